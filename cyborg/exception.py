@@ -3,7 +3,7 @@
 
 Each class has the HTTP status that the REST API answers with, and a sentence with placeholders.
 The fields are keyword arguments with plain JSON values, so an error crosses the message bus as
-data: ``cyborg.rpc.faults`` rebuilds it from its ``kind``, with the same text on the other side.
+data: ``cyborg.rpc.endpoint`` rebuilds it from its ``kind``, with the same text on the other side.
 Kinds and field names are therefore part of the RPC interface, class names are not. Every class
 declares a kind of its own.
 """
@@ -139,7 +139,7 @@ class NoFreeHandle(Conflict):
 
 
 class DeviceUnavailable(Conflict):
-    """The device cannot be bound now, for example because it is disabled, lost or unhealthy."""
+    """No unit of the device may be given out now; ``status`` has the reason."""
 
     kind = "DeviceUnavailable"
     sentence = (

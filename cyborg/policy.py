@@ -77,8 +77,3 @@ class Policy:
             self.enforcer.authorize(rule, _OTHER_PROJECT, creds)
             or self.enforcer.authorize(_ALL_PROJECTS, own, creds)
         )
-
-
-def get_enforcer() -> policy.Enforcer:
-    """Return the enforcer for oslo.policy's tools (entry point), which read the configuration."""
-    return Policy(cfg.CONF).enforcer

@@ -24,9 +24,6 @@ LOG = logging.getLogger(__name__)
 
 #: How long a stopping daemon waits for each of its periodic tasks, in seconds.
 _STOP_TIMEOUT = 30.0
-#: How long a starting daemon waits for the message bus before it reports that it is ready, in
-#: seconds. A daemon runs without a broker; without this limit systemd would restart it repeatedly.
-_READY_TIMEOUT = 10.0
 #: How long a stopping or restarting daemon may finish its current work, in seconds: longer than any
 #: command of a driver.
 _FINISH_TIMEOUT = 4 * 3600.0
@@ -50,7 +47,8 @@ class PeriodicTask:
     A job that fails is logged and runs again after the interval: an error of this service as one
     sentence (only if it differs from the last one), any other exception with its traceback.
     ``jitter``, a fraction of the interval, spreads the runs of many hosts. A run that takes longer
-    than ``limit`` seconds is stuck; without a limit a run may take any time.
+    than ``limit`` seconds is stuck; without a limit a run may take any time. ``stop`` calls
+    ``interrupt``, which ends what a run waits for.
     """
 
     def __init__(
@@ -61,12 +59,14 @@ class PeriodicTask:
         interval: float,
         jitter: float = 0.0,
         limit: float | None = None,
+        interrupt: Callable[[], object] = lambda: None,
     ) -> None:
         self._name = name
         self._job = job
         self._interval = interval
         self._jitter = jitter
         self._limit = limit
+        self._interrupt = interrupt
         self._run_began: float | None = None
         self._due = threading.Event()
         self._stopped = threading.Event()
@@ -87,6 +87,7 @@ class PeriodicTask:
         """Let a running job finish, and do not run it again."""
         self._stopped.set()
         self._due.set()
+        self._interrupt()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_STOP_TIMEOUT)
 
@@ -98,13 +99,17 @@ class PeriodicTask:
     @property
     def stuck(self) -> str:
         """Return a clause that says why the job will not run again; empty while it will."""
+        return self.overdue(self._limit)
+
+    def overdue(self, limit: float | None) -> str:
+        """Return such a clause for a run that takes longer than ``limit`` seconds."""
         began = self._run_began
         if self._thread.ident is not None and not (
             self._thread.is_alive() or self._stopped.is_set()
         ):
             return f"{self._name} has ended unexpectedly"
-        if self._limit and began is not None and time.monotonic() - began > self._limit:
-            return f"{self._name} has been in one run for more than {self._limit:g} seconds"
+        if limit and began is not None and time.monotonic() - began > limit:
+            return f"{self._name} has been in one run for more than {limit:g} seconds"
         return ""
 
     def _run(self) -> None:
@@ -145,10 +150,13 @@ class Daemon:
     """The servers and periodic tasks of one process, which start and stop together in this order.
 
     The daemon reports to the service manager that it is ready, its status and that it is alive.
+    It waits for the message bus for ``ready_timeout`` seconds before it reports that it is ready: a
+    daemon runs without a broker, and without this limit systemd would restart it repeatedly.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, ready_timeout: float = 10.0) -> None:
         self._name = name
+        self._ready_timeout = ready_timeout
         self._manager = Manager()
         self._servers: list[Server] = []
         self._tasks: list[PeriodicTask] = []
@@ -294,7 +302,8 @@ class Daemon:
         """
         manager, logged = self._manager, ""
         wait_until(
-            lambda: self._stop_requested.is_set() or not self._connecting, timeout=_READY_TIMEOUT
+            lambda: self._stop_requested.is_set() or not self._connecting,
+            timeout=self._ready_timeout,
         )
         # Several times within the watchdog interval, so that one late report does not matter.
         tick = min(_TICK, (manager.watchdog or _TICK) / 3)

@@ -8,6 +8,7 @@ version is required.
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -77,12 +78,17 @@ def _modern():
     )
 
 
-def ensure(venv, requirements=(), extras=""):
+def ensure(venv, requirements=(), extras="", lowest=False):
     """Install this checkout (editable) and ``requirements`` in ``venv``; return its Python.
 
-    ``requirements`` are files below the root, ``extras`` names extras of the distribution. An
-    environment that is up to date is not changed. Raises ``Trouble``.
+    ``requirements`` are files below the root, ``extras`` names extras of the distribution. With
+    ``lowest`` everything that requirements.txt and these files name has exactly the release of its
+    lower bound. An environment that is up to date is not changed. Raises ``Trouble``.
+
+    What the command starts may keep its bytecode, whatever the caller's PYTHONDONTWRITEBYTECODE
+    says: the commands start many processes, and each would compile this checkout again.
     """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     venv = pathlib.Path(venv).resolve()
     inside = venv / "bin" / "python"
     stamp = venv / "cyborg-environment.sha256"
@@ -97,6 +103,10 @@ def ensure(venv, requirements=(), extras=""):
     command = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "-e", target]
     for name in requirements:
         command += ["-r", str(ROOT / name)]
+    if lowest:
+        bounds = venv / "lowest.txt"
+        bounds.write_text("".join(_lowest(["requirements.txt", *requirements])))
+        command += ["-c", str(bounds)]
     _install(command, venv / "install.log")
     stamp.write_text(digest)
     return str(inside)
@@ -121,6 +131,15 @@ def _digest(venv, requirements, extras):
     for name in ["requirements.txt", "setup.cfg", "setup.py", "pyproject.toml", *requirements]:
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
+
+
+def _lowest(names):
+    """Yield a constraint for each requirement of the files: exactly its lower bound."""
+    for name in names:
+        for line in (ROOT / name).read_text().splitlines():
+            bound = re.match(r"([\w.-]+)(?:\[.*\])?>=([\w.]+)", line)
+            if bound:
+                yield "{}=={}\n".format(*bound.groups())
 
 
 def _create(venv):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's composition root: construct its parts, and the daemon that runs them."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,15 @@ from cyborg.agent.driver_manager import (
 )
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.health import HealthChecks
-from cyborg.agent.loop import AgentLoop, Identity, Intervals
+from cyborg.agent.heartbeats import Heartbeats
+from cyborg.agent.loop import AgentLoop
 from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
+from cyborg.agent.providers import Providers
 from cyborg.agent.readings import Readings
 from cyborg.agent.reporter import Reporter
-from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateFiles
+from cyborg.agent.schedule import Event, Schedule
+from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
@@ -33,7 +37,7 @@ from cyborg.metrics import catalogue
 from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.process import AGENT
 from cyborg.model.report import DriverState
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import AGENT_TOPIC, Bus
 from cyborg.service import Daemon, PeriodicTask
@@ -43,6 +47,8 @@ _OPERATION_TIMEOUT = 10.0
 #: A run of the loop calls every driver, Placement and the conductor, each with a timeout of its
 #: own. A run that takes longer than this, in seconds, and some answers of the conductor, is stuck.
 _MAX_RUN = 1800.0
+#: The heartbeat reports a run that takes longer than this, in seconds, as a failure of the agent.
+_LONG_RUN = 300.0
 #: The random part of the intervals, so that the agents of a cloud do not all run at once.
 _JITTER = 0.05
 
@@ -69,7 +75,8 @@ class Settings:
 class Parts:
     """The parts of an agent that run periodically or at a request."""
 
-    driver_manager: DriverManager
+    reporter: Reporter
+    heartbeats: Heartbeats
     loop: AgentLoop
     operations: Operations
     discoveries: DiscoveryRequests
@@ -96,14 +103,10 @@ class AgentMetrics(Collector):
         yield drivers
 
 
-def _do_not_wake() -> None:
-    """Do nothing: the caller of the loop decides when it runs."""
-
-
 def make_parts(
     *,
     settings: Settings,
-    conductor: ReportClient,
+    conductor: ConductorClient,
     loaded: Sequence[LoadResult],
     placement: Placement,
     glance: Callable[[], Glance],
@@ -111,38 +114,37 @@ def make_parts(
     clock: Callable[[], float] = time.monotonic,
     driver_calls: DriverCalls = UNCOUNTED,
     bus_error: Callable[[], str] = str,
-    wake: Callable[[], None] = _do_not_wake,
+    overdue: Callable[[], str] = str,
+    wake: Callable[[], None] = lambda: None,
 ) -> Parts:
-    """Return the parts; they read the files below ``state_path`` and connect to no peer yet.
+    """Return the parts; they read the file below ``state_path`` and connect to no peer yet.
 
     ``loaded`` are the drivers of the configuration; ``load`` loads a driver that an operator
-    requests later. ``bus_error`` says why this agent receives no requests over the bus; it is empty
-    while it does. ``wake`` is called when there is something to report before the next run of the
-    loop is due.
+    requests later. See ``Heartbeats`` for ``bus_error`` and ``overdue``. ``wake`` starts the loop.
     """
-    files = StateFiles(settings.state_path)
-    journal, cache = OperationJournal(files, settings.host), DesiredStateCache(files, settings.host)
-    journal.log_interrupted()
+    store = StateStore(settings.state_path, settings.host)
+    journal, cache = OperationJournal(store), DesiredStateCache(store)
     driver_manager = DriverManager(loaded, load)
     if cache.desired is not None:
         # The last known requests of operators, until the conductor answers.
         driver_manager.apply(cache.desired.drivers, cache.desired.operator_created)
-    discoveries = DiscoveryRequests(timeout=_OPERATION_TIMEOUT)
     checks = HealthChecks(
         drivers=driver_manager.drivers,
-        devices=lambda: loop.devices(),
+        devices=lambda: reporter.devices(),
         last_report=cache.report,
         on_change=wake,
         enabled=settings.health > 0,
         driver_calls=driver_calls,
     )
+    reporter = Reporter(driver_manager, checks, driver_calls)
+    schedule = Schedule(scan=settings.scan, full_check=settings.full_check, clock=clock)
     operations = Operations(
         drivers=driver_manager.drivers,
         journal=journal,
         glance=glance,
         images=settings.state_path / "images",
         timeout=_OPERATION_TIMEOUT,
-        request_scan=lambda: loop.request_scan(),
+        request_scan=lambda: schedule.rerun(Event.HARDWARE_CHANGED),
         driver_calls=driver_calls,
         health=checks.after_set_up,
     )
@@ -153,24 +155,34 @@ def make_parts(
         conductor=conductor,
         driver_calls=driver_calls,
     )
-    loop = AgentLoop(
-        identity=Identity(
-            settings.host, settings.provider_names, settings.version, _endpoint(settings.host)
-        ),
-        intervals=Intervals(settings.scan, settings.full_check),
-        driver_manager=driver_manager,
-        reporter=Reporter(driver_manager, driver_calls),
-        checks=checks,
-        prepared_sync=prepared_sync,
-        discoveries=discoveries,
-        cache=cache,
+    providers = Providers(
+        host=settings.host,
+        names=settings.provider_names,
+        schedule=schedule,
         conductor=conductor,
         placement=placement,
         publisher=Publisher(placement),
-        clock=clock,
-        bus_error=bus_error,
     )
-    return Parts(driver_manager, loop, operations, discoveries, checks)
+    heartbeats = Heartbeats(
+        version=settings.version,
+        endpoint=_endpoint(settings.host),
+        conductor=conductor,
+        cache=cache,
+        providers=providers,
+        reporter=reporter,
+        discoveries=DiscoveryRequests(timeout=_OPERATION_TIMEOUT),
+        bus_error=bus_error,
+        overdue=overdue,
+        wake=wake,
+    )
+    loop = AgentLoop(
+        heartbeats=heartbeats,
+        reporter=reporter,
+        providers=providers,
+        prepared_sync=prepared_sync,
+        schedule=schedule,
+    )
+    return Parts(reporter, heartbeats, loop, operations, heartbeats.discoveries, checks)
 
 
 def assemble(
@@ -187,7 +199,7 @@ def assemble(
     """Return the daemon of an agent; it connects to no peer before it is started."""
     failures = catalogue.DRIVER_FAILURES.counter(meters.registry)
     driver_calls = DriverCalls(lambda driver, verb: failures.labels(driver, verb).inc())
-    conductor = ReportClient(bus, timeout=settings.rpc_timeout, sender=_endpoint(settings.host))
+    conductor = ConductorClient(bus, timeout=settings.rpc_timeout, sender=_endpoint(settings.host))
     daemon = Daemon(AGENT)
     parts = make_parts(
         settings=settings,
@@ -198,26 +210,28 @@ def assemble(
         load=load,
         driver_calls=driver_calls,
         bus_error=lambda: daemon.bus_error,
-        wake=lambda: heartbeat.wake(),
+        overdue=lambda: inventory.overdue(_LONG_RUN),
+        wake=lambda: inventory.wake(),
     )
+    heartbeats, limit = parts.heartbeats, _MAX_RUN + 4 * settings.rpc_timeout
     heartbeat = PeriodicTask(
-        "heartbeat",
-        parts.loop.run_once,
-        interval=settings.heartbeat,
-        jitter=_JITTER,
-        limit=_MAX_RUN + 4 * settings.rpc_timeout,
+        "heartbeat", heartbeats.run_once, interval=settings.heartbeat, jitter=_JITTER, limit=limit
+    )
+    # Only the heartbeat and new health of devices start a run.
+    inventory = PeriodicTask(
+        "inventory", parts.loop.run_once, interval=threading.TIMEOUT_MAX, limit=limit
     )
 
     def reload(epoch: int) -> None:
         # A request that arrives late must not restart the agent that followed.
-        if parts.loop.epoch == epoch:
+        if heartbeats.epoch == epoch:
             daemon.restart()
 
     endpoint = Endpoint(
         parts.operations,
         discoveries=parts.discoveries,
         on_desired_changed=heartbeat.wake,
-        check=parts.loop.check,
+        check=heartbeats.check,
         reload=reload,
     )
     daemon.at_end(bus.close)
@@ -225,6 +239,8 @@ def assemble(
     daemon.at_end(parts.operations.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
     daemon.add_server(server, trouble=lambda: server.trouble)
+    # The heartbeat says whether this task runs, so it starts later and stops later.
+    daemon.add_task(inventory)
     daemon.add_task(heartbeat)
     if settings.health:
         daemon.add_task(
@@ -234,9 +250,9 @@ def assemble(
         daemon.at_end(notifier.close)
         readings = Readings(
             host=settings.host,
-            drivers=parts.driver_manager.drivers,
-            devices=parts.loop.devices,
-            epoch=lambda: parts.loop.epoch,
+            drivers=parts.reporter.driver_manager.drivers,
+            devices=parts.reporter.devices,
+            epoch=lambda: heartbeats.epoch,
             conductor=conductor,
             notifier=notifier,
             driver_calls=driver_calls,
@@ -245,7 +261,7 @@ def assemble(
             PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=_JITTER)
         )
     if meters.enabled:
-        metrics = AgentMetrics(drivers=parts.loop.drivers, connected=lambda: conductor.up)
+        metrics = AgentMetrics(drivers=parts.reporter.states, connected=lambda: conductor.up)
         daemon.add_server(meters.listener(metrics, BusListening(lambda: daemon.bus_error)))
     return daemon
 

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's RPC endpoint: load the arguments, call the agent's parts, dump the results."""
+"""The agent's RPC endpoint: check which agent a task is for, and call the agent's parts."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
-
-import oslo_messaging
+from typing import Any
 
 from cyborg import exception
 from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.operations import Operations
-from cyborg.model import wire
 from cyborg.model.process import AGENT
-from cyborg.model.work import DiscoveryTask, HandleTask, ImageOrder, InstallTask, ProgramTask
-from cyborg.rpc import versions
-from cyborg.rpc.faults import answering
-
-Context = Mapping[str, Any]
-_answering = answering(AGENT)
-T = TypeVar("T", DiscoveryTask, HandleTask, InstallTask, ProgramTask)
+from cyborg.rpc import endpoint, verbs
+from cyborg.rpc.command import Handler
+from cyborg.rpc.endpoint import Context
 
 
 def _cannot_reload(epoch: int) -> None:
@@ -25,16 +18,14 @@ def _cannot_reload(epoch: int) -> None:
     raise exception.Unavailable(peer="agent", reason="it cannot restart its own process")
 
 
-class Endpoint:
-    """The methods that ``cyborg.rpc.agent`` calls.
+class Endpoint(endpoint.Endpoint):
+    """The verbs of agents.
 
-    ``on_poke`` is called when the desired state changed. ``check`` is called with the epoch of the
-    agent that the request is for, because two agents of one host share a queue; it raises
+    ``on_desired_changed`` is called when the desired state changed. ``check`` is called with the
+    epoch of the agent that a task is for, because two agents of one host share a queue; it raises
     StaleEpoch if this agent is not that one any more. ``reload`` restarts the process of this agent
     if the agent has the given epoch, and does nothing otherwise.
     """
-
-    target = oslo_messaging.Target(version=versions.newest(versions.AGENT))
 
     def __init__(
         self,
@@ -45,47 +36,21 @@ class Endpoint:
         check: Callable[[int], None],
         reload: Callable[[int], None] = _cannot_reload,
     ) -> None:
-        self._operations = operations
-        self._discoveries = discoveries
+        super().__init__(
+            AGENT,
+            verbs.AGENT,
+            verbs.Prepare.handled(lambda c: operations.prepare(c.task, c.image)),
+            verbs.Release.handled(lambda c: operations.release(c.task)),
+            verbs.Program.handled(lambda c: operations.program(c.task)),
+            verbs.Discover.handled(lambda c: discoveries.request(c.task, wake=on_desired_changed)),
+            verbs.Reload.handled(lambda c: reload(c.agent_epoch)),
+            verbs.Install.handled(lambda c: operations.install(c.task)),
+            verbs.DesiredChanged.handled(lambda _: on_desired_changed()),
+        )
         self._check = check
-        self._on_desired_changed = on_desired_changed
-        self._reload = reload
 
-    @_answering
-    def ping(self, context: Context) -> str:
-        return "pong"
-
-    @_answering
-    def prepare(self, context: Context, *, task: Any, image: Any = None) -> Any:
-        image_order = None if image is None else wire.load(ImageOrder, image)
-        return wire.dump(self._operations.prepare(self._checked(HandleTask, task), image_order))
-
-    @_answering
-    def release(self, context: Context, *, task: Any) -> Any:
-        return wire.dump(self._operations.release(self._checked(HandleTask, task)))
-
-    @_answering
-    def program(self, context: Context, *, task: Any) -> Any:
-        return wire.dump(self._operations.program(self._checked(ProgramTask, task)))
-
-    @_answering
-    def discovery(self, context: Context, *, task: Any) -> Any:
-        request = self._checked(DiscoveryTask, task)
-        return wire.dump(self._discoveries.request(request, wake=self._on_desired_changed))
-
-    @_answering
-    def reload(self, context: Context, *, agent_epoch: int) -> None:
-        self._reload(agent_epoch)
-
-    @_answering
-    def install(self, context: Context, *, task: Any) -> Any:
-        return wire.dump(self._operations.install(self._checked(InstallTask, task)))
-
-    @_answering
-    def desired_changed(self, context: Context) -> None:
-        self._on_desired_changed()
-
-    def _checked(self, kind: type[T], task: Any) -> T:
-        loaded = wire.load(kind, task)
-        self._check(loaded.agent_epoch)
-        return loaded
+    def _run(self, handler: Handler, context: Context, arguments: Mapping[str, Any]) -> Any:
+        command = handler.command.load(arguments)
+        if isinstance(command, verbs.Task):
+            self._check(command.task.agent_epoch)
+        return handler.handle(command)

@@ -10,7 +10,8 @@ from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal
 from cyborg.drivers.base import Driver
 from cyborg.model.work import Unit, UnitUse, Use, WorkKind
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import FetchUnitUses
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class PreparedUnitsSync:
         drivers: Mapping[str, Driver],
         operations: Operations,
         journal: OperationJournal,
-        conductor: ReportClient,
+        conductor: ConductorClient,
         driver_calls: DriverCalls = UNCOUNTED,
     ) -> None:
         self._drivers = drivers
@@ -53,7 +54,7 @@ class PreparedUnitsSync:
         if not prepared and not self._journal.has_interrupted:
             return
         interrupted = self._journal.interrupted_units
-        unit_uses = self._conductor.unit_uses(host, epoch)
+        unit_uses = self._conductor.request(FetchUnitUses(host, epoch))
         for unit_use in unit_uses.units:
             task = unit_use.task
             verb = _repair(

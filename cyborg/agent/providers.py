@@ -4,17 +4,20 @@
 If Placement is not available, or does not know the compute yet, the next run tries again.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from cyborg import exception
+from cyborg.agent.schedule import Schedule, Step
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import Verdict, provider_uuid
 from cyborg.model.report import Desired
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import SendProvidersRemoved, SendPublished
 
 LOG = logging.getLogger(__name__)
 
@@ -23,7 +26,7 @@ class Providers:
     """Publish the providers of this host; a restart forgets their state and reads it again.
 
     ``host`` is the agent's name on the bus; ``names`` are the names that Placement may have for its
-    compute. ``full_check`` is the interval of full checks of Placement, in seconds of ``clock``.
+    compute. ``schedule`` says when a full check of Placement is due.
     """
 
     def __init__(
@@ -31,24 +34,21 @@ class Providers:
         *,
         host: str,
         names: Sequence[str],
-        full_check: float,
-        conductor: ReportClient,
+        schedule: Schedule,
+        conductor: ConductorClient,
         placement: Placement,
         publisher: Publisher,
-        clock: Callable[[], float],
     ) -> None:
-        self._host = host
+        self.host = host
         #: The compute's name in Placement; all possible names until its provider was found.
         self.names = tuple(names)
-        self._full_check = full_check
+        self._schedule = schedule
         self._conductor = conductor
         self._placement = placement
         self._publisher = publisher
-        self._clock = clock
         #: UUID and name of the compute's provider; None until it was found in Placement.
         self.root: tuple[str, str] | None = None
         self._published_generation: int | None = None
-        self._checked_at: float | None = None
         self._refused: dict[str, str] = {}
         #: The compute's tree in Placement, read in a run with a full check.
         self._tree: dict[str, Node] | None = None
@@ -56,24 +56,26 @@ class Providers:
         #: The PCI addresses that Nova offers itself → the reason why a driver must not offer them.
         self.claims: dict[str, str] = {}
 
-    def require_check(self) -> None:
-        """Do a full check of Placement in the next run."""
-        self._checked_at = None
+    def find_root(self) -> exception.CyborgError | None:
+        """Find the compute's provider, unless it was found before; return the error, if any."""
+        if self.root is None:
+            try:
+                root = self._publisher.find_root(self.names)
+            except exception.CyborgError as error:
+                return error
+            self.names = (root[1],)
+            self.root = root
+            LOG.info("Compute of host %s found in Placement as %s", self.host, root[1])
+        return None
 
-    def locate(self) -> exception.CyborgError | None:
-        """Find the compute's provider, and Nova's claims below it; return the error, if any."""
+    def read_claims(self) -> None:
+        """Read Nova's claims below the compute's provider, if a full check is due."""
         self._tree = None
-        try:
-            if self.root is None:
-                self.root = self._publisher.find_root(self.names)
-                self.names = (self.root[1],)
-                LOG.info("Compute of host %s found in Placement as %s", self._host, self.root[1])
-            if self._is_check_due():
+        if self.root is not None and self._schedule.is_due(Step.CHECK_PLACEMENT):
+            # Without Placement, the full check itself raises the error.
+            with contextlib.suppress(exception.CyborgError):
                 self._tree = self._placement.tree(self.root[0])
                 self.claims = _claims(self._tree, self.root[1])
-        except exception.CyborgError as error:
-            return error
-        return None
 
     def load(self, desired: Desired) -> None:
         """Take over the refusals that the conductor knows of, and what Placement shows.
@@ -116,20 +118,19 @@ class Providers:
 
         ``known_before``: the conductor has a report of the host. Return what is still desired.
         """
-        if self._is_check_due():
-            # A host without any report has nothing in Placement to compare with.
-            fresh = self._checked_at is None and not known_before
-            full = True
+        if self._schedule.is_due(Step.CHECK_PLACEMENT):
+            self._published_generation = None
+            with self._schedule.run(Step.CHECK_PLACEMENT):
+                if known_before:
+                    result = self._publisher.check(desired.tree, listing=self._tree)
+                else:
+                    # A host without any report has nothing in Placement to compare with.
+                    result = self._publisher.publish(desired.tree)
         elif self._published_generation != desired.generation:
-            fresh, full = True, False
-        else:
-            return desired
-        self._published_generation = None
-        if fresh:
+            self._published_generation = None
             result = self._publisher.publish(desired.tree)
         else:
-            result = self._publisher.check(desired.tree, listing=self._tree)
-        self._checked_at = self._clock() if full else self._checked_at
+            return desired
         outcomes = result.outcomes
         refused = {
             outcome.name: outcome.reason
@@ -139,7 +140,7 @@ class Providers:
         staying = self._remove(desired, epoch, result.root_uuid)
         refused |= staying
         if refused != self._refused:
-            self._conductor.published(self._host, epoch, refused)
+            self._conductor.request(SendPublished(self.host, epoch, refused))
             self._refused = refused
         if not any(outcome.verdict is Verdict.FAILED for outcome in outcomes):
             self._published_generation = desired.generation
@@ -169,11 +170,8 @@ class Providers:
                         staying[provider.name],
                     )
         if removed:
-            self._conductor.providers_removed(self._host, epoch, removed)
+            self._conductor.request(SendProvidersRemoved(self.host, epoch, removed))
         return staying
-
-    def _is_check_due(self) -> bool:
-        return self._checked_at is None or self._clock() - self._checked_at >= self._full_check
 
 
 def _claims(tree: Mapping[str, Node], root_name: str) -> dict[str, str]:

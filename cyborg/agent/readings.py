@@ -17,8 +17,9 @@ from cyborg.drivers.base import Driver
 from cyborg.model import notification
 from cyborg.model.device import Device
 from cyborg.model.report import Reading, valid_figures
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.notifications import Notifier
+from cyborg.rpc.verbs import SendReadings
 
 LOG = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Readings:
         drivers: Mapping[str, Driver],
         devices: Callable[[], Sequence[tuple[str, Device]]],
         epoch: Callable[[], int | None],
-        conductor: ReportClient,
+        conductor: ConductorClient,
         notifier: Notifier,
         driver_calls: DriverCalls = UNCOUNTED,
     ) -> None:
@@ -123,7 +124,7 @@ class Readings:
         epoch = self._epoch()
         if epoch is not None:
             try:
-                self._conductor.readings(self._host, epoch, readings)
+                self._conductor.request(SendReadings(self._host, epoch, readings))
             except exception.StaleEpoch:
                 raise
             except exception.CyborgError as error:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls, DriverManager
+from cyborg.agent.health import HealthChecks
 from cyborg.drivers.base import Driver, DriverContext
 from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
@@ -16,22 +17,68 @@ T = TypeVar("T", Device, Hardware, Backend)
 
 
 class Reporter:
-    """Call the drivers of this host.
+    """Call the drivers of this host: one thread scans, any thread may read the result.
 
     Idle drivers (installed, not enabled) are called once for the hardware that they support, and
     again after ``forget_idle``; none of that hardware is offered.
     """
 
     def __init__(
-        self, driver_manager: DriverManager, driver_calls: DriverCalls = UNCOUNTED
+        self,
+        driver_manager: DriverManager,
+        checks: HealthChecks,
+        driver_calls: DriverCalls = UNCOUNTED,
     ) -> None:
-        self._driver_manager = driver_manager
+        self.driver_manager = driver_manager
+        self._checks = checks
         self._driver_calls = driver_calls
         self._idle: dict[str, DriverReport] = {}
+        #: The result of the last scan, without the health of the devices; None before the first.
+        self.last: Report | None = None
+        #: The verb and the driver that a scan is calling; empty between the calls.
+        self.current_call = ""
+
+    def devices(self) -> list[tuple[str, Device]]:
+        """Return the devices of the last scan with their drivers."""
+        drivers = self.last.drivers if self.last is not None else ()
+        return [(driver.driver, device) for driver in drivers for device in driver.devices]
+
+    def states(self) -> dict[str, DriverState]:
+        """Return the drivers and their states in the last scan."""
+        drivers = self.last.drivers if self.last is not None else ()
+        return {driver.driver: driver.state for driver in drivers}
+
+    def failure(self) -> str:
+        """Return why no enabled driver works; empty if a driver works, or none is enabled.
+
+        Before the first scan a driver works if it is loaded.
+        """
+        if self.last is not None:
+            drivers = [(driver.driver, driver.state, driver.error) for driver in self.last.drivers]
+        else:
+            failures = dict(self.driver_manager.failures)
+            drivers = [
+                (installed.driver, installed.status, failures.get(installed.driver))
+                for installed in tuple(self.driver_manager.installed_drivers.values())
+            ]
+        enabled = [driver for driver in drivers if driver[1] is not DriverState.STOPPED]
+        if not enabled or any(state is not DriverState.FAILED for _, state, _ in enabled):
+            return ""
+        reasons = "; ".join(
+            f"{name}: {(error or 'no reason is known').rstrip('.')}" for name, _, error in enabled
+        )
+        return f"No driver works: {reasons}."
+
+    def current(self, report: Report) -> Report:
+        """Return a report with the current health of its devices."""
+        return self._checks.add_health(report)
 
     def scan(self, context: DriverContext) -> Report:
-        """Return the current hardware of the host, as its drivers report it."""
-        manager = self._driver_manager
+        """Return the current hardware of the host, as its drivers report it.
+
+        The health of devices that were not polled before is polled first.
+        """
+        manager = self.driver_manager
         loaded = [
             self._scan_driver(name, driver, context) for name, driver in manager.drivers.items()
         ]
@@ -46,7 +93,10 @@ class Reporter:
             for name, driver in manager.idle.items()
         }
         reports = (*loaded, *failed, *self._idle.values())
-        return Report(tuple(map(self._with_hello, reports)))
+        report = Report(tuple(map(self._with_hello, reports)))
+        self._checks.poll_new(report)
+        self.last = report
+        return report
 
     def forget_idle(self) -> None:
         """Call the idle drivers again in the next scan."""
@@ -72,7 +122,7 @@ class Reporter:
 
     def _with_hello(self, report: DriverReport) -> DriverReport:
         """Return the report with the type, version and options of its driver."""
-        installed = self._driver_manager.installed_drivers.get(report.driver)
+        installed = self.driver_manager.installed_drivers.get(report.driver)
         if installed is None:
             return report
         return replace(
@@ -80,7 +130,7 @@ class Reporter:
             endpoint=installed.endpoint,
             type=installed.type,
             version=installed.version,
-            accepts=self._driver_manager.accepts.get(report.driver, ()),
+            accepts=self.driver_manager.accepts.get(report.driver, ()),
         )
 
     def _call(
@@ -91,9 +141,13 @@ class Reporter:
         Invalid values of one driver must not keep the conductor from reading the other drivers'
         devices.
         """
-        return self._driver_calls(
-            name, verb, lambda: tuple(wire.load(kind, wire.dump(value)) for value in call())
-        )
+        self.current_call = f"{verb} of driver {name}"
+        try:
+            return self._driver_calls(
+                name, verb, lambda: tuple(wire.load(kind, wire.dump(value)) for value in call())
+            )
+        finally:
+            self.current_call = ""
 
 
 def _without_devices(report: DriverReport) -> DriverReport:

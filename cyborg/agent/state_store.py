@@ -1,191 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files below the state path of an agent: the cache of desired state, and the operation journal.
+"""The agent's SQLite file below its state path: the operation journal, and the cache of its state.
 
-The agent works without them: a disk that fails is logged once and then ignored.
+The agent works without the file: a disk that fails is logged once and then ignored.
 """
 
 import contextlib
 import json
 import logging
-import os
+import sqlite3
 import threading
-import zlib
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from cyborg import exception
 from cyborg.model import wire
+from cyborg.model.health import legible
 from cyborg.model.report import Desired, Report
 from cyborg.model.work import HandleTask, InstallTask, ProgramTask, Unit
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
-#: A longer file was not written by an agent, and reading it would fill the memory.
-_MAX_FILE_BYTES = 64 * 1024 * 1024
+#: How long a transaction waits for another agent that has the same file open, in seconds.
+_BUSY_TIMEOUT: Final = 1.0
+#: The primary result codes of SQLite (https://sqlite.org/rescode.html) for a file that is damaged,
+#: is no database, or has other tables.
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+#: How many ended operations are kept for an operator to read.
+_MAX_ENDED: Final = 400
+#: The columns of the journal. ``ended_at`` is null while the operation is in progress.
+_COLUMNS: Final = "request_key, verb, driver, deployable, handle, began_at, ended_at, fault"
+_INSERT: Final = f"INTO operations VALUES (:{_COLUMNS.replace(', ', ', :')})"
+_SETUP: Final = (
+    # A write-ahead log could not be read from a read-only disk. EXTRA: a commit, which removes the
+    # rollback journal, survives a power failure.
+    "PRAGMA synchronous = EXTRA",
+    f"CREATE TABLE IF NOT EXISTS operations ({_COLUMNS}, PRIMARY KEY (request_key))",
+    "CREATE TABLE IF NOT EXISTS cache (name PRIMARY KEY, value)",
+)
 
 
-class StateFiles:
-    """A directory of files with one record in each line, after its checksum.
+class StateStore:
+    """Transactions on the SQLite file of a host; any thread may call it.
 
-    No method raises an error of the disk. The first error is logged, and the first success after
-    it.
+    Each transaction opens the file, so a file that was removed is created again, and two agents
+    with one host can share it.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, host: str) -> None:
+        self.path = directory / f"agent-{quote(host, safe='')}.sqlite"
         self._lock = threading.Lock()
         self._failing = False
 
-    def read(self, name: str) -> list[Any]:
-        """Return the records of a file up to its end or the first damaged record.
+    def run(self, job: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Return the result of ``job`` after its changes are on the disk; None if that failed.
 
-        A file that does not exist has no records. A damaged file is renamed to ``<name>.damaged``,
-        with a warning.
+        The first failure is logged, and the first success after it. A damaged file is renamed to
+        ``<name>.damaged``, with a warning, and ``job`` gets a new file.
         """
-        path = self._directory / name
-        try:
-            if path.stat().st_size > _MAX_FILE_BYTES:
-                self.set_aside(name)
-                return []
-            lines = path.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            self._log_failure(error)
-            return []
-        records = []
-        for line in lines:
-            record = _decode(line)
-            if record is None:
-                self.set_aside(name)
-                break
-            records.append(record)
-        return records
-
-    def append(self, name: str, record: Any) -> bool:
-        """Append one record to a file that exists; return whether it is on the disk."""
-        try:
-            with self._lock:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-                descriptor = os.open(self._directory / name, flags)
+        with self._lock:
+            try:
                 try:
-                    _write(descriptor, _encode(record))
-                finally:
-                    os.close(descriptor)
-        except OSError as error:
-            self._log_failure(error)
-            return False
-        return True
+                    result = self._transaction(job)
+                except sqlite3.Error as error:
+                    # Python's own errors, such as text that is not UTF-8, have no code.
+                    if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in (
+                        _DAMAGED
+                    ):
+                        raise
+                    self._set_aside()
+                    result = self._transaction(job)
+            except (OSError, sqlite3.Error) as error:
+                if not self._failing:
+                    self._failing = True
+                    LOG.warning(
+                        "State directory %s cannot be used, the agent works without it: %s",
+                        self.path.parent,
+                        error,
+                    )
+                return None
+            if self._failing:
+                self._failing = False
+                LOG.info("State directory %s can be written again", self.path.parent)
+        return result
 
-    def replace(self, name: str, records: Iterable[Any]) -> bool:
-        """Replace the records of a file; return False if the file is as before."""
-        try:
-            with self._lock:
-                self._directory.mkdir(parents=True, exist_ok=True)
-                _replace(self._directory / name, b"".join(map(_encode, records)))
-        except OSError as error:
-            self._log_failure(error)
-            return False
-        if self._failing:
-            self._failing = False
-            LOG.info("State directory %s can be written again", self._directory)
-        return True
+    def _transaction(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists():
+            self.path.touch(mode=0o600)
+        with contextlib.closing(sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT)) as connection:
+            for statement in _SETUP:
+                connection.execute(statement)
+            with connection:
+                return job(connection)
 
-    def set_aside(self, name: str) -> None:
+    def _set_aside(self) -> None:
         """Rename a file that cannot be read, so that an operator can look at it."""
-        path = self._directory / name
+        damaged = self.path.with_name(f"{self.path.name}.damaged")
+        self.path.replace(damaged)
         LOG.warning(
-            "State file %s is damaged or not written by an agent: it is kept as %s.damaged",
-            path,
-            name,
+            "State file %s is damaged or not written by an agent: it is kept as %s",
+            *(self.path, damaged.name),
         )
-        with contextlib.suppress(OSError):
-            path.replace(path.with_name(f"{name}.damaged"))
-
-    def _log_failure(self, error: OSError) -> None:
-        if not self._failing:
-            self._failing = True
-            LOG.warning(
-                "State directory %s cannot be used, the agent works without it: %s",
-                self._directory,
-                error,
-            )
-
-
-def _encode(record: Any) -> bytes:
-    text = json.dumps(record, separators=(",", ":")).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-def _decode(line: bytes) -> Any:
-    """Return the record of a line; None if the line is damaged."""
-    checksum, _, text = line.removesuffix(b"\n").partition(b" ")
-    if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    new_path = path.with_name(f"{path.name}.new")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        descriptor = os.open(new_path, flags, 0o600)
-        try:
-            _write(descriptor, content)
-        finally:
-            os.close(descriptor)
-        new_path.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            new_path.unlink()
-        raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Without this the new name may be gone after a power failure.
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-    os.fsync(descriptor)
-
-
-#: How many records of ended operations are kept for an operator to read.
-_MAX_ENDED = 400
-#: How many records a file may have before it is rewritten without the oldest.
-_MAX_LINES = 2000
 
 
 class OperationJournal:
-    """A begin record and an end record for each call that changes hardware, bounded in size.
+    """A row for each call that changes hardware: its begin, its end, and its fault.
 
-    A begin record without an end record marks an operation that was in progress when the previous
-    agent process stopped: it is interrupted.
+    A row without an end marks an operation that was in progress when the previous agent process
+    stopped: it is interrupted, which is logged at the start.
     """
 
-    def __init__(self, files: StateFiles, host: str) -> None:
-        self._files = files
-        self._name = f"agent-{quote(host, safe='')}.journal"
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
         self._lock = threading.Lock()
-        self._ended: deque[dict[str, Any]] = deque(maxlen=_MAX_ENDED)
-        self._open: dict[str, dict[str, Any]] = {}
-        for record in files.read(self._name):
-            self._add(record)
+        rows = store.run(_open_operations) or []
+        #: The operations without an end, by request key.
+        self._open = {row["request_key"]: row for row in rows}
         self._interrupted = dict(self._open)
-        self._lines = 0
-        self._can_append = False
-        self._rewrite()
+        for row in rows:
+            LOG.warning(
+                "The previous agent process stopped in the middle of %s of %s (request key %s, "
+                "begun %s): the agent repeats or reverts it, as the conductor requires",
+                *(row[name] for name in ("verb", "deployable", "request_key", "began_at")),
+            )
 
     @property
     def has_interrupted(self) -> bool:
@@ -196,39 +137,36 @@ class OperationJournal:
     def interrupted_units(self) -> frozenset[Unit]:
         """Return the units of interrupted operations; their state on the host is not certain."""
         with self._lock:
-            records = list(self._interrupted.values())
+            rows = list(self._interrupted.values())
         return frozenset(
-            Unit(str(record.get("deployable")), str(record.get("handle")))
-            for record in records
-            if record.get("handle") is not None
+            Unit(row["deployable"], row["handle"]) for row in rows if row["handle"] is not None
         )
 
-    def log_interrupted(self) -> None:
-        """Log each interrupted operation."""
-        for record in self._interrupted.values():
-            LOG.warning(
-                "The previous agent process stopped in the middle of %s of %s (request key %s, "
-                "begun %s): the agent repeats or reverts it, as the conductor requires",
-                *(record.get(name, "?") for name in ("verb", "deployable", "request_key", "at")),
-            )
-
     def begin(self, verb: str, task: HandleTask | InstallTask | ProgramTask) -> None:
-        """Write a begin record, before the driver is called."""
-        values = {
-            "verb": verb,
+        """Write the begin of an operation to the disk, before the driver is called."""
+        row = {
             "request_key": task.request_key,
+            "verb": verb,
             "driver": task.driver,
             "deployable": task.device_key if isinstance(task, InstallTask) else task.deployable,
             "handle": task.handle_key if isinstance(task, HandleTask) else None,
+            "began_at": _now(),
+            "ended_at": None,
+            "fault": None,
         }
         with self._lock:
             # The conductor repeats the operation under its id: it is this process's own now.
             self._interrupted.pop(task.request_key, None)
-        self._write_record(values)
+            self._open[task.request_key] = row
+            self._write(row)
 
     def end(self, request_key: str, fault: str | None = None) -> None:
-        """Write an end record, after the driver's call; ``fault`` is the error of the call."""
-        self._write_record({"ended": request_key, "fault": fault})
+        """Write the end of an operation; ``fault`` is the error of the driver's call."""
+        with self._lock:
+            row = self._open.pop(request_key, None)
+            if row is not None:
+                # Drivers may raise errors with characters that SQLite refuses.
+                self._write({**row, "ended_at": _now(), "fault": legible(fault)})
 
     def resolve_interrupted(self) -> None:
         """End all interrupted operations: their units were compared with the conductor's state."""
@@ -237,31 +175,34 @@ class OperationJournal:
         for request_key in operations:
             self.end(request_key, "interrupted by a stop of the agent")
 
-    def _write_record(self, values: dict[str, Any]) -> None:
-        record = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
-        with self._lock:
-            self._add(record)
-            if self._can_append and self._lines < _MAX_LINES:
-                self._lines += 1
-                self._can_append = self._files.append(self._name, record)
-                if self._can_append:
-                    return
-            self._rewrite()
+    def _write(self, row: Mapping[str, str | None]) -> None:
+        """Write a row, and the other open ones, which a file that was lost does not have."""
 
-    def _add(self, record: Any) -> None:
-        """Keep a record; an end record closes its begin record."""
-        if not isinstance(record, dict):
-            return
-        if "ended" in record:
-            begin = self._open.pop(record["ended"], None)
-            self._ended.extend([begin, record] if begin is not None else [record])
-        elif "request_key" in record:
-            self._open[record["request_key"]] = record
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany(f"INSERT OR IGNORE {_INSERT}", self._open.values())
+            connection.execute(f"INSERT OR REPLACE {_INSERT}", row)
+            connection.execute(
+                "DELETE FROM operations WHERE rowid IN (SELECT rowid FROM operations"
+                " WHERE ended_at IS NOT NULL ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+                (_MAX_ENDED,),
+            )
 
-    def _rewrite(self) -> None:
-        records = [*self._ended, *self._open.values()]
-        self._lines = len(records)
-        self._can_append = self._files.replace(self._name, records)
+        self._store.run(write)
+
+
+def _open_operations(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+    # The agent reads these rows only at its start, so it looks for damage of the file here.
+    (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if result != "ok":
+        raise sqlite3.DatabaseError(result)
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM operations WHERE ended_at IS NULL ORDER BY rowid"
+    )
+    return [dict(zip(_COLUMNS.split(", "), row, strict=True)) for row in rows]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class DesiredStateCache:
@@ -270,34 +211,34 @@ class DesiredStateCache:
     After a restart the agent uses it until the conductor answers.
     """
 
-    def __init__(self, files: StateFiles, host: str) -> None:
-        self._files = files
-        self._name = f"agent-{quote(host, safe='')}.cache"
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
         self.desired: Desired | None = None
         self.report: Report | None = None
-        records = files.read(self._name)
-        if not records:
-            return
+        rows = store.run(lambda file: file.execute("SELECT name, value FROM cache").fetchall())
         try:
-            (record,) = records
-            desired = _load(Desired, record["desired"])
-            report = _load(Report, record["report"])
-        except (exception.Invalid, ValueError, TypeError, KeyError):
-            files.set_aside(self._name)
-            return
-        self.desired, self.report = desired, report
+            values = {name: json.loads(value) for name, value in rows or ()}
+            if Desired.KIND in values:
+                self.desired = wire.load(Desired, values[Desired.KIND])
+            if Report.KIND in values:
+                self.report = wire.load(Report, values[Report.KIND])
+        except (exception.Invalid, ValueError, TypeError) as error:
+            LOG.warning(
+                "The desired state and the report in %s cannot be read, the agent waits for the "
+                "conductor: %s",
+                store.path,
+                error,
+            )
 
     def store(self, *, desired: Desired | None = None, report: Report | None = None) -> None:
-        """Store the given values; write the file only if a value has changed."""
+        """Store the given values, and write both to the disk if one has changed."""
         values = desired or self.desired, report or self.report
         if values != (self.desired, self.report):
             self.desired, self.report = values
-            record = {
-                "desired": None if self.desired is None else wire.dump(self.desired),
-                "report": None if self.report is None else wire.dump(self.report),
-            }
-            self._files.replace(self._name, [record])
-
-
-def _load(kind: Any, envelope: Any) -> Any:
-    return None if envelope is None else wire.load(kind, envelope)
+            # Both, because the file may have been lost.
+            rows: list[Any] = [
+                (value.KIND, json.dumps(wire.dump(value))) for value in values if value is not None
+            ]
+            self._store.run(
+                lambda file: file.executemany("INSERT OR REPLACE INTO cache VALUES (?, ?)", rows)
+            )

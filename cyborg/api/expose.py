@@ -48,6 +48,11 @@ class Call:
     #: If set, the caller may use only the devices that ARQs of this project hold.
     own: str | None
 
+    @property
+    def origin(self) -> tuple[Caller, str]:
+        """Return the first two arguments of each write: who requests it, and its request key."""
+        return self.caller, self.request_key
+
 
 @dataclass(frozen=True)
 class Settings:

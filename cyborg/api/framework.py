@@ -20,8 +20,9 @@ Each of the following goes around a public interface that does not do what this 
   pass them a reader or a client. ``_make_json_response`` and ``_make_text_response``: a detailed
   answer has the stacks of all threads and no place for the health view. ``_show_details``: the
   option, as a paste file may set it. ``HealthPage`` uses them.
-* keystonemiddleware 13.0, ``AuthProtocol._auth``: without an account, the filter starts and then
-  fails at the first token. ``has_account`` tells.
+* oslo.middleware 6.6, ``Healthcheck._ignore_path``: it compares the path with an option of its own.
+* keystonemiddleware 13.0, ``AuthProtocol._conf``, its options as the paste file overrides them:
+  without an account, the filter starts and then fails at the first token. ``has_account`` tells.
 """
 
 import inspect
@@ -204,6 +205,7 @@ class HealthPage(healthcheck.Healthcheck):
     ) -> None:
         super().__init__(app, conf)
         self._components = components
+        self._ignore_path = True
         plugins = [SimpleNamespace(healthcheck=check) for check in checks]
         self._backends: Any = [
             *self._backends,
@@ -233,4 +235,5 @@ class HealthPage(healthcheck.Healthcheck):
 
 def has_account(protocol: AuthProtocol) -> bool:
     """Return whether the filter has an account with which it can check tokens."""
-    return protocol._auth is not None
+    group = protocol._conf.get("auth_section") or "keystone_authtoken"
+    return bool(protocol._conf.get("auth_type", group=group))

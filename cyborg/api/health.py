@@ -154,7 +154,7 @@ class Observer:
         """Return the processes; none if the database is away: ``_database`` reports that."""
         try:
             with self._reader.reader() as tx:
-                return [services.health(row) for row in services.processes(tx, self._reader.now)]
+                return [services.health(row) for row in services.processes(tx)]
         except exception.CyborgError:
             return []
 

@@ -21,10 +21,9 @@ class Route:
     """One request; ``path`` has ``{}`` for each key.
 
     ``query`` and ``body`` are the names that may be sent. ``wrapper`` is the key under which the
-    answer holds its content, empty for an answer that is the content. ``starts_operation`` says
-    that the answer is an operation. The request exists since microversion 2.``since``;
-    ``added_in`` maps query parameters and body fields that were added after that to their first
-    minor version.
+    answer holds its content, empty for an answer that is the content. The request
+    exists since microversion 2.``since``; ``added_in`` maps query parameters and body fields that
+    were added after that to their first minor version.
     """
 
     method: str
@@ -32,7 +31,6 @@ class Route:
     query: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
     wrapper: str = ""
-    starts_operation: bool = False
     since: int = _OPERATORS
     added_in: Mapping[str, int] = field(default_factory=dict)
 
@@ -60,7 +58,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     "service-show": Route("GET", "/services/{}"),
     "service-enable": Route("PATCH", "/services/{}", body=("status",)),
     "service-disable": Route("PATCH", "/services/{}", body=("status", "disabled_reason")),
-    "service-delete": Route("DELETE", "/services/{}", starts_operation=True),
+    "service-delete": Route("DELETE", "/services/{}"),
     "backend-list": Route(
         "GET",
         "/backends",
@@ -78,20 +76,14 @@ ROUTES: Final[Mapping[str, Route]] = {
         "/drivers",
         query=("wait",),
         body=("driver", "hosts", "options"),
-        starts_operation=True,
     ),
-    "uninstall-driver": Route(
-        "DELETE", "/drivers/{}", query=("wait", "drain"), starts_operation=True
-    ),
-    "update-driver": Route(
-        "PATCH", "/drivers/{}", query=("wait",), body=("options", "enabled"), starts_operation=True
-    ),
+    "uninstall-driver": Route("DELETE", "/drivers/{}", query=("wait", "drain")),
+    "update-driver": Route("PATCH", "/drivers/{}", query=("wait",), body=("options", "enabled")),
     "discover-services": Route(
         "POST",
         "/services/discover",
         query=("wait",),
         body=("hosts", "driver", "setup"),
-        starts_operation=True,
         added_in={"setup": _VIEWS},
     ),
     "hardware-list": Route(
@@ -138,7 +130,6 @@ ROUTES: Final[Mapping[str, Route]] = {
             "handles",
             "labels",
         ),
-        starts_operation=True,
     ),
     "accelerator-update": Route(
         "PATCH",
@@ -175,11 +166,9 @@ ROUTES: Final[Mapping[str, Route]] = {
         wrapper="operations",
     ),
     "operation-show": Route("GET", "/operations/{}"),
-    "attach-instance": Route(
-        "POST", "/instances/{}/accelerators", body=("device_profile",), starts_operation=True
-    ),
-    "detach-instance": Route("DELETE", "/instances/{}/accelerators", starts_operation=True),
-    "detach-accelerator": Route("DELETE", "/instances/{}/accelerators/{}", starts_operation=True),
+    "attach-instance": Route("POST", "/instances/{}/accelerators", body=("device_profile",)),
+    "detach-instance": Route("DELETE", "/instances/{}/accelerators"),
+    "detach-accelerator": Route("DELETE", "/instances/{}/accelerators/{}"),
     "event-list": Route(
         "GET",
         "/events",

@@ -16,6 +16,7 @@ from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1 import loading, session
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.plugin import BaseAuthPlugin
+from opentelemetry.trace import SpanKind
 from oslo_config import cfg
 
 from cyborg import context, exception, tracing
@@ -107,10 +108,10 @@ class Session(session.Session):
 
     def request(self, url: str, method: str, *given: Any, **arguments: Any) -> requests.Response:
         """Send a request; headers of the caller override ours."""
-        with tracing.span(method, tracing.Kind.CLIENT, http__request__method=method) as span:
+        with tracing.span(method, SpanKind.CLIENT, http__request__method=method) as span:
             headers = {**context.headers(), **(arguments.pop("headers", None) or {})}
             answer = super().request(url, method, *given, headers=headers, **arguments)
-            span.answered(answer.status_code)
+            tracing.answered(span, answer.status_code, first_error=400)
             span.set_attribute("server.address", urlsplit(answer.url).hostname or "")
             return answer
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Client of Nova's REST API: send external events, look up servers, reboot a server."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, urlencode
@@ -216,27 +216,43 @@ class Servers(Nova):
     The account must see all of them, as with the role ``admin``.
     """
 
-    def vanished(self, uuids: Collection[str]) -> frozenset[str]:
-        """Return those of ``uuids`` that are not a server of any project, in any state.
+    def vanished(self, uuids: Iterable[str]) -> frozenset[str]:
+        """Return those of ``uuids``, in ascending order, that are not a server of any project.
 
         An account that sees only its own project would report every other server as missing. The
-        list of the servers of all projects is therefore read first, page by page, until all of
-        ``uuids`` are in it; Nova refuses this list to such an account. Servers outside the list
-        (soft-deleted, or in a cell that is down) are then requested one at a time.
+        list of the servers of all projects is therefore read beside ``uuids``, page by page in the
+        same order; Nova refuses this list to such an account. Servers outside the list
+        (soft-deleted, or in a cell that is down) are requested one at a time. Only one page and the
+        missing servers are in memory.
 
         Raises exception.Unavailable if Nova does not answer.
         """
-        missing = set(uuids)
-        query = {"all_tenants": "True", "limit": str(_PAGE if uuids else 1)}
-        while True:
-            answer = self._ask("GET", f"/servers?{urlencode(query)}")
-            if answer.status_code != 200:
-                raise exception.Unavailable(
-                    peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
-                )
-            page = [str(server["id"]) for server in http.document(_PEER, answer)["servers"]]
-            missing.difference_update(page)
-            if not missing or not page:
+        missing: set[str] = set()
+        requested = iter(uuids)
+        uuid = next(requested, None)
+        query = {"all_tenants": "True", "sort_key": "uuid", "sort_dir": "asc"}
+        query["limit"] = str(1 if uuid is None else _PAGE)
+        listed, page = set[str](), [""]
+        while page:
+            page = self._page(query)
+            query["marker"] = page[-1] if page else ""
+            # Nova lists servers that are not scheduled yet before all others, so ``listed`` keeps
+            # those that are ahead of the page.
+            listed = {server for server in listed if uuid is not None and server >= uuid}
+            listed.update(page)
+            while uuid is not None and (not page or uuid <= page[-1]):
+                if uuid not in listed and uuid not in missing and self.server_project(uuid) is None:
+                    missing.add(uuid)
+                uuid = next(requested, None)
+            if uuid is None:
                 break
-            query["marker"] = page[-1]
-        return frozenset(uuid for uuid in missing if self.server_project(uuid) is None)
+        return frozenset(missing)
+
+    def _page(self, query: Mapping[str, str]) -> list[str]:
+        """Return the uuids of a page of servers."""
+        answer = self._ask("GET", f"/servers?{urlencode(query)}")
+        if answer.status_code != 200:
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
+            )
+        return [str(server["id"]) for server in http.document(_PEER, answer)["servers"]]

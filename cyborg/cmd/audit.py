@@ -26,8 +26,8 @@ from cyborg.conductor.audit.auditor import Auditor, AuditResult
 from cyborg.conductor.audit.repairs import Repaired, Repairs
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
-from cyborg.model.audit_findings import Finding, Fix, Severity
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import Ages, Finding, Fix, Severity
+from cyborg.rpc import notifications
 
 PROG = "cyborg-audit"
 INCOMPLETE = 3
@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         configuration.prepare(rest, prog=PROG, conf=conf)
         db = Database.from_conf(conf)
         schema.check(db)
+        db.outbox = notifications.enabled(conf)
         report = audit(
             make_auditor(conf, db),
             # No conductor needs to be woken: conductors poll for work every second.

@@ -26,11 +26,10 @@ from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.permissions import Answer, Permission
 from cyborg.cmd.audit import audit_ages
-from cyborg.db import backfill, schema, services, snapshot
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.db import audit, backfill, schema, services
 from cyborg.db.engine import Reader
-from cyborg.model import audit_rules
 from cyborg.model.audit_findings import Kind
-from cyborg.model.audit_snapshot import AuditViews
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.policy import Policy
 
@@ -239,30 +238,26 @@ def orphans(deployment: Deployment) -> Result:
     """
 
     def check(db: Reader) -> Result:
-        # Query Nova between two snapshots, as an audit does, and ignore what only one shows.
-        first = snapshot.take(db)
-        instances = {arq.instance_uuid for arq in first.arqs if arq.instance_uuid is not None}
-        peers, not_checked = AuditViews(), ""
+        servers, unasked = None, ""
         try:
-            peers = AuditViews(vanished=Servers(deployment.sessions.nova()).vanished(instances))
-        except exception.CyborgError as error:
-            not_checked = (
-                f"Not checked whether Nova has all servers of {len(instances)} instance(s): "
-                f"{error}."
-            )
-        ages = audit_ages(deployment.conf)
-        findings = audit_rules.confirmed(
-            audit_rules.check(first, peers, ages), audit_rules.check(snapshot.take(db), peers, ages)
-        )
+            servers = Servers(deployment.sessions.nova())
+        except exception.ConfigError as error:
+            unasked = str(error)
+        auditor = Auditor(db=db, placement=None, servers=servers, ages=audit_ages(deployment.conf))
+        result = auditor.look()
         lines = [
             f"{finding.noun} {finding.key}: {finding.cause} {finding.remedy}"
-            for finding in findings
+            for finding in result.findings
             if finding.kind in _ORPHAN_KINDS
         ]
         if len(lines) > _MAX_ITEMS:
             lines[_MAX_ITEMS:] = [f"And {len(lines) - _MAX_ITEMS} more: see cyborg-audit."]
-        if not_checked and instances:
-            lines.append(not_checked)
+        unasked = unasked or next(iter(result.unasked), "")
+        instances = audit.instance_count(db) if unasked else 0
+        if instances:
+            lines.append(
+                f"Not checked whether Nova has all servers of {instances} instance(s): {unasked}."
+            )
         return warning(" ".join(lines)) if lines else SUCCESS
 
     return deployment.check_rows(check)
@@ -322,7 +317,7 @@ def _process_rows(deployment: Deployment, db: Reader) -> list[services.ProcessSt
         CONDUCTOR: ages.conductor_silence,
     }
     with db.reader() as tx:
-        return services.statuses(tx, db.now, down_after)
+        return services.statuses(tx, down_after)
 
 
 def _adapter(make: Callable[[], Adapter]) -> Adapter | Result:

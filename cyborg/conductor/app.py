@@ -34,7 +34,7 @@ from cyborg.conductor.operations.operations import Operations
 from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates, PreparedUnits
 from cyborg.conductor.tasks.nova_events import NovaEvents
-from cyborg.conductor.tasks.queue import DATABASE_LIMIT, Worker, WorkQueue
+from cyborg.conductor.tasks.queue import DATABASE_LIMIT, Handler, Worker, WorkQueue
 from cyborg.conductor.tasks.set_up import DeviceSetUp
 from cyborg.conductor.tasks.units import UnitTasks
 from cyborg.db.engine import Database
@@ -76,6 +76,7 @@ def assemble(
     ``auditor`` is called when it is this conductor's turn to audit, ``publisher`` when it has to
     reserve the units of an agent that is down in Placement.
     """
+    db.outbox = notifier.enabled
     agents = AgentClient(bus, timeout=_AGENT_TIMEOUT)
     address = f"{CONDUCTOR_TOPIC}@{settings.host}"
     process = Process(settings.host, CONDUCTOR, settings.version, address, settings.process)
@@ -102,15 +103,6 @@ def assemble(
     # After the worker has ended: the row of the conductor keeps its work from other conductors.
     daemon.at_end(lease.end)
     daemon.at_end(worker.stop)
-    notifications = NotificationPublisher(
-        db=db, queue=WorkQueue(db=db), notifier=notifier, down_after=settings.down_after
-    )
-    # Without a listener the handler ends this work.
-    worker.handle(WorkKind.PUBLISH_NOTIFICATIONS, notifications.publish)
-    # Before the worker, which waits for it.
-    daemon.at_end(notifications.stop)
-    if notifier.enabled:
-        daemon.add_task(PeriodicTask("notifications", notifications.begin, interval=60.0))
     # First: work that waits for the answer of a host is rescheduled instead.
     daemon.at_end(agents.close)
     server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
@@ -134,7 +126,15 @@ def assemble(
         repairs=Repairs(db=db, wake=worker.wake),
         lost_devices=cases.lost_devices,
     )
-    for task in (renewal, worker.periodic(settings.heartbeat), *jobs):
+    notifications = NotificationPublisher(
+        db=db,
+        lease=lease,
+        notifier=notifier,
+        down_after=settings.down_after,
+        lease_ms=int(settings.lease * 1000),
+    )
+    work = worker.periodic(settings.heartbeat)
+    for task in (renewal, work, notifications.periodic(), *jobs):
         daemon.add_task(task)
     return daemon
 
@@ -173,8 +173,8 @@ def use_cases(
         lost_devices=lost_devices,
         prepared_units=PreparedUnits(db=db),
         discovery_api=DiscoveryAPI(operations=operations),
-        drivers=Drivers(db=db, operations=operations),
-        accelerator_creator=AcceleratorCreator(db=db, operations=operations),
+        drivers=Drivers(operations=operations),
+        accelerator_creator=AcceleratorCreator(operations=operations),
         readings=Readings(db=db),
         processes=Processes(
             db=db, agents=agents, operations=operations, down_after=settings.down_after
@@ -207,29 +207,25 @@ def make_worker(
         threads=settings.threads,
         pool=pool,
     )
-    nova_events = NovaEvents(db=db, queue=queue, nova=peers.nova)
-    unit_tasks = UnitTasks(
-        db=db, queue=queue, agents=agents, wake=worker.wake, record_bind=record_bind
-    )
-    worker.handle(WorkKind.NOTIFY, nova_events.notify)
-    worker.handle(WorkKind.PREPARE, unit_tasks.prepare)
-    worker.handle(WorkKind.RELEASE, unit_tasks.release)
-    worker.handle(WorkKind.PROGRAM, unit_tasks.program)
+    query = AgentQuery(queue=queue, agents=agents, down_after=settings.agent_down_ms)
+    wake = worker.wake
     attach_work = AttachWork(
-        db=db,
         queue=queue,
         nova=peers.nova,
         allocation=InstanceAllocation(db=db, placement=peers.placement),
-        wake=worker.wake,
+        wake=wake,
     )
-    worker.handle(WorkKind.ATTACH, attach_work.run)
-    worker.handle(WorkKind.DETACH, attach_work.run)
-    query = AgentQuery(db=db, queue=queue, agents=agents, down_after=settings.agent_down_ms)
-    driver_work = DriverWork(db=db, queue=queue, query=query, agents=agents, wake=worker.wake)
-    worker.handle(WorkKind.DISCOVER, query.discover)
-    worker.handle(WorkKind.CONFIGURE_DRIVER, driver_work.configure)
-    worker.handle(WorkKind.UNINSTALL_DRIVER, driver_work.uninstall)
-    creation_work = CreationWork(db=db, queue=queue, query=query, agents=agents)
-    worker.handle(WorkKind.CREATE_DEVICE, creation_work.create)
-    worker.handle(WorkKind.SET_UP_DEVICE, DeviceSetUp(db=db, queue=queue, agents=agents).install)
+    handlers: dict[WorkKind, Handler] = {
+        WorkKind.NOTIFY: NovaEvents(db=db, queue=queue, nova=peers.nova).notify,
+        **UnitTasks(queue=queue, agents=agents, wake=wake, record_bind=record_bind).handlers(),
+        **DeviceSetUp(queue=queue, agents=agents).handlers(),
+        WorkKind.ATTACH: attach_work.run,
+        WorkKind.DETACH: attach_work.run,
+        **query.handlers(),
+        **DriverWork(queue=queue, query=query, agents=agents, wake=wake).handlers(),
+        **CreationWork(queue=queue, query=query, agents=agents).handlers(),
+        WorkKind.PUBLISH_NOTIFICATIONS: queue.drop,
+    }
+    for kind, handler in handlers.items():
+        worker.handle(kind, handler)
     return worker

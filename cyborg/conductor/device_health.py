@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-
 from cyborg.db import events, host_inventory
 from cyborg.db.base import Record
+from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.health import DeviceHealth
 from cyborg.model.report import Report
@@ -58,14 +57,14 @@ def of_device(uuid: str, row: Record | None, reported: DeviceHealth) -> Change |
     return None if before == (after, reason) else Change(uuid, before[0], after, reason)
 
 
-def write(tx: sa.Connection, now: sa.ColumnElement[int], changes: Iterable[Change]) -> None:
+def write(tx: Transaction, changes: Iterable[Change]) -> None:
     """Store the changes: one statement for all devices that have the same health now."""
     groups: dict[tuple[str | None, str | None, bool], list[str]] = defaultdict(list)
     for change in changes:
         moved = change.before != change.health
         groups[change.health, change.reason, moved].append(change.uuid)
     for (condition, reason, moved), uuids in groups.items():
-        host_inventory.set_health(tx, uuids, condition, reason, since=now if moved else None)
+        host_inventory.set_health(tx, uuids, condition, reason, since=tx.now if moved else None)
 
 
 def entries(changes: Iterable[Change], hostname: str) -> list[events.Entry]:

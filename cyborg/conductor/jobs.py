@@ -134,7 +134,7 @@ class InstanceInfoSync:
         soon = min(self.refresh, _INSTANCE_RETRY_MS)
         end = self.clock() + self.time_limit
         with self.db.reader() as tx:
-            due = instances.due(tx, self.db.now, _INSTANCES)
+            due = instances.due(tx, _INSTANCES)
         for row in due:
             if self.clock() > end:
                 break
@@ -154,7 +154,7 @@ class InstanceInfoSync:
         """Store the info, if any, and read the instance again after ``after_ms``."""
         values = None if info is None else {"name": info.name, "status": info.status}
         with self.db.writer() as tx:
-            instances.set_server_info(tx, self.db.now, row, after_ms=after_ms, answer=values)
+            instances.set_server_info(tx, row, after_ms=after_ms, answer=values)
 
 
 def periodic_jobs(

@@ -47,7 +47,7 @@ class ConductorLease:
         if self.owner is None:
             return False
         with self._db.reader() as tx:
-            return services.first_alive(tx, self._db.now, CONDUCTOR, lease_ms) == self.owner[0]
+            return services.first_alive(tx, CONDUCTOR, lease_ms) == self.owner[0]
 
     @retried
     def renew(self, bus_error: str = "") -> None:
@@ -58,7 +58,6 @@ class ConductorLease:
         with self._db.writer() as tx:
             if self.owner is not None and services.heartbeat(
                 tx,
-                self._db.now,
                 self._process,
                 epoch=self.owner[1],
                 status=DriverState.READY.value,
@@ -66,9 +65,9 @@ class ConductorLease:
             ):
                 return
             owner = services.register(
-                tx, self._db.now, self._process, DriverState.READY.value, bus_error=bus_error
+                tx, self._process, DriverState.READY.value, bus_error=bus_error
             )
-            services.remove_silent(tx, self._db.now, self._process, silent_ms=_REMOVE_AFTER_MS)
+            services.remove_silent(tx, self._process, silent_ms=_REMOVE_AFTER_MS)
         self.owner = owner
 
     def end(self) -> None:

@@ -6,7 +6,6 @@ While the database is away or slow the counts are left out, and a metric says so
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from cyborg.db.metrics import Counts, Totals
 from cyborg.metrics import catalogue
 from cyborg.metrics.catalogue import Metric
 from cyborg.model.arq import State
+from cyborg.model.availability import UnitWord
 from cyborg.model.device import LOST, HandleState
 from cyborg.model.operation import OperationState
 from cyborg.model.report import FIGURES, Reading, valid_figures
@@ -36,7 +36,6 @@ _TIMEOUT: Final = 5.0
 _ARQS: Final[Counts] = {(state.value,): 0 for state in State}
 _HANDLES: Final[Counts] = {(str(state),): 0 for state in (*HandleState, LOST)}
 _OPERATIONS: Final[Counts] = {(state.value,): 0 for state in OperationState}
-#: The kinds of work, without the kind that never ends: it does not wait.
 _WORK: Final = [(kind.value,) for kind in WorkKind if kind is not WorkKind.PUBLISH_NOTIFICATIONS]
 #: Seconds after which readings that were not renewed are dropped.
 _READINGS_TTL: Final = 3600.0
@@ -138,11 +137,9 @@ class CloudCollector(Collector):
         totals = self._totals()
         yield _filled(catalogue.DATABASE_UP, {(): 0 if totals is None else 1})
         if totals is not None:
-            handles: Counter[tuple[str, ...]] = Counter(_HANDLES)
             units = dict(totals.units)
-            for (host, resource_class, state), count in totals.units.items():
-                handles[state,] += count
-                for usual in (HandleState.FREE.value, HandleState.HELD.value):
+            for host, resource_class, _ in totals.units:
+                for usual in (UnitWord.FREE.value, UnitWord.USED.value):
                     units.setdefault((host, resource_class, usual), 0)
             services: dict[tuple[str, ...], int] = {
                 (binary, state): 0 for binary in self._down_after for state in ("up", "down")
@@ -151,7 +148,7 @@ class CloudCollector(Collector):
                 if binary in self._down_after:
                     services[binary, "up" if ms <= self._down_after[binary] else "down"] += 1
             yield _filled(catalogue.ARQS, {**_ARQS, **totals.arqs})
-            yield _filled(catalogue.HANDLES, handles)
+            yield _filled(catalogue.HANDLES, {**_HANDLES, **totals.handles})
             yield _filled(catalogue.UNITS, units)
             yield _filled(catalogue.UNITS_LEAKED, {(): totals.leaked})
             yield _filled(catalogue.DEVICES, totals.devices)
@@ -190,7 +187,7 @@ class CloudCollector(Collector):
 
     def _read(self) -> Totals:
         with self._db.reader() as tx:
-            return metrics_db.totals(tx, self._db.now)
+            return metrics_db.totals(tx)
 
 
 def _filled(

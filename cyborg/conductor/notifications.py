@@ -1,158 +1,139 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish notifications of committed changes: follow the history, and watch the services.
+"""Publish notifications: send the events of the outbox, and watch the services.
 
-One work row, which never ends, exists for this in a database. One conductor has it while it runs,
-and another takes it over then, with the position that was stored. A position is stored after the
-messages before it were sent. So each message is sent at least once, and twice if a conductor ends
-in between.
+The oldest conductor that is alive does this. It removes events from the outbox after it has sent
+them. So each notification is sent at least once, and twice if a conductor ends in between.
 """
 
-import contextlib
 import logging
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from cyborg import exception
-from cyborg.conductor.tasks.queue import Fenced, WorkQueue
-from cyborg.db import notifications, work
+from cyborg.conductor.leases import ConductorLease
+from cyborg.db import notifications
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
-from cyborg.db.notifications import Position
 from cyborg.model import notification
 from cyborg.model.notification import Notification
 from cyborg.rpc.notifications import Notifier
+from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two reads of the history.
-_PAUSE: Final = 1.0
-#: Maximum number of history entries that are sent before the position is stored.
+#: Seconds between two looks into the outbox: while notifications are enabled, and while they are
+#: disabled.
+_INTERVAL: Final = 1.0
+_DISABLED_INTERVAL: Final = 60.0
+#: Maximum number of events that are sent before they are removed from the outbox.
 _LIMIT: Final = 200
 
 
 class NotificationPublisher:
-    """Follow the history while notifications are enabled.
+    """A periodic job of every conductor; only the oldest living conductor does something in it.
 
-    ``down_after`` maps a binary to the milliseconds of silence after which a process of it is down.
-    The history is read every ``pause`` seconds at least.
+    ``down_after`` maps a binary to the milliseconds of silence after which a process of it is down;
+    ``lease_ms`` is the same for the conductors that compete for this job.
     """
 
     def __init__(
         self,
         *,
         db: Database,
-        queue: WorkQueue,
+        lease: ConductorLease,
         notifier: Notifier,
         down_after: Mapping[str, int],
-        pause: float = _PAUSE,
+        lease_ms: int,
     ) -> None:
         self._db = db
-        self._queue = queue
+        self._lease = lease
         self._notifier = notifier
         self._down_after = down_after
-        self._pause = min(pause, min(down_after.values()) / 4000)
-        self._stopped = threading.Event()
+        self._lease_ms = lease_ms
         # Silent services → (time of the last heartbeat, time when the silence was first seen), ms.
         self._suspects: dict[tuple[str, str], tuple[int, int]] = {}
 
-    @retried
-    def begin(self) -> None:
-        """Add the work row unless it exists; messages begin at the present time."""
-        with self._db.reader() as tx:
-            if notifications.is_enabled(tx):
-                return
-        # One of several conductors that start together adds it.
-        with contextlib.suppress(exception.Conflict), self._db.writer() as tx:
-            down = notifications.down_services(tx, self._db.now, self._down_after)
-            start = Position(notifications.newest(tx), {}, frozenset(down))
-            notifications.begin(tx, self._db.now, start)
+    def periodic(self) -> PeriodicTask:
+        """Return the job; a stop ends its wait for the message bus."""
+        interval = _DISABLED_INTERVAL
+        if self._notifier.enabled:
+            interval = min(_INTERVAL, min(self._down_after.values()) / 4000)
+        return PeriodicTask(
+            "notifications", self.run_once, interval=interval, interrupt=self._notifier.close
+        )
 
-    def publish(self, rows: Sequence[Record]) -> None:
-        """Send messages until ``stop``; the handler of the work. Raises Fenced.
+    def run_once(self) -> None:
+        """Send everything that waits, in order; raises CyborgError.
 
-        The work ends when notifications are disabled.
+        While notifications are disabled, nothing is sent and all else is the same: no event stays
+        in the outbox, and services that are down then are not reported later.
         """
-        if not self._notifier.enabled:
-            with self._queue.complete(rows):
-                LOG.info("Notifications are disabled: the history is not followed any more")
-            return
-        (row,) = rows
-        position, logged = Position.load(row.spec), ""
+        try:
+            while self._lease.is_oldest(self._lease_ms):
+                if self._publish() < _LIMIT:
+                    return
+        except exception.CyborgError:
+            # No service is known to be silent: the database may have been away for all.
+            self._suspects = {}
+            raise
         self._suspects = {}
-        while not self._stopped.is_set():
-            more = False
-            try:
-                messages, after, unread = self._read(row, position)
-                # No transaction is open while this waits for the message bus.
-                self._notifier.send(messages)
-                if after != position:
-                    self._store(row, after)
-                position, more, logged = after, unread, ""
-            except exception.CyborgError as error:
-                # No service is known to be silent: the database may have been away for all.
-                self._suspects = {}
-                if str(error) != logged:
-                    logged = str(error)
-                    LOG.warning("Notifications cannot be sent and wait: %s", error)
-            if not more:
-                self._stopped.wait(self._pause)
-        self._queue.reschedule(rows, None, pause_ms=1)
 
-    def stop(self) -> None:
-        """Stop; another conductor continues."""
-        self._stopped.set()
-        self._notifier.close()
-
-    @retried
-    def _store(self, row: Record, position: Position) -> None:
-        with self._queue.checkpoint([row]) as tx:
-            work.set_spec(tx, row, position.dump())
-
-    def _read(self, row: Record, position: Position) -> tuple[list[Notification], Position, bool]:
-        """Return the messages to send, the position after them, and whether there are more."""
+    def _publish(self) -> int:
+        """Send one batch; return the number of its events."""
         with self._db.reader() as tx:
-            now_ms = notifications.owned_now(tx, self._db.now, row)
-            if now_ms is None:
-                raise Fenced
-            entries, more = notifications.next_events(tx, position, _LIMIT)
+            ids = notifications.pending(tx, _LIMIT)
+            entries = notifications.events(tx, ids)
             arqs = {entry.uuid for entry in entries if entry.noun == "arq"}
             devices = {entry.uuid for entry in entries if entry.noun == "device"}
             owners = notifications.arq_projects(tx, arqs)
             facts = notifications.devices(tx, devices)
-            silent = notifications.down_services(tx, self._db.now, self._down_after)
-            back = notifications.last_heartbeats(tx, position.down - silent.keys())
+            services = notifications.unreported_services(tx, self._down_after)
         messages: list[Notification | None] = []
         for entry in entries:
             uuid = entry.uuid
             if entry.noun == "arq":
                 messages.append(notification.arq_state(entry, owners.get(uuid)))
-            elif entry.noun == "device":
+            else:
                 messages.append(notification.device_state(entry, facts.get(uuid)))
                 messages.append(notification.device_health(entry, facts.get(uuid)))
-        for (binary, host), seen_ms in sorted(back.items()):
-            messages.append(
-                notification.service(binary, host, up=True, at_ms=now_ms, seen_ms=seen_ms)
+        changed = self._changed(services)
+        messages += [
+            notification.service(
+                row.binary, row.host, up=row.reported, at_ms=row.now_ms, seen_ms=row.seen_ms
             )
-        still_down = position.down & silent.keys()
-        # After an outage of the database all services seem to be down until their next heartbeat.
-        # So a service must stay silent for another half of down_after since it was first seen
-        # silent.
-        suspects = {}
-        for service, seen_ms in silent.items():
-            first = self._suspects.get(service, (seen_ms, now_ms))
-            suspects[service] = first if first[0] == seen_ms else (seen_ms, now_ms)
-        self._suspects = suspects
-        newly_down = {
-            (binary, host)
-            for (binary, host), (_, since_ms) in suspects.items()
-            if now_ms - since_ms >= self._down_after[binary] / 2
-        } - still_down
-        for binary, host in sorted(newly_down):
-            seen_ms = silent[binary, host]
-            messages.append(
-                notification.service(binary, host, up=False, at_ms=now_ms, seen_ms=seen_ms)
-            )
-        after = replace(position.after(entries, now_ms), down=still_down | newly_down)
-        return [message for message in messages if message is not None], after, more
+            for row in changed
+        ]
+        # No transaction is open while this waits for the message bus.
+        self._notifier.send([message for message in messages if message is not None])
+        if ids or changed:
+            self._store(ids, changed)
+        if ids and not self._notifier.enabled:
+            LOG.info("Notifications are disabled: removed %d events that were not sent", len(ids))
+        return len(ids)
+
+    def _changed(self, services: Sequence[Record]) -> list[Record]:
+        """Return those of the unreported services that can be reported now.
+
+        After an outage of the database all services seem to be down until their next heartbeat. So
+        a service must stay silent for another half of ``down_after`` since it was first seen
+        silent.
+        """
+        before, self._suspects = self._suspects, {}
+        changed = []
+        for row in services:
+            service = (row.binary, row.host)
+            if not row.reported:
+                seen_ms, since_ms = before.get(service, (row.seen_ms, row.now_ms))
+                if seen_ms != row.seen_ms:
+                    since_ms = row.now_ms
+                self._suspects[service] = row.seen_ms, since_ms
+            if row.reported or row.now_ms - since_ms >= self._down_after[row.binary] / 2:
+                changed.append(row)
+        return changed
+
+    @retried
+    def _store(self, ids: Sequence[int], changed: Sequence[Record]) -> None:
+        with self._db.writer() as tx:
+            for row in changed:
+                notifications.set_reported(tx, row)
+            notifications.remove(tx, ids)

@@ -12,6 +12,7 @@ from cyborg import exception
 from cyborg.db import base, listing, models
 from cyborg.db.base import Record
 from cyborg.db.models import Arq, Deployable, Device
+from cyborg.db.transaction import Transaction
 from cyborg.model.arq import MOVES, RESOLVED, Event, State
 from cyborg.model.caller import Caller
 
@@ -86,9 +87,7 @@ SORTABLE = listing.sortable(
 Row = sa.Row[*tuple[Any, ...]]
 
 
-def show(
-    tx: sa.Connection, uuid: str, project_id: str | None, *, fault: bool = False
-) -> Row | None:
+def show(tx: Transaction, uuid: str, project_id: str | None, *, fault: bool = False) -> Row | None:
     """Return the ARQ with this uuid if this project owns it (None: any project).
 
     With ``fault``, the reason why the bind failed is the last value (None: it did not fail).
@@ -100,7 +99,7 @@ def show(
 
 
 def page(
-    tx: sa.Connection,
+    tx: Transaction,
     page: listing.Page,
     project_id: str | None,
     equal: Mapping[str, str],
@@ -123,7 +122,7 @@ def page(
     return tx.execute(query).all()
 
 
-def all_resolved(tx: sa.Connection, instance_uuid: str, project_id: str | None) -> bool:
+def all_resolved(tx: Transaction, instance_uuid: str, project_id: str | None) -> bool:
     """Return whether every visible ARQ of the instance is in a final state."""
     query = sa.select(sa.literal(1)).where(
         _R.instance_uuid == instance_uuid,
@@ -135,13 +134,13 @@ def all_resolved(tx: sa.Connection, instance_uuid: str, project_id: str | None) 
     return tx.execute(query.limit(1)).first() is None
 
 
-def created_at(tx: sa.Connection, uuids: Sequence[str]) -> datetime | None:
+def created_at(tx: Transaction, uuids: Sequence[str]) -> datetime | None:
     """Return when one operation stored these ARQs; None unless all of them exist."""
     moments = tx.execute(sa.select(Arq.created_at).where(Arq.uuid.in_(uuids))).scalars().all()
     return moments[0] if len(moments) == len(uuids) else None
 
 
-def instances_of(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
+def instances_of(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
     """Return (uuid, instance_uuid) of the ARQs in the caller's scope, without a lock.
 
     The caller of this function locks the instances first, then the ARQs.
@@ -150,12 +149,12 @@ def instances_of(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Seq
     return tx.execute(query.where(Arq.uuid.in_(uuids), *of_caller(caller))).all()
 
 
-def states(tx: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
+def states(tx: Transaction, uuids: Sequence[str]) -> dict[str, str]:
     """Return uuid → state of those of the ARQs that exist."""
     return {row.uuid: row.state for row in tx.execute(_STATES, {"uuids": uuids})}
 
 
-def lock(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
+def lock(tx: Transaction, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
     """Lock the ARQs that match the terms, in order of id, and return their rows."""
     return tx.execute(_LOCK.where(*terms)).all()
 
@@ -166,12 +165,12 @@ def check(row: Record, event: Event) -> None:
         raise exception.BadState(uuid=row.uuid, state=row.state, event=event.value)
 
 
-def insert(tx: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+def insert(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store new ARQs; raise Conflict if a repeated operation has stored them."""
     base.insert(tx, Arq, rows)
 
 
-def move(tx: sa.Connection, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
+def move(tx: Transaction, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
     """Change the states of ARQs by one event; other values stay.
 
     Raises BadState when the state of a row no longer allows the event.
@@ -180,7 +179,7 @@ def move(tx: sa.Connection, event: Event, ids: Sequence[int], *, fault: str | No
 
 
 def move_each(
-    tx: sa.Connection, moves: Mapping[int, tuple[State, Mapping[str, Any]]], sources: set[State]
+    tx: Transaction, moves: Mapping[int, tuple[State, Mapping[str, Any]]], sources: set[State]
 ) -> None:
     """Change the states of ARQs, each with its own values, in one statement.
 
@@ -196,18 +195,18 @@ def move_each(
     _check_moved(ids, tx.execute(_move_each(len(ids)), values))
 
 
-def unbind(tx: sa.Connection, ids: Sequence[int]) -> None:
+def unbind(tx: Transaction, ids: Sequence[int]) -> None:
     """Set ARQs to UNBOUND and clear all values of the bind; their project stays."""
     cleared = {name: None for name in _BOUND_COLUMNS if name not in ("project_id", "prepared")}
     _update(tx, Event.UNBIND, ids, {"prepared": False, "fault": None, **cleared})
 
 
-def remove(tx: sa.Connection, ids: Sequence[int]) -> None:
+def remove(tx: Transaction, ids: Sequence[int]) -> None:
     """Delete ARQs that the caller has locked."""
     tx.execute(_DELETE, {"ids": ids})
 
 
-def mark_prepared(tx: sa.Connection, id_: int, *, prepared: bool = True) -> None:
+def mark_prepared(tx: Transaction, id_: int, *, prepared: bool = True) -> None:
     """Store whether the host may have begun to prepare the ARQ's unit.
 
     If so, the release of the unit has to undo the preparation.
@@ -215,13 +214,13 @@ def mark_prepared(tx: sa.Connection, id_: int, *, prepared: bool = True) -> None
     tx.execute(sa.update(Arq).where(Arq.id == id_).values(prepared=prepared))
 
 
-def hide(tx: sa.Connection, ids: Sequence[int], *, hidden: bool) -> None:
+def hide(tx: Transaction, ids: Sequence[int], *, hidden: bool) -> None:
     """Hide ARQs from the list of their instance, or show them; they stay bound to the instance."""
     if ids:
         tx.execute(sa.update(Arq).where(Arq.id.in_(ids)).values(hidden=hidden))
 
 
-def clear_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
+def clear_handle(tx: Transaction, ids: Sequence[int]) -> None:
     """Clear the handles of ARQs whose bind failed; instance and provider stay readable."""
     tx.execute(
         sa.update(Arq)
@@ -235,7 +234,7 @@ def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
     return [] if caller.all_projects else [Arq.project_id == caller.project_id]
 
 
-def _update(tx: sa.Connection, event: Event, ids: Sequence[int], values: Mapping[str, Any]) -> None:
+def _update(tx: Transaction, event: Event, ids: Sequence[int], values: Mapping[str, Any]) -> None:
     statement = _MOVABLE.values(state=MOVES[event].target.value, **values)
     where = {"ids": ids, "sources": sorted(state.value for state in MOVES[event].sources)}
     _check_moved(ids, tx.execute(statement, where))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claim attach handles under a lock, and change their states by conditional updates."""
+"""Claim attach handles under a lock, and change their states by conditional updates.
+
+The allowed changes are those of ``cyborg.model.device.HANDLE_MOVES``.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,7 +10,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device
-from cyborg.model.device import UNRELEASED, HandleState
+from cyborg.db.transaction import Transaction
+from cyborg.model.device import HANDLE_MOVES, HandleEvent, HandleState
 
 
 @dataclass(frozen=True)
@@ -18,13 +22,13 @@ class Claim:
     waits: bool
 
 
-def lock(tx: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+def lock(tx: Transaction, which: sa.ColumnElement[bool]) -> None:
     """Lock the handles that match a term, in order of id, so that no bind claims one."""
     query = sa.select(AttachHandle.id).where(which).order_by(AttachHandle.id)
     tx.execute(query.with_for_update()).all()
 
 
-def claim(tx: sa.Connection, deployable_id: int, count: int, *, wait: bool) -> list[Claim]:
+def claim(tx: Transaction, deployable_id: int, count: int, *, wait: bool) -> list[Claim]:
     """Lock and return up to ``count`` handles of a deployable that a bind can use.
 
     These are the free handles and, after them, those that are being released and that no ARQ has
@@ -41,13 +45,13 @@ def claim(tx: sa.Connection, deployable_id: int, count: int, *, wait: bool) -> l
     return sorted(claimed, key=lambda handle: (handle.waits, handle.id))
 
 
-def hold(tx: sa.Connection, ids: Collection[int]) -> None:
+def hold(tx: Transaction, ids: Collection[int]) -> None:
     """Mark free handles as held; the caller has locked them."""
     if ids:
         tx.execute(_HOLD, {"ids": sorted(ids)})
 
 
-def release(tx: sa.Connection, clean: Collection[int], used: Collection[int]) -> None:
+def release(tx: Transaction, clean: Collection[int], used: Collection[int]) -> None:
     """Release held handles, in one statement.
 
     Handles in ``used``, which the host has to clean up, become releasing; those in ``clean`` become
@@ -59,20 +63,15 @@ def release(tx: sa.Connection, clean: Collection[int], used: Collection[int]) ->
         tx.execute(_RELEASE, {"ids": ids, "used": sorted(used)})
 
 
-def quarantine(tx: sa.Connection, handle_id: int) -> bool:
+def quarantine(tx: Transaction, handle_id: int) -> bool:
     """Put a handle whose release failed into quarantine; an ARQ that waits for it keeps waiting.
 
     Returns False when the handle is not being released, or is in quarantine already.
     """
-    moved = tx.execute(
-        sa.update(AttachHandle)
-        .where(AttachHandle.id == handle_id, AttachHandle.state == HandleState.RELEASING.value)
-        .values(state=HandleState.QUARANTINED.value)
-    )
-    return int(moved.rowcount) > 0
+    return int(tx.execute(_QUARANTINE, {"ids": [handle_id]}).rowcount) > 0
 
 
-def quarantined_on(tx: sa.Connection, uuid: str) -> int | None:
+def quarantined_on(tx: Transaction, uuid: str) -> int | None:
     """Return the host id of a handle in quarantine; None when it is not, or does not exist."""
     host_id: int | None = tx.execute(
         sa.select(Device.host_id)
@@ -83,7 +82,7 @@ def quarantined_on(tx: sa.Connection, uuid: str) -> int | None:
     return host_id
 
 
-def finish_release(tx: sa.Connection, handle_id: int) -> None:
+def finish_release(tx: Transaction, handle_id: int) -> None:
     """Mark a released handle as free, or as held when an ARQ waits for it.
 
     A separate statement locks the handle first: only a read after that sees a bind that has just
@@ -92,14 +91,16 @@ def finish_release(tx: sa.Connection, handle_id: int) -> None:
     tx.execute(
         sa.select(AttachHandle.id).where(AttachHandle.id == handle_id).with_for_update()
     ).all()
-    tx.execute(
-        sa.update(AttachHandle)
-        .where(
-            AttachHandle.id == handle_id,
-            AttachHandle.state.in_([state.value for state in UNRELEASED]),
-        )
-        .values(state=sa.case((_HAS_ARQ, HandleState.HELD.value), else_=HandleState.FREE.value))
-    )
+    tx.execute(_FINISH_RELEASE, {"ids": [handle_id]})
+
+
+def _allows(event: HandleEvent) -> sa.ColumnElement[bool]:
+    """Return the term: the state of a handle allows this event."""
+    return AttachHandle.state.in_(sorted(state.value for state in HANDLE_MOVES[event].sources))
+
+
+def _target(event: HandleEvent) -> str:
+    return HANDLE_MOVES[event].target.value
 
 
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
@@ -125,21 +126,21 @@ _CLAIM_SKIPPING = _CLAIM.with_for_update(skip_locked=True, of=AttachHandle)
 _CLAIM_WAITING = _CLAIM.with_hint(
     AttachHandle, "FORCE INDEX (attach_handles_deployable_id_idx)", "mysql"
 ).with_for_update(of=AttachHandle)
-_HOLD = (
-    sa.update(AttachHandle)
-    .where(AttachHandle.id.in_(_IDS), AttachHandle.state == HandleState.FREE.value)
-    .values(state=HandleState.HELD.value)
+_MOVABLE = sa.update(AttachHandle).where(AttachHandle.id.in_(_IDS))
+_HOLD, _QUARANTINE = (
+    _MOVABLE.where(_allows(event)).values(state=_target(event))
+    for event in (HandleEvent.HOLD, HandleEvent.QUARANTINE)
 )
-_WAS_HELD = AttachHandle.state == HandleState.HELD.value
-_TO_CLEAN = sa.and_(_WAS_HELD, AttachHandle.id.in_(sa.bindparam("used", expanding=True)))
-_RELEASE = (
-    sa.update(AttachHandle)
-    .where(AttachHandle.id.in_(_IDS))
-    .values(
-        state=sa.case(
-            (_TO_CLEAN, HandleState.RELEASING.value),
-            (_WAS_HELD, HandleState.FREE.value),
-            else_=AttachHandle.state,
-        )
+_FINISH_RELEASE = _MOVABLE.where(_allows(HandleEvent.FINISH_RELEASE)).values(
+    state=sa.case(
+        (_HAS_ARQ, _target(HandleEvent.PASS_ON)), else_=_target(HandleEvent.FINISH_RELEASE)
+    )
+)
+_USED = AttachHandle.id.in_(sa.bindparam("used", expanding=True))
+_RELEASE = _MOVABLE.values(
+    state=sa.case(
+        (sa.and_(_allows(HandleEvent.BEGIN_RELEASE), _USED), _target(HandleEvent.BEGIN_RELEASE)),
+        (_allows(HandleEvent.RELEASE), _target(HandleEvent.RELEASE)),
+        else_=AttachHandle.state,
     )
 )

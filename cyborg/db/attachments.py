@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
+from cyborg.db.transaction import Transaction
 from cyborg.model.arq import State
 from cyborg.model.work import WorkKind
 
@@ -17,7 +18,7 @@ _KINDS = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
 _BINDING = [State.BOUND.value, State.BIND_STARTED.value]
 
 
-def work_of(tx: sa.Connection, instance_uuid: str) -> Record | None:
+def work_of(tx: Transaction, instance_uuid: str) -> Record | None:
     """Return the work that attaches to or detaches from an instance; None when there is none."""
     return tx.execute(
         sa.select(Work.id, Work.kind, Work.operation_id)
@@ -27,7 +28,7 @@ def work_of(tx: sa.Connection, instance_uuid: str) -> Record | None:
     ).one_or_none()
 
 
-def make_due(tx: sa.Connection, now: sa.ColumnElement[int], instances: Collection[str]) -> None:
+def make_due(tx: Transaction, instances: Collection[str]) -> None:
     """Make the attach work of these instances due now, unless a conductor owns it."""
     if instances:
         tx.execute(
@@ -37,11 +38,11 @@ def make_due(tx: sa.Connection, now: sa.ColumnElement[int], instances: Collectio
                 Work.kind == WorkKind.ATTACH.value,
                 Work.owner_id.is_(None),
             )
-            .values(not_before_ms=now)
+            .values(not_before_ms=tx.now)
         )
 
 
-def is_preparing(tx: sa.Connection, arq_uuids: Collection[str]) -> bool:
+def is_preparing(tx: Transaction, arq_uuids: Collection[str]) -> bool:
     """Return whether the preparation of any of these ARQs is not finished."""
     preparing = sa.exists().where(
         Work.arq_uuid.in_(sorted(arq_uuids)), Work.kind == WorkKind.PREPARE.value
@@ -49,7 +50,7 @@ def is_preparing(tx: sa.Connection, arq_uuids: Collection[str]) -> bool:
     return bool(tx.execute(sa.select(preparing)).scalar_one())
 
 
-def types_of_instance(tx: sa.Connection, instance_uuid: str) -> set[str]:
+def types_of_instance(tx: Transaction, instance_uuid: str) -> set[str]:
     """Return the attach types of the handles that ARQs of the instance hold or have claimed."""
     rows = tx.execute(
         sa.select(AttachHandle.attach_type)
@@ -59,7 +60,7 @@ def types_of_instance(tx: sa.Connection, instance_uuid: str) -> set[str]:
     return set(rows.scalars())
 
 
-def types_of_handles(tx: sa.Connection, handle_ids: Collection[int]) -> set[str]:
+def types_of_handles(tx: Transaction, handle_ids: Collection[int]) -> set[str]:
     """Return the attach types of these handles."""
     rows = tx.execute(
         sa.select(AttachHandle.attach_type).where(AttachHandle.id.in_(sorted(handle_ids)))
@@ -67,7 +68,7 @@ def types_of_handles(tx: sa.Connection, handle_ids: Collection[int]) -> set[str]
     return set(rows.scalars())
 
 
-def units(tx: sa.Connection, instance_uuid: str) -> Counter[str]:
+def units(tx: Transaction, instance_uuid: str) -> Counter[str]:
     """Return how many units of each provider the instance's ARQs hold or are being bound to."""
     rows = tx.execute(
         sa.select(Arq.device_rp_uuid, sa.func.count().label("units"))
@@ -77,7 +78,7 @@ def units(tx: sa.Connection, instance_uuid: str) -> Counter[str]:
     return Counter({row.device_rp_uuid: int(row.units) for row in rows})
 
 
-def providers(tx: sa.Connection, arq_uuids: Collection[str]) -> dict[str, str]:
+def providers(tx: Transaction, arq_uuids: Collection[str]) -> dict[str, str]:
     """Return provider uuid → resource class of bound ARQs."""
     rows = tx.execute(
         sa.select(Arq.device_rp_uuid, Deployable.resource_class)

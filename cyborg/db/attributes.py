@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from cyborg.db import listing, models
 from cyborg.db.models import Deployable
+from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Attribute, Origin
 
 _A = models.Attribute.__table__.c
@@ -22,14 +23,14 @@ SORTABLE = listing.sortable(
 )
 
 
-def show(tx: sa.Connection, uuid: str) -> Attribute | None:
+def show(tx: Transaction, uuid: str) -> Attribute | None:
     """Return the attribute with this uuid; None when there is none."""
     row = tx.execute(_SHOW, {"uuid": uuid}).first()
     return None if row is None else Attribute(*row)
 
 
 def page(
-    tx: sa.Connection,
+    tx: Transaction,
     page: listing.Page,
     *,
     deployable: int | str | None = None,
@@ -47,21 +48,21 @@ def page(
     return [Attribute(*row) for row in tx.execute(query).all()]
 
 
-def deployable_id(tx: sa.Connection, key: int | str) -> int | None:
+def deployable_id(tx: Transaction, key: int | str) -> int | None:
     """Return the id of the deployable with this id or uuid; None when there is none."""
     column = Deployable.id if isinstance(key, int) else Deployable.uuid
     id_: int | None = tx.execute(sa.select(Deployable.id).where(column == key)).scalar()
     return id_
 
 
-def insert(tx: sa.Connection, attribute: Attribute) -> None:
+def insert(tx: Transaction, attribute: Attribute) -> None:
     """Store an operator's attribute; raise Conflict when its uuid exists."""
     tx.execute(
         sa.insert(models.Attribute).values(**asdict(attribute), origin=Origin.OPERATOR.value)
     )
 
 
-def remove(tx: sa.Connection, uuid: str) -> bool:
+def remove(tx: Transaction, uuid: str) -> bool:
     """Delete an attribute; return False when there is none."""
     result = tx.execute(sa.delete(models.Attribute).where(models.Attribute.uuid == uuid))
     return int(result.rowcount) > 0

@@ -2,12 +2,15 @@
 """Define the declarative base of all tables: names, character set, types, bulk changes."""
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from cyborg.db.transaction import Transaction
 
 
 def _zeroed(constraint: sa.UniqueConstraint, table: sa.Table) -> str:
@@ -72,7 +75,7 @@ Record: TypeAlias = Any
 
 
 def insert(
-    tx: sa.Connection, model: type[Base], rows: Sequence[Row], common: Row = MappingProxyType({})
+    tx: Transaction, model: type[Base], rows: Sequence[Row], common: Row = MappingProxyType({})
 ) -> None:
     """Insert rows, one statement per thousand rows; do nothing without rows.
 
@@ -83,7 +86,7 @@ def insert(
 
 
 def insert_ids(
-    tx: sa.Connection, model: Any, rows: Sequence[Row], common: Row = MappingProxyType({})
+    tx: Transaction, model: Any, rows: Sequence[Row], common: Row = MappingProxyType({})
 ) -> dict[str, int]:
     """Insert rows that contain their ``uuid``, and return uuid → id; ``common`` as for ``insert``.
 
@@ -103,7 +106,20 @@ def insert_ids(
     return {row.uuid: row.id for row in inserted}
 
 
-def remove(tx: sa.Connection, model: Any, ids: Collection[int]) -> None:
+def change(tx: Transaction, model: Any, changes: Iterable[tuple[int, Row]]) -> bool:
+    """Set columns of rows by their ids, in this order; return whether there was any.
+
+    Consecutive changes of the same columns are one statement.
+    """
+    changed = False
+    for _, group in itertools.groupby(changes, key=lambda entry: sorted(entry[1])):
+        statement = sa.update(model).where(model.id == sa.bindparam("row_id"))
+        tx.execute(statement, [{"row_id": id_, **values} for id_, values in group])
+        changed = True
+    return changed
+
+
+def remove(tx: Transaction, model: Any, ids: Collection[int]) -> None:
     """Delete rows by their ids; do nothing without ids."""
     if ids:
         tx.execute(sa.delete(model).where(model.id.in_(sorted(ids))))

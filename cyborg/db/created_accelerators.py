@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from cyborg.db import base
 from cyborg.db.base import Record
 from cyborg.db.models import Attribute, Backend, Deployable, Device, Driver, Hardware, Work
+from cyborg.db.transaction import Transaction
 from cyborg.model import creation, wire
 from cyborg.model.attribute import Labels, Origin
 from cyborg.model.device import Device as Facts
@@ -45,7 +46,7 @@ class Request:
         return cls(spec["device"], spec["driver"], facts, dict(spec["labels"]))
 
 
-def requests(tx: sa.Connection, host_id: int) -> list[Request]:
+def requests(tx: Transaction, host_id: int) -> list[Request]:
     """Return what is to be created on a host, in the order of the requests."""
     specs = sa.select(Work.spec).where(
         Work.kind == WorkKind.CREATE_DEVICE.value, Work.host_id == host_id
@@ -53,13 +54,13 @@ def requests(tx: sa.Connection, host_id: int) -> list[Request]:
     return [Request.from_spec(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
 
 
-def drivers_by_key(tx: sa.Connection, host_id: int) -> dict[str, str]:
+def drivers_by_key(tx: Transaction, host_id: int) -> dict[str, str]:
     """Return key → driver of a host's devices."""
     rows = tx.execute(sa.select(Device.device_key, Device.driver).where(Device.host_id == host_id))
     return {row.device_key: row.driver for row in rows}
 
 
-def backends(tx: sa.Connection, host_id: int, driver: str) -> list[Record]:
+def backends(tx: Transaction, host_id: int, driver: str) -> list[Record]:
     """Return (state, error, backend, creates) for each backend of a driver of a host.
 
     A driver without backends has one row, whose ``backend`` is None; an unknown driver has none.
@@ -74,7 +75,7 @@ def backends(tx: sa.Connection, host_id: int, driver: str) -> list[Record]:
     )
 
 
-def reason(tx: sa.Connection, host_id: int, driver: str, key: str) -> str | None:
+def reason(tx: Transaction, host_id: int, driver: str, key: str) -> str | None:
     """Return why a driver does not offer a piece of hardware; None when it gives no reason."""
     text: str | None = tx.execute(
         sa.select(Hardware.reason).where(
@@ -86,7 +87,7 @@ def reason(tx: sa.Connection, host_id: int, driver: str, key: str) -> str | None
     return text
 
 
-def set_traits(tx: sa.Connection, device_id: int, traits: Sequence[str]) -> None:
+def set_traits(tx: Transaction, device_id: int, traits: Sequence[str]) -> None:
     """Replace the traits of all deployables of a device that an operator created."""
     rows = tx.execute(
         sa.select(Deployable.id, Deployable.resource_class).where(Deployable.device_id == device_id)

@@ -7,10 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import listing, models
+from cyborg.db import listing, models, units
 from cyborg.db.base import Record
-from cyborg.db.hosts import AGENT_EPOCH, DISABLED
-from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
+from cyborg.db.hosts import AGENT_EPOCH
+from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host, Work
+from cyborg.db.transaction import Transaction
 from cyborg.model.work import WorkKind
 
 _D = models.Deployable.__table__.c
@@ -52,25 +53,25 @@ class Detail:
     attributes: Sequence[tuple[str, str]]
 
 
-def show(tx: sa.Connection, uuid: str) -> Detail | None:
+def show(tx: Transaction, uuid: str) -> Detail | None:
     """Return the deployable with this uuid; None when there is none."""
     deployables = _with_attributes(tx, _VISIBLE.where(_D.uuid == uuid))
     return deployables[0] if deployables else None
 
 
-def programmable_classes(tx: sa.Connection) -> frozenset[str]:
+def programmable_classes(tx: Transaction) -> frozenset[str]:
     """Return the resource classes of the deployables into which images can be loaded."""
     classes = sa.select(_D.resource_class).where(_D.programmable, _D.lost_ms.is_(None)).distinct()
     return frozenset(tx.execute(classes).scalars())
 
 
-def page(tx: sa.Connection, page: listing.Page, name: str | None = None) -> list[Detail]:
+def page(tx: Transaction, page: listing.Page, name: str | None = None) -> list[Detail]:
     """Return a page of all deployables, or of the one with this name."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
     return _with_attributes(tx, query if name is None else query.where(_D.name == name))
 
 
-def _with_attributes(tx: sa.Connection, query: sa.Select[*tuple[Any, ...]]) -> list[Detail]:
+def _with_attributes(tx: Transaction, query: sa.Select[*tuple[Any, ...]]) -> list[Detail]:
     rows = tx.execute(query).all()
     # The page is repeated as a derived table: this needs no bound parameter for each row, and
     # MySQL does not accept LIMIT in an IN subquery.
@@ -94,36 +95,34 @@ _OFFER = (
     Deployable.prepare,
     Deployable.programmable,
     Deployable.bitstream_id,
-    Deployable.lost_ms,
-    Deployable.publish_error,
     Device.uuid.label("device_uuid"),
     Device.driver,
     Device.device_key,
     Device.hostname,
-    Device.status,
-    Device.lost_ms.label("device_lost_ms"),
-    Device.health,
     Device.host_id,
     Host.service_host,
-    DISABLED.label("host_disabled"),
 )
 
 
 # Built once: SQLAlchemy takes longer to build it than the database to execute it.
 _BY_PROVIDER = (
-    sa.select(*_OFFER)
+    sa.select(*_OFFER, units.REASON.label("unavailable"))
     .join(Device, Device.id == Deployable.device_id)
     .join(Host, Host.id == Device.host_id)
+    .outerjoin(Driver, units.OF_DEVICE)
     .where(Deployable.rp_uuid.in_(sa.bindparam("uuids", expanding=True)))
 )
 
 
-def by_provider(tx: sa.Connection, rp_uuids: Iterable[str]) -> dict[str, Record]:
-    """Return provider uuid → row of the deployables that these resource providers represent."""
+def by_provider(tx: Transaction, rp_uuids: Iterable[str]) -> dict[str, Record]:
+    """Return provider uuid → row of the deployables that these resource providers represent.
+
+    ``unavailable`` is the reason why none of their units may be given out; None: there is none.
+    """
     return {row.rp_uuid: row for row in tx.execute(_BY_PROVIDER, {"uuids": sorted(set(rp_uuids))})}
 
 
-def by_uuid(tx: sa.Connection, uuid: str) -> Record | None:
+def by_uuid(tx: Transaction, uuid: str) -> Record | None:
     """Return a deployable with its device and host; None when there is none."""
     return tx.execute(
         sa.select(*_OFFER, AGENT_EPOCH.label("agent_epoch"))
@@ -133,7 +132,7 @@ def by_uuid(tx: sa.Connection, uuid: str) -> Record | None:
     ).one_or_none()
 
 
-def tasks(tx: sa.Connection, handle_ids: Iterable[int]) -> dict[int, Record]:
+def tasks(tx: Transaction, handle_ids: Iterable[int]) -> dict[int, Record]:
     """Return handle id → row with all that an agent needs to prepare or release attach handles."""
     rows = tx.execute(
         sa.select(
@@ -162,7 +161,7 @@ def tasks(tx: sa.Connection, handle_ids: Iterable[int]) -> dict[int, Record]:
     return {row.id: row for row in rows}
 
 
-def lock_image(tx: sa.Connection, deployable_id: int) -> str | None:
+def lock_image(tx: Transaction, deployable_id: int) -> str | None:
     """Lock a deployable and return the uuid of its image; None when it is unknown.
 
     Read everything that decides about an image after this. Take this lock after those of ARQs and
@@ -173,14 +172,14 @@ def lock_image(tx: sa.Connection, deployable_id: int) -> str | None:
     return image
 
 
-def set_image(tx: sa.Connection, deployable_id: int, image_uuid: str | None) -> None:
+def set_image(tx: Transaction, deployable_id: int, image_uuid: str | None) -> None:
     """Store which image a deployable has loaded; None: unknown."""
     tx.execute(
         sa.update(Deployable).where(Deployable.id == deployable_id).values(bitstream_id=image_uuid)
     )
 
 
-def image_users(tx: sa.Connection, deployable_id: int) -> Sequence[Record]:
+def image_users(tx: Transaction, deployable_id: int) -> Sequence[Record]:
     """Return the ARQs that have an attach handle of a deployable, in order of id."""
     return tx.execute(
         sa.select(Arq.uuid, Arq.state, Arq.group_spec, Arq.attach_handle_id)
@@ -189,7 +188,7 @@ def image_users(tx: sa.Connection, deployable_id: int) -> Sequence[Record]:
     ).all()
 
 
-def image_work(tx: sa.Connection, deployable_id: int) -> Sequence[Record]:
+def image_work(tx: Transaction, deployable_id: int) -> Sequence[Record]:
     """Return the agent's unfinished work on a deployable, oldest first."""
     return tx.execute(
         sa.select(Work.id, Work.kind, Work.arq_uuid, Work.spec)
@@ -198,7 +197,7 @@ def image_work(tx: sa.Connection, deployable_id: int) -> Sequence[Record]:
     ).all()
 
 
-def clear_unused_images(tx: sa.Connection, host_id: int) -> None:
+def clear_unused_images(tx: Transaction, host_id: int) -> None:
     """Mark the images of a host's unused deployables as unknown, because its agent has started.
 
     The host may have been rebooted, and most devices lose their image without power.
@@ -212,7 +211,7 @@ def clear_unused_images(tx: sa.Connection, host_id: int) -> None:
     )
 
 
-def clear_lost_images(tx: sa.Connection, device_ids: Collection[int]) -> None:
+def clear_lost_images(tx: Transaction, device_ids: Collection[int]) -> None:
     """Mark the images of lost devices as unknown: they may have been without power."""
     tx.execute(
         sa.update(Deployable)

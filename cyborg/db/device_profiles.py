@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from cyborg.db import events, listing, models
 from cyborg.db.base import Record
 from cyborg.db.models import Arq
+from cyborg.db.transaction import Transaction
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 
 _P = models.DeviceProfile.__table__.c
@@ -20,7 +21,7 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
 SORTABLE = listing.sortable(models.DeviceProfile, "id", "uuid", "name", "created_at", "updated_at")
 
 
-def show(tx: sa.Connection, uuid: str | None, name: str) -> DeviceProfile | None:
+def show(tx: Transaction, uuid: str | None, name: str) -> DeviceProfile | None:
     """Return the profile with this uuid, else the one with this name; None when there is none.
 
     Without ``uuid`` only the name counts.
@@ -31,7 +32,7 @@ def show(tx: sa.Connection, uuid: str | None, name: str) -> DeviceProfile | None
 
 
 def page(
-    tx: sa.Connection, page: listing.Page, names: Sequence[str] | None = None
+    tx: Transaction, page: listing.Page, names: Sequence[str] | None = None
 ) -> list[DeviceProfile]:
     """Return a page of all profiles, or of those with these names."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
@@ -49,7 +50,7 @@ class ProfileGroups:
     repeated: bool
 
 
-def groups(tx: sa.Connection, name: str, request_key: str) -> ProfileGroups | None:
+def groups(tx: Transaction, name: str, request_key: str) -> ProfileGroups | None:
     """Return the groups of the profile with this name; None when there is none."""
     row = tx.execute(
         sa.select(
@@ -63,7 +64,7 @@ def groups(tx: sa.Connection, name: str, request_key: str) -> ProfileGroups | No
     return ProfileGroups(row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated))
 
 
-def uuid_of(tx: sa.Connection, name: str) -> str | None:
+def uuid_of(tx: Transaction, name: str) -> str | None:
     """Return the uuid of the profile with this name; None when there is none."""
     uuid: str | None = tx.execute(
         sa.select(models.DeviceProfile.uuid).where(models.DeviceProfile.name == name)
@@ -71,7 +72,7 @@ def uuid_of(tx: sa.Connection, name: str) -> str | None:
     return uuid
 
 
-def users(tx: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
+def users(tx: Transaction, ids: Sequence[int]) -> dict[int, int]:
     """Return profile id → number of ARQs that refer to it; profiles without ARQs are left out."""
     rows = tx.execute(
         sa.select(Arq.device_profile_id, sa.func.count().label("users"))
@@ -81,7 +82,7 @@ def users(tx: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
     return {row.device_profile_id: row.users for row in rows}
 
 
-def lock(tx: sa.Connection, keys: Sequence[str]) -> Sequence[Record]:
+def lock(tx: Transaction, keys: Sequence[str]) -> Sequence[Record]:
     """Lock the profiles with these uuids or names, and return (id, uuid, name) of each."""
     return tx.execute(
         sa.select(models.DeviceProfile.id, models.DeviceProfile.uuid, models.DeviceProfile.name)
@@ -91,7 +92,7 @@ def lock(tx: sa.Connection, keys: Sequence[str]) -> Sequence[Record]:
     ).all()
 
 
-def insert(tx: sa.Connection, profile: DeviceProfile) -> None:
+def insert(tx: Transaction, profile: DeviceProfile) -> None:
     """Store a profile that the caller has validated."""
     tx.execute(
         sa.insert(models.DeviceProfile).values(
@@ -104,7 +105,7 @@ def insert(tx: sa.Connection, profile: DeviceProfile) -> None:
     )
 
 
-def change(tx: sa.Connection, id_: int, request: ProfileChange) -> None:
+def change(tx: Transaction, id_: int, request: ProfileChange) -> None:
     """Change the requested values of a profile that the caller has locked."""
     values: dict[str, Any] = {}
     if request.name is not None:
@@ -118,7 +119,7 @@ def change(tx: sa.Connection, id_: int, request: ProfileChange) -> None:
     )
 
 
-def remove(tx: sa.Connection, ids: Sequence[int]) -> None:
+def remove(tx: Transaction, ids: Sequence[int]) -> None:
     """Delete profiles that the caller has locked."""
     tx.execute(sa.delete(models.DeviceProfile).where(models.DeviceProfile.id.in_(ids)))
 

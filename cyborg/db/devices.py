@@ -11,6 +11,7 @@ from cyborg.db import listing, models, units
 from cyborg.db.base import Record
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Hardware, Host
+from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 from cyborg.model.device import LOST, MOVES, DeviceEvent, DeviceStatus
 
@@ -20,8 +21,8 @@ _R = models.Arq.__table__.c
 _I = models.Instance.__table__.c
 #: A hidden ARQ (being attached or detached) shows no instance.
 _SHOWN: sa.Label[Any] = sa.case((~_R.hidden, _R.instance_uuid)).label("shown")
-#: In service: enabled by the operator and not lost.
-_IN_SERVICE = sa.and_(_D.status == DeviceStatus.ENABLED.value, _D.lost_ms.is_(None))
+#: The API's word for the state of a device, one of DEVICE_STATES: a lost one keeps its status.
+STATE: sa.SQLColumnExpression[str] = sa.case((_D.lost_ms.is_not(None), LOST), else_=_D.status)
 _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _D.id,
     _D.uuid,
@@ -36,8 +37,8 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _D.driver,
     _D.backend,
     _D.labels,
-    _D.status,
     _D.status_reason,
+    STATE.label("state"),
     _D.lost_ms,
     _D.health,
     _D.health_reason,
@@ -65,15 +66,13 @@ SORTABLE = listing.sortable(
 class Filters:
     """The filters of a list of devices; None: do not filter.
 
-    ``equal`` maps columns to values. ``in_service`` True keeps the devices that are enabled and not
-    lost, False the others. ``status`` is a status or "lost"; a lost device matches "lost" only.
-    ``in_use`` tells whether an ARQ holds units of the device; ``instance`` and ``project_id`` are
-    those of an ARQ that does.
+    ``equal`` maps columns to values. ``states`` are words of DEVICE_STATES. ``in_use`` tells
+    whether an ARQ holds units of the device; ``instance`` and ``project_id`` are those of an ARQ
+    that does.
     """
 
     equal: Mapping[str, str] = field(default_factory=dict)
-    in_service: bool | None = None
-    status: str | None = None
+    states: Collection[str] | None = None
     in_use: bool | None = None
     instance: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class Filters:
 
 
 def show(
-    tx: sa.Connection, uuid: str, project_id: str | None = None
+    tx: Transaction, uuid: str, project_id: str | None = None
 ) -> sa.Row[*tuple[Any, ...]] | None:
     """Return the device with this uuid; None when there is none.
 
@@ -92,17 +91,13 @@ def show(
 
 
 def page(
-    tx: sa.Connection, page: listing.Page, filters: Filters
+    tx: Transaction, page: listing.Page, filters: Filters
 ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """Return a page of the devices that match the filters."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
     query = query.where(*(_D[name] == value for name, value in filters.equal.items()))
-    if filters.in_service is not None:
-        query = query.where(_IN_SERVICE if filters.in_service else sa.not_(_IN_SERVICE))
-    if filters.status == LOST:
-        query = query.where(_D.lost_ms.is_not(None))
-    elif filters.status is not None:
-        query = query.where(sa.and_(_D.status == filters.status, _D.lost_ms.is_(None)))
+    if filters.states is not None:
+        query = query.where(STATE.in_(filters.states))
     if filters.in_use is not None:
         query = query.where(_held() if filters.in_use else sa.not_(_held()))
     # One ARQ has to match both: the users of a device must not learn who else uses it.
@@ -134,12 +129,12 @@ class Part:
     error: str | None
     total: int
     reserved: int
-    #: Number of units by state, see ``units.WORD``.
+    #: Number of units by what they count as, see ``units.WORD``.
     words: Mapping[str, int]
     traits: tuple[str, ...]
 
 
-def parts(tx: sa.Connection, ids: Sequence[int]) -> dict[int, list[Part]]:
+def parts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Part]]:
     """Return device id → deployables with their units and traits, in two statements."""
     if not ids:
         return {}
@@ -171,7 +166,7 @@ def parts(tx: sa.Connection, ids: Sequence[int]) -> dict[int, list[Part]]:
             resource_class=rows[0].resource_class,
             error=rows[0].publish_error,
             total=sum(words.values()),
-            reserved=sum(row.amount for row in rows if row.word is not None and not row.offered),
+            reserved=sum(row.amount for row in rows if row.reserved),
             words=words,
             traits=tuple(sorted(traits.get(uuid, ()))),
         )
@@ -201,9 +196,7 @@ class User:
     seen_ms: int | None
 
 
-def holders(
-    tx: sa.Connection, ids: Sequence[int], project_id: str | None
-) -> dict[int, list[Holder]]:
+def holders(tx: Transaction, ids: Sequence[int], project_id: str | None) -> dict[int, list[Holder]]:
     """Return device id → ARQs that hold units of the device, in order of instance.
 
     With ``project_id``, only the ARQs of this project.
@@ -259,7 +252,7 @@ _ENTRY = sa.and_(
 )
 
 
-def with_agent(tx: sa.Connection, uuid: str) -> Record | None:
+def with_agent(tx: Transaction, uuid: str) -> Record | None:
     """Return a device with its agent (``service_host``, ``agent_epoch``); None when there is none.
 
     ``unready`` is True when the device needs set-up before use.
@@ -278,7 +271,7 @@ def with_agent(tx: sa.Connection, uuid: str) -> Record | None:
 
 
 def needing_set_up(
-    tx: sa.Connection,
+    tx: Transaction,
     *terms: sa.ColumnElement[bool],
     status: DeviceStatus = DeviceStatus.ENABLED,
 ) -> Sequence[Record]:
@@ -292,7 +285,7 @@ def needing_set_up(
     ).all()
 
 
-def in_set_up(tx: sa.Connection, host_id: int, drivers: Collection[str]) -> list[str]:
+def in_set_up(tx: Transaction, host_id: int, drivers: Collection[str]) -> list[str]:
     """Return the uuids of the devices of these drivers that a host has to set up."""
     query = sa.select(Device.uuid).where(
         Device.host_id == host_id,
@@ -302,7 +295,7 @@ def in_set_up(tx: sa.Connection, host_id: int, drivers: Collection[str]) -> list
     return list(tx.execute(query.order_by(Device.id)).scalars())
 
 
-def arqs_of(tx: sa.Connection, id_: int) -> list[str]:
+def arqs_of(tx: Transaction, id_: int) -> list[str]:
     """Return the uuids of the ARQs that refer to a device."""
     own = sa.select(Deployable.id).where(Deployable.device_id == id_)
     return list(
@@ -310,30 +303,30 @@ def arqs_of(tx: sa.Connection, id_: int) -> list[str]:
     )
 
 
-def holds(tx: sa.Connection, project_id: str, id_: int) -> bool:
+def holds(tx: Transaction, project_id: str, id_: int) -> bool:
     """Return whether an ARQ of this project holds a unit of a device."""
     own = sa.select(Deployable.id).where(Deployable.device_id == id_)
     held = sa.select(Arq.id).where(Arq.deployable_id.in_(own), Arq.project_id == project_id)
     return tx.execute(held.limit(1)).first() is not None
 
 
-def lock_labels(tx: sa.Connection, id_: int) -> dict[str, str]:
+def lock_labels(tx: Transaction, id_: int) -> dict[str, str]:
     """Lock a device and return its labels."""
     result = tx.execute(sa.select(Device.labels).where(Device.id == id_).with_for_update())
     return dict(result.scalar_one() or {})
 
 
-def set_labels(tx: sa.Connection, id_: int, new: Mapping[str, str]) -> None:
+def set_labels(tx: Transaction, id_: int, new: Mapping[str, str]) -> None:
     """Set the labels of a device that the caller has locked."""
     tx.execute(sa.update(Device).where(Device.id == id_).values(labels=dict(new)))
 
 
-def set_model(tx: sa.Connection, id_: int, model: str) -> None:
+def set_model(tx: Transaction, id_: int, model: str) -> None:
     """Set the model of a device that an operator created."""
     tx.execute(sa.update(Device).where(Device.id == id_).values(model=model))
 
 
-def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = None) -> bool:
+def move(tx: Transaction, id_: int, event: DeviceEvent, reason: str | None = None) -> bool:
     """Change the status of a device by an event; False when its status does not allow the event.
 
     ``reason`` replaces the reason of the previous status.
@@ -342,7 +335,7 @@ def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = N
 
 
 def move_all(
-    tx: sa.Connection, ids: Collection[int], event: DeviceEvent, reason: str | None = None
+    tx: Transaction, ids: Collection[int], event: DeviceEvent, reason: str | None = None
 ) -> int:
     """Change the statuses of devices as ``move`` does, in one statement; return their number."""
     transition = MOVES[event]
@@ -357,7 +350,7 @@ def move_all(
     return int(result.rowcount)
 
 
-def set_reason(tx: sa.Connection, id_: int, reason: str) -> None:
+def set_reason(tx: Transaction, id_: int, reason: str) -> None:
     """Store why the set-up of a device has not finished yet."""
     tx.execute(
         sa.update(Device)
@@ -366,7 +359,7 @@ def set_reason(tx: sa.Connection, id_: int, reason: str) -> None:
     )
 
 
-def request_removal(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
+def request_removal(tx: Transaction, id_: int) -> bool:
     """Request the removal of a device that is lost, or that an operator created.
 
     An operator's device is marked as lost now. The attach handles are marked as lost too, so that
@@ -377,7 +370,7 @@ def request_removal(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> 
     result = tx.execute(
         sa.update(Device)
         .where(Device.id == id_, removable)
-        .values(being_removed=True, lost_ms=sa.func.coalesce(Device.lost_ms, now))
+        .values(being_removed=True, lost_ms=sa.func.coalesce(Device.lost_ms, tx.now))
     )
     if not result.rowcount:
         return False
@@ -385,6 +378,6 @@ def request_removal(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> 
     tx.execute(
         sa.update(AttachHandle)
         .where(AttachHandle.deployable_id.in_(own), AttachHandle.lost_ms.is_(None))
-        .values(lost_ms=now)
+        .values(lost_ms=tx.now)
     )
     return True

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from cyborg.db import attach_handles, listing, units
 from cyborg.db.base import Record
-from cyborg.db.hosts import DISABLED
 from cyborg.db.lost_devices import UNHELD
 from cyborg.db.models import (
     Arq,
@@ -26,6 +25,7 @@ from cyborg.db.models import (
     Host,
     Work,
 )
+from cyborg.db.transaction import Transaction
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
@@ -48,13 +48,24 @@ COLUMNS = (
 )
 
 
-def of_host(tx: sa.Connection, host_id: int) -> dict[str, Record]:
+@dataclass(frozen=True)
+class StoredBackend:
+    """A backend of a driver, as it was last reported."""
+
+    id: int
+    state: str
+    services: Sequence[Mapping[str, str]]
+    capabilities: Mapping[str, Any]
+    creates: str | None
+
+
+def of_host(tx: Transaction, host_id: int) -> dict[str, Record]:
     """Return name → driver of a host."""
     rows = tx.execute(sa.select(*COLUMNS).where(Driver.host_id == host_id))
     return {row.name: row for row in rows}
 
 
-def on_hosts(tx: sa.Connection, name: str, host_ids: Collection[int]) -> Sequence[Record]:
+def on_hosts(tx: Transaction, name: str, host_ids: Collection[int]) -> Sequence[Record]:
     """Return the rows of a driver on these hosts, in order of host id."""
     return tx.execute(
         sa.select(*COLUMNS)
@@ -63,7 +74,7 @@ def on_hosts(tx: sa.Connection, name: str, host_ids: Collection[int]) -> Sequenc
     ).all()
 
 
-def named(tx: sa.Connection, key: str) -> Sequence[Record]:
+def named(tx: Transaction, key: str) -> Sequence[Record]:
     """Return the rows of the driver with this name, or the row with this uuid, by host id."""
     return tx.execute(
         sa.select(*COLUMNS)
@@ -72,24 +83,28 @@ def named(tx: sa.Connection, key: str) -> Sequence[Record]:
     ).all()
 
 
-def with_backends(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """Return the drivers of a host with their backends (``backend_*``), one row for each pair."""
-    return tx.execute(
-        sa.select(
-            *COLUMNS,
-            Backend.id.label("backend_id"),
-            Backend.name.label("backend_name"),
-            Backend.state.label("backend_state"),
-            Backend.services,
-            Backend.capabilities,
-            Backend.creates,
-        )
+def with_backends(
+    tx: Transaction, host_id: int
+) -> tuple[dict[str, Record], dict[tuple[str, str], StoredBackend]]:
+    """Return the drivers of a host by name, and its backends by driver and name. One statement."""
+    own = (Backend.id, Backend.name, Backend.state)
+    labels = [column.label(f"backend_{column.key}") for column in own]
+    rows = tx.execute(
+        sa.select(*COLUMNS, *labels, Backend.services, Backend.capabilities, Backend.creates)
         .outerjoin(Backend, Backend.driver_id == Driver.id)
         .where(Driver.host_id == host_id)
     ).all()
+    backends = {
+        (row.name, row.backend_name): StoredBackend(
+            row.backend_id, row.backend_state, row.services, row.capabilities, row.creates
+        )
+        for row in rows
+        if row.backend_id is not None
+    }
+    return {row.name: row for row in rows}, backends
 
 
-def hardware(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def hardware(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return the hardware of a host."""
     return tx.execute(
         sa.select(
@@ -108,7 +123,7 @@ def hardware(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
-def is_uninstalling(tx: sa.Connection, host_ids: Collection[int], name: str) -> bool:
+def is_uninstalling(tx: Transaction, host_ids: Collection[int], name: str) -> bool:
     """Return whether a driver is being uninstalled on one of these hosts."""
     specs = sa.select(Work.spec).where(
         Work.kind == WorkKind.UNINSTALL_DRIVER.value, Work.host_id.in_(sorted(host_ids))
@@ -116,7 +131,7 @@ def is_uninstalling(tx: sa.Connection, host_ids: Collection[int], name: str) -> 
     return any(spec["driver"] == name for spec in tx.execute(specs).scalars())
 
 
-def arqs(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
+def arqs(tx: Transaction, host_ids: Collection[int], name: str) -> list[str]:
     """Return the ARQs that hold or have claimed units of a driver on these hosts."""
     own = _deployables(host_ids, name)
     held = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
@@ -128,7 +143,7 @@ def arqs(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
     return list(uuids.scalars())
 
 
-def count_unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
+def count_unreleased(tx: Transaction, host_id: int, name: str) -> int:
     """Return how many handles of a driver are held, or not yet released by the host."""
     return int(
         tx.execute(
@@ -142,7 +157,7 @@ def count_unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
     )
 
 
-def enabled_devices(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
+def enabled_devices(tx: Transaction, host_ids: Collection[int], name: str) -> list[str]:
     """Return the uuids of the enabled devices of a driver."""
     query = sa.select(Device.uuid).where(
         *_own(host_ids, name), Device.status == DeviceStatus.ENABLED.value
@@ -150,13 +165,13 @@ def enabled_devices(tx: sa.Connection, host_ids: Collection[int], name: str) -> 
     return list(tx.execute(query.order_by(Device.id)).scalars())
 
 
-def count_devices(tx: sa.Connection, host_id: int, name: str) -> int:
+def count_devices(tx: Transaction, host_id: int, name: str) -> int:
     """Return how many devices a driver has on a host, including lost devices."""
     query = sa.select(sa.func.count()).select_from(Device).where(*_own([host_id], name))
     return int(tx.execute(query).scalar_one())
 
 
-def removal_errors(tx: sa.Connection, host_id: int, name: str) -> list[str]:
+def removal_errors(tx: Transaction, host_id: int, name: str) -> list[str]:
     """Return the distinct reasons why Placement refuses to remove providers of a driver."""
     errors = tx.execute(
         sa.select(Deployable.publish_error)
@@ -167,12 +182,12 @@ def removal_errors(tx: sa.Connection, host_id: int, name: str) -> list[str]:
     return list(dict.fromkeys(map(str, errors.scalars())))
 
 
-def lock_handles(tx: sa.Connection, host_ids: Collection[int], name: str) -> None:
+def lock_handles(tx: Transaction, host_ids: Collection[int], name: str) -> None:
     """Lock the attach handles of a driver on these hosts, by id, so that no bind claims one."""
     attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_ids, name)))
 
 
-def set_requested(tx: sa.Connection, host_id: int, name: str, values: Mapping[str, Any]) -> None:
+def set_requested(tx: Transaction, host_id: int, name: str, values: Mapping[str, Any]) -> None:
     """Store what operators request of a driver on a host; the caller has locked the host."""
     result = tx.execute(
         sa.update(Driver).where(Driver.host_id == host_id, Driver.name == name).values(**values)
@@ -189,16 +204,14 @@ def set_requested(tx: sa.Connection, host_id: int, name: str, values: Mapping[st
         )
 
 
-def remove_driver(tx: sa.Connection, host_id: int, name: str) -> None:
+def remove_driver(tx: Transaction, host_id: int, name: str) -> None:
     """Delete a driver of a host, with its backends, when it has never worked there."""
     ids = sa.select(Driver.id).where(Driver.host_id == host_id, Driver.name == name)
     tx.execute(sa.delete(Backend).where(Backend.driver_id.in_(ids)))
     tx.execute(sa.delete(Driver).where(Driver.host_id == host_id, Driver.name == name))
 
 
-def reserve(
-    tx: sa.Connection, host_ids: Collection[int], name: str, reason: str
-) -> Sequence[Record]:
+def reserve(tx: Transaction, host_ids: Collection[int], name: str, reason: str) -> Sequence[Record]:
     """Take all devices of a driver out of service; return (uuid, hostname) of the changed ones."""
     changed = _devices(tx, *_own(host_ids, name), Device.status != DeviceStatus.MAINTAINING.value)
     tx.execute(
@@ -210,7 +223,7 @@ def reserve(
 
 
 def return_to_service(
-    tx: sa.Connection, host_id: int, name: str, enabled_devices: Collection[str]
+    tx: Transaction, host_id: int, name: str, enabled_devices: Collection[str]
 ) -> Sequence[Record]:
     """Enable devices again when their driver is not uninstalled after all.
 
@@ -225,25 +238,23 @@ def return_to_service(
     return changed
 
 
-def mark_lost(
-    tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str
-) -> Sequence[Record]:
+def mark_lost(tx: Transaction, host_id: int, name: str) -> Sequence[Record]:
     """Mark all devices of a driver as lost; return (uuid, hostname) of the changed ones."""
     present = (*_own([host_id], name), Device.lost_ms.is_(None))
     changed = _devices(tx, *present)
-    tx.execute(sa.update(Device).where(*present).values(lost_ms=now))
+    tx.execute(sa.update(Device).where(*present).values(lost_ms=tx.now))
     return changed
 
 
 def set_discovered(
-    tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int]
+    tx: Transaction, model: Any, ids: Collection[int], now: sa.ColumnElement[int]
 ) -> None:
     """Store that the host has just reported drivers or backends."""
     if ids:
         tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(discovered_ms=now))
 
 
-def _devices(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
+def _devices(tx: Transaction, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
     return tx.execute(
         sa.select(Device.uuid, Device.hostname).where(*terms).order_by(Device.id)
     ).all()
@@ -287,16 +298,15 @@ _USED = (
     )
     .correlate(Device)
 )
-#: Placement may offer a unit of the device, used or not, if its driver and host allow it.
+#: Placement can allocate a unit of the device, or has allocated it.
 _OFFERED = (
     sa.exists()
     .where(
         Deployable.device_id == Device.id,
-        Deployable.publish_error.is_(None),
         AttachHandle.deployable_id == Deployable.id,
-        units.PART_IN_SERVICE,
+        units.OFFERED,
     )
-    .correlate(Device)
+    .correlate(Device, Driver, Host)
 )
 
 
@@ -344,13 +354,7 @@ DRIVERS = Kind(
         Driver.error,
         Driver.discovered_ms,
         _count(*_PRESENT).label("found"),
-        sa.case(
-            (
-                sa.and_(units.DRIVER_WORKS, sa.not_(DISABLED)),
-                _count(*_OF_DRIVER, units.IN_SERVICE, units.HEALTHY, _OFFERED),
-            ),
-            else_=0,
-        ).label("offered"),
+        _count(*_OF_DRIVER, _OFFERED).label("offered"),
         _count(*_OF_DRIVER, _USED).label("in_use"),
     ).join(Host, Host.id == Driver.host_id),
     listing.sortable(Driver, "id", "uuid", "name", "state", host=Host.name),
@@ -402,13 +406,13 @@ HARDWARE = Kind(
 )
 
 
-def show(tx: sa.Connection, kind: Kind, uuid: str) -> Row | None:
+def show(tx: Transaction, kind: Kind, uuid: str) -> Row | None:
     """Return the row with this uuid; None when there is none."""
     return tx.execute(kind.visible.where(kind.sortable.uuid == uuid)).first()
 
 
 def page(
-    tx: sa.Connection, kind: Kind, page: listing.Page, filters: Mapping[str, Any]
+    tx: Transaction, kind: Kind, page: listing.Page, filters: Mapping[str, Any]
 ) -> Sequence[Row]:
     """Return a page of the rows that match all filters; ``host`` is either name of a host."""
     query = listing.paged(tx, kind.visible, kind.sortable, page)

@@ -30,6 +30,7 @@ from oslo_db.sqlalchemy import engines, exc_filters
 from cyborg import exception
 from cyborg.db import faults
 from cyborg.db.clock import boot_seconds, db_now_ms
+from cyborg.db.transaction import Transaction
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -38,8 +39,6 @@ R = TypeVar("R")
 # One writer at a time per SQLite file and process: this lock is fair, whereas SQLite polls. The
 # process id is part of the key, because a fork may copy a lock that is held.
 _sqlite_writers: dict[tuple[int, str], threading.Lock] = {}
-#: Seconds after a check of the expiry during which COMMIT needs no further check.
-_COMMIT_WITHIN = 0.5
 #: Connections that a process keeps open; the default of ``[database] max_pool_size``.
 MAX_POOL_SIZE = 20
 #: Execution option of a connection whose transaction will write.
@@ -71,33 +70,15 @@ class Settings:
     connection_parameters: str = ""
 
 
-@dataclass(frozen=True)
-class _Expiry:
-    """The expiry of a transaction's request, in ms, and the time of its last check, in seconds."""
-
-    expires_ms: int
-    checked: float
-
-
 class _Thread(threading.local):
     """The open transactions of the current thread."""
 
     def __init__(self) -> None:
         #: Ids of the Database objects.
         self.databases: set[int] = set()
-        self.expiry: _Expiry | None = None
-        self.seconds = boot_seconds
 
 
 _thread = _Thread()
-
-
-def set_expiry(expires_ms: int) -> None:
-    """Set the time after which the open transaction of this thread must not be committed.
-
-    The caller has just compared that time with the database's clock.
-    """
-    _thread.expiry = _Expiry(expires_ms, _thread.seconds())
 
 
 class Reader:
@@ -179,13 +160,13 @@ class Reader:
         return current[1]
 
     @contextmanager
-    def reader(self) -> Iterator[sa.Connection]:
-        """Yield a connection for reads; nothing is ever committed.
+    def reader(self) -> Iterator[Transaction]:
+        """Yield a transaction for reads; nothing is ever committed.
 
         Raises Unavailable when the database cannot be reached.
         """
         with faults.translated(self.place), self._connect() as connection:
-            yield connection
+            yield Transaction(connection, self.now)
 
     def wait(
         self, retries: int, interval: float, sleep: Callable[[float], None] = time.sleep
@@ -216,13 +197,18 @@ class Reader:
 
 
 class Database(Reader):
-    """Read and write access, for the conductor and the commands that work on the schema."""
+    """Read and write access, for the conductor and the commands that work on the schema.
+
+    ``outbox``, which a process sets before its first transaction, is whether ``events.record`` puts
+    the events in the outbox, from which a conductor sends them as notifications.
+    """
 
     _read_only = False
+    outbox = False
 
     @contextmanager
-    def writer(self) -> Iterator[sa.Connection]:
-        """Yield the connection of a new transaction; commit at the end, roll back on an exception.
+    def writer(self) -> Iterator[Transaction]:
+        """Yield a new transaction; commit at the end, roll back on an exception.
 
         Raises Conflict, Invalid and Unavailable for errors of the database (see
         ``faults.translated``), RuntimeError if this thread already has an open transaction.
@@ -238,23 +224,13 @@ class Database(Reader):
             _thread.databases.add(id(self))
             try:
                 with connection.execution_options(**{WRITES: True}).begin():
-                    _thread.expiry, _thread.seconds = None, self._seconds
-                    yield connection
-                    self._check_expiry(connection)
+                    tx = Transaction(
+                        connection, self.now, outbox=self.outbox, seconds=self._seconds
+                    )
+                    yield tx
+                    tx.check_expiry()
             finally:
                 _thread.databases.discard(id(self))
-
-    def _check_expiry(self, tx: sa.Connection) -> None:
-        """Raise Unavailable if the transaction's request has expired since the last check.
-
-        ``events.record`` compares the expiry with the database's clock. A process that is suspended
-        after that must not commit when it resumes.
-        """
-        expiry = _thread.expiry
-        if expiry is None or self._seconds() - expiry.checked <= _COMMIT_WITHIN:
-            return
-        if int(tx.execute(sa.select(self.now)).scalar_one()) >= expiry.expires_ms:
-            raise exception.Unavailable(peer="The conductor", reason=faults.EXPIRED)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cyborg import context
-from cyborg.db import engine, listing
-from cyborg.db.models import Event, Host
+from cyborg.db import listing
+from cyborg.db.models import Event, Host, Outbox
+from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
+from cyborg.model.notification import NOTIFIED
 
 #: Maximum number of history entries that ``of_subject`` returns.
 SUBJECT_LIMIT: Final = 50
@@ -79,9 +81,8 @@ class Entry:
 
 
 def record(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
-    entries: Iterable[Entry],
+    tx: Transaction,
+    entries: Sequence[Entry],
     *,
     caller: Caller | None = None,
     request_key: str | None = None,
@@ -89,10 +90,15 @@ def record(
 ) -> None:
     """Append events in one statement; ``caller`` is None when the service acts by itself.
 
+    One statement more puts them in the outbox, if ``Database.outbox`` is set and any of them can be
+    a notification. MySQL has no INSERT ... RETURNING: there the outbox costs one INSERT for each
+    event, and a caller's expiry one statement that reads the clock.
+
     ``ordered_by`` holds the ids of the request that ordered the work, as ``origin`` returns them;
     the ids of a ``caller`` take precedence.
 
-    Raises Unavailable when the caller's request has expired: its transaction must not be committed.
+    Raises Unavailable when the caller's request has expired; ``Database.writer`` checks this again
+    before it commits.
     """
     ids = context.ids() if caller else dict(ordered_by or {})
     request_id = ids.pop(context.REQUEST_ID, None)
@@ -103,12 +109,27 @@ def record(
         "operation_id": request_key,
     }
     rows = [{**entry.columns(ids), **common} for entry in entries]
-    expires = caller.expires_ms if caller else None
-    if rows and expires is not None:
-        tx.execute(_insert(now, expires=True), [{**row, "expires": expires} for row in rows])
-        engine.set_expiry(expires)
-    elif rows:
-        tx.execute(_insert(now, expires=False), rows)
+    if not rows:
+        return
+    insert = _insert(tx.now)
+    outbox = tx.outbox and any(entry.noun in NOTIFIED for entry in entries)
+    began, at_ms, pending = tx.seconds(), None, []
+    if tx.dialect.insert_executemany_returning:
+        inserted = tx.execute(insert.returning(Event.id, Event.noun, Event.at_ms), rows).all()
+        at_ms = inserted[-1].at_ms
+        pending = [row.id for row in inserted if row.noun in NOTIFIED]
+    elif outbox:
+        for row in rows:
+            key = tx.execute(insert, row).inserted_primary_key or (0,)
+            if row["noun"] in NOTIFIED:
+                pending.append(key[0])
+    else:
+        tx.execute(insert, rows)
+    if outbox:
+        tx.execute(sa.insert(Outbox), [{"event_id": id_} for id_ in pending])
+    if caller and caller.expires_ms is not None:
+        now_ms = at_ms or tx.execute(sa.select(tx.now)).scalar_one()
+        tx.set_expiry(caller.expires_ms, now_ms, began)
 
 
 def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
@@ -120,20 +141,11 @@ def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 @cache
-def _insert(now: sa.ColumnElement[int], *, expires: bool) -> sa.Insert:
-    """Return the INSERT; with ``expires``, it fails when the request has expired.
-
-    ``at_ms`` is then NULL, which the column refuses, and ``cyborg.db.faults`` turns the error into
-    Unavailable. The check needs no further statement, and the database reads its clock
-    after all other work of the transaction.
-    """
-    if not expires:
-        return sa.insert(Event).values(at_ms=now)
-    late = now >= sa.bindparam("expires", type_=sa.BigInteger)
-    return sa.insert(Event).values(at_ms=sa.case((late, sa.null()), else_=now))
+def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
+    return sa.insert(Event).values(at_ms=now)
 
 
-def of_subject(tx: sa.Connection, noun: str, uuid: str) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+def of_subject(tx: Transaction, noun: str, uuid: str) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """Return the last ``SUBJECT_LIMIT`` events of a subject, newest first."""
     return tx.execute(_OF_SUBJECT, {"noun": noun, "uuid": uuid}).all()
 
@@ -154,7 +166,7 @@ _OF_SUBJECT: sa.Select[*tuple[Any, ...]] = (
 )
 
 
-def page(tx: sa.Connection, page: listing.Page, filters: Mapping[str, Any]) -> Sequence[Row]:
+def page(tx: Transaction, page: listing.Page, filters: Mapping[str, Any]) -> Sequence[Row]:
     """Return a page of the events that match all filters.
 
     ``host`` is either name of a host, ``since`` a time in milliseconds. Executes one statement, one
@@ -177,13 +189,13 @@ def page(tx: sa.Connection, page: listing.Page, filters: Mapping[str, Any]) -> S
     return tx.execute(query).all()
 
 
-def of_device(tx: sa.Connection, uuid: str, limit: int) -> Sequence[Row]:
+def of_device(tx: Transaction, uuid: str, limit: int) -> Sequence[Row]:
     """Return the last ``limit`` events that concern a device, newest first."""
     query = _VISIBLE.where(Event.device_uuid == uuid).order_by(Event.id.desc()).limit(limit)
     return tx.execute(query).all()
 
 
-def subjects_of(tx: sa.Connection, request_key: str, action: str, uuids: Iterable[str]) -> set[str]:
+def subjects_of(tx: Transaction, request_key: str, action: str, uuids: Iterable[str]) -> set[str]:
     """Return those of the subjects to which this operation has already applied the action."""
     rows = tx.execute(
         sa.select(Event.subject_uuid).where(
@@ -195,7 +207,7 @@ def subjects_of(tx: sa.Connection, request_key: str, action: str, uuids: Iterabl
     return set(rows.scalars())
 
 
-def subject_of(tx: sa.Connection, request_key: str, action: str) -> str | None:
+def subject_of(tx: Transaction, request_key: str, action: str) -> str | None:
     """Return the subject to which this operation has applied the action; None: not yet."""
     return tx.execute(
         sa.select(Event.subject_uuid)
@@ -209,6 +221,6 @@ def has_operation(request_key: str) -> sa.Exists:
     return sa.exists().where(Event.operation_id == request_key)
 
 
-def is_repeated(tx: sa.Connection, request_key: str) -> bool:
+def is_repeated(tx: Transaction, request_key: str) -> bool:
     """Return whether the history has an event of this operation; if so, this run repeats it."""
     return bool(tx.execute(sa.select(has_operation(request_key))).scalar_one())

@@ -27,9 +27,6 @@ _POSTGRESQL_BROKEN = ("53", "58")
 #: The sentence for callers of the API. Only the log and operators see host names and accounts.
 PUBLIC = "The database is not available. Repeating the request later is safe."
 
-#: Reason for which a request is rejected when its caller no longer waits.
-EXPIRED = "the request expired before it was processed; nothing was changed"
-
 
 def is_transient(error: BaseException | None) -> bool:
     """Return whether the same transaction may succeed if it is started again."""
@@ -70,8 +67,7 @@ def translated(place: str, *, writes: bool = False) -> Iterator[None]:
 
     A duplicate or a broken reference becomes Conflict. A value that the database cannot store
     becomes Invalid. A lost connection or a deadlock becomes Unavailable, with the original error as
-    its cause, for ``is_transient``. An expired request (see ``events.record``) becomes Unavailable
-    too. Any other error is a fault in this service and is not changed.
+    its cause, for ``is_transient``. Any other error is a fault in this service and is not changed.
     """
     try:
         yield
@@ -92,9 +88,6 @@ def translated(place: str, *, writes: bool = False) -> Iterator[None]:
         if no_connection or _is_broken(error, writes):
             raise _unavailable(error, place) from error
         inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
-        # The history entry of an expired request sets at_ms, which must not be NULL, to NULL.
-        if isinstance(inner, sa.exc.IntegrityError) and "at_ms" in str(inner.orig):
-            raise exception.Unavailable(peer="The conductor", reason=EXPIRED) from error
         # Drivers raise plain Python errors for values that they cannot send: psycopg2 ValueError
         # for a NUL in a string, sqlite3 OverflowError for an integer of more than 64 bits.
         data_errors = db_exc.DBDataError, sa.exc.DataError, ValueError, OverflowError

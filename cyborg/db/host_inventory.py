@@ -10,10 +10,11 @@ import sqlalchemy as sa
 from cyborg.db.base import Record
 from cyborg.db.deployables import clear_lost_images
 from cyborg.db.models import Arq, AttachHandle, Attribute, ControlpathId, Deployable, Device
+from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 
 
-def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def devices(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return all devices of a host."""
     return tx.execute(
         sa.select(
@@ -38,7 +39,7 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
-def deployables(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def deployables(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return all deployables of a host."""
     return tx.execute(
         sa.select(
@@ -60,7 +61,7 @@ def deployables(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
-def handles(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def handles(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return all attach handles of a host."""
     return tx.execute(
         sa.select(
@@ -78,7 +79,7 @@ def handles(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
-def attributes(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def attributes(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return all discovered attributes of a host, without those that operators added."""
     return tx.execute(
         sa.select(Attribute.id, Attribute.deployable_id, Attribute.key, Attribute.value)
@@ -88,7 +89,7 @@ def attributes(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
-def control_paths(tx: sa.Connection, device_ids: Collection[int]) -> dict[int, int]:
+def control_paths(tx: Transaction, device_ids: Collection[int]) -> dict[int, int]:
     """Return device id → id of its control path."""
     rows = tx.execute(
         sa.select(ControlpathId.device_id, ControlpathId.id).where(
@@ -98,7 +99,7 @@ def control_paths(tx: sa.Connection, device_ids: Collection[int]) -> dict[int, i
     return {row.device_id: row.id for row in rows}
 
 
-def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
+def taken_names(tx: Transaction, names: Iterable[str]) -> dict[str, Record]:
     """Return name → (device id, driver, host name) of those deployable names that exist."""
     rows = tx.execute(
         sa.select(Deployable.name, Deployable.device_id, Device.driver, Device.hostname)
@@ -108,7 +109,7 @@ def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
     return {row.name: row for row in rows}
 
 
-def prepared_units(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def prepared_units(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return the attach handles of a host that need, or have, preparation.
 
     ``holder_state`` is the state of the ARQ that has the handle (None: no ARQ). One statement.
@@ -140,7 +141,7 @@ def prepared_units(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 
 
 def set_lost(
-    tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int] | None
+    tx: Transaction, model: Any, ids: Collection[int], now: sa.ColumnElement[int] | None
 ) -> None:
     """Mark devices, deployables or handles (``model``) as lost, or as present again (``now`` None).
 
@@ -159,7 +160,7 @@ def set_lost(
 
 
 def set_health(
-    tx: sa.Connection,
+    tx: Transaction,
     uuids: Collection[str],
     word: str | None,
     reason: str | None,
@@ -171,11 +172,6 @@ def set_health(
     if since is not None:
         values["health_ms"] = since if word is not None else None
     tx.execute(sa.update(Device).where(Device.uuid.in_(sorted(uuids))).values(**values))
-
-
-def change(tx: sa.Connection, model: Any, id_: int, values: dict[str, Any]) -> None:
-    """Set columns of one row."""
-    tx.execute(sa.update(model).where(model.id == id_).values(**values))
 
 
 def board_text(info: dict[str, str | None]) -> str | None:

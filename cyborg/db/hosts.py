@@ -23,6 +23,7 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
 
@@ -40,12 +41,12 @@ _HAS_DRIVERS = sa.exists().where(Driver.host_id == Host.id).correlate(Host)
 _COLUMNS = (Host.id, Host.name, Host.digest, Host.generation, Host.desired_generation)
 
 
-def of_agent(tx: sa.Connection, service_host: str) -> Record:
+def of_agent(tx: Transaction, service_host: str) -> Record:
     """Return the host that an agent reports for; None before the agent's first contact."""
     return tx.execute(sa.select(*_COLUMNS).where(Host.service_host == service_host)).one_or_none()
 
 
-def lock_for_agent(tx: sa.Connection, service_host: str) -> Record:
+def lock_for_agent(tx: Transaction, service_host: str) -> Record:
     """Lock the host of an agent; return it with ``epoch`` and ``disabled`` of the agent."""
     return tx.execute(
         sa.select(*_COLUMNS, AGENT_EPOCH.label("epoch"), DISABLED.label("disabled"))
@@ -54,7 +55,7 @@ def lock_for_agent(tx: sa.Connection, service_host: str) -> Record:
     ).one_or_none()
 
 
-def lock_for_report(tx: sa.Connection, service_host: str) -> Record:
+def lock_for_report(tx: Transaction, service_host: str) -> Record:
     """Lock the host of an agent; return it with the agent's ``epoch``.
 
     ``has_devices`` and ``has_drivers`` tell whether it has any; both are true after a report.
@@ -73,8 +74,7 @@ def lock_for_report(tx: sa.Connection, service_host: str) -> Record:
 
 
 def with_agents(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     down_after: int,
     names: Collection[str] | None = None,
 ) -> Sequence[Record]:
@@ -84,17 +84,15 @@ def with_agents(
     agent's last heartbeat is at most ``down_after`` milliseconds old. A name is that of Placement
     or of the agent.
     """
-    query = _with_agents(now, down_after)
+    query = _with_agents(tx.now, down_after)
     if names is not None:
         query = query.where(sa.or_(Host.name.in_(names), Host.service_host.in_(names)))
     return tx.execute(query).all()
 
 
-def agent_of(
-    tx: sa.Connection, now: sa.ColumnElement[int], down_after: int, host_id: int
-) -> Record:
+def agent_of(tx: Transaction, down_after: int, host_id: int) -> Record:
     """Return the row of ``with_agents`` of one host; None when the host was removed."""
-    return tx.execute(_with_agents(now, down_after).where(Host.id == host_id)).one_or_none()
+    return tx.execute(_with_agents(tx.now, down_after).where(Host.id == host_id)).one_or_none()
 
 
 def _with_agents(now: sa.ColumnElement[int], down_after: int) -> sa.Select[*tuple[Any, ...]]:
@@ -112,14 +110,12 @@ def _with_agents(now: sa.ColumnElement[int], down_after: int) -> sa.Select[*tupl
     )
 
 
-def name_of(tx: sa.Connection, host_id: int) -> str:
+def name_of(tx: Transaction, host_id: int) -> str:
     """Return the name of a host that exists."""
     return str(tx.execute(sa.select(Host.name).where(Host.id == host_id)).scalar_one())
 
 
-def silent_providers(
-    tx: sa.Connection, now: sa.ColumnElement[int], silent_ms: int
-) -> Sequence[Record]:
+def silent_providers(tx: Transaction, silent_ms: int) -> Sequence[Record]:
     """Return the providers whose units need preparation by an agent that is silent.
 
     An agent is silent when its last heartbeat is more than ``silent_ms`` milliseconds old. There is
@@ -132,7 +128,7 @@ def silent_providers(
         .join(Device, Device.host_id == Host.id)
         .join(Deployable, Deployable.device_id == Device.id)
         .where(
-            Service.last_seen_ms < now - silent_ms,
+            Service.last_seen_ms < tx.now - silent_ms,
             Deployable.prepare,
             Deployable.rp_uuid.is_not(None),
             Deployable.publish_error.is_(None),
@@ -141,9 +137,7 @@ def silent_providers(
     ).all()
 
 
-def assign_agent(
-    tx: sa.Connection, now: sa.ColumnElement[int], service_host: str, names: Sequence[str]
-) -> None:
+def assign_agent(tx: Transaction, service_host: str, names: Sequence[str]) -> None:
     """Assign an agent to its host: one with any of the names, else a new one with the first."""
     rows = tx.execute(
         sa.select(Host.id, Host.name)
@@ -155,7 +149,7 @@ def assign_agent(
         tx.execute(
             sa.update(Host)
             .where(Host.id == host.id)
-            .values(service_host=service_host, updated_ms=now)
+            .values(service_host=service_host, updated_ms=tx.now)
         )
         return
     tx.execute(
@@ -164,38 +158,36 @@ def assign_agent(
             service_host=service_host,
             generation=0,
             desired_generation=1,
-            updated_ms=now,
+            updated_ms=tx.now,
         )
     )
 
 
-def rename(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str) -> None:
+def rename(tx: Transaction, host_id: int, name: str) -> None:
     """Change the name of a host and of its devices to the name that Placement uses."""
     tx.execute(
         sa.update(Host)
         .where(Host.id == host_id)
-        .values(name=name, desired_generation=Host.desired_generation + 1, updated_ms=now)
+        .values(name=name, desired_generation=Host.desired_generation + 1, updated_ms=tx.now)
     )
     tx.execute(sa.update(Device).where(Device.host_id == host_id).values(hostname=name))
 
 
-def lock(tx: sa.Connection, host_id: int) -> None:
+def lock(tx: Transaction, host_id: int) -> None:
     """Lock a host, so that no report is applied at the same time."""
     tx.execute(sa.select(Host.id).where(Host.id == host_id).with_for_update()).all()
 
 
-def bump_desired_generation(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int) -> None:
+def bump_desired_generation(tx: Transaction, host_id: int) -> None:
     """Raise the desired generation of a host, because its desired state changes; lock the host."""
     tx.execute(
         sa.update(Host)
         .where(Host.id == host_id)
-        .values(desired_generation=Host.desired_generation + 1, updated_ms=now)
+        .values(desired_generation=Host.desired_generation + 1, updated_ms=tx.now)
     )
 
 
-def record_report(
-    tx: sa.Connection, now: sa.ColumnElement[int], host: Record, digest: str, *, changed: bool
-) -> int:
+def record_report(tx: Transaction, host: Record, digest: str, *, changed: bool) -> int:
     """Store that a report was applied; return the new desired generation."""
     desired = int(host.desired_generation) + (1 if changed else 0)
     tx.execute(
@@ -205,13 +197,13 @@ def record_report(
             digest=digest,
             generation=Host.generation + (1 if changed else 0),
             desired_generation=desired,
-            updated_ms=now,
+            updated_ms=tx.now,
         )
     )
     return desired
 
 
-def arqs(tx: sa.Connection, host_id: int) -> list[str]:
+def arqs(tx: Transaction, host_id: int) -> list[str]:
     """Return the ARQs that hold or have claimed units of a host."""
     own = _deployables(host_id)
     handles = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
@@ -224,7 +216,7 @@ def arqs(tx: sa.Connection, host_id: int) -> list[str]:
     )
 
 
-def providers(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def providers(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return (id, parent_id, name, rp_uuid) of a host's deployables that may have a provider."""
     return tx.execute(
         sa.select(Deployable.id, Deployable.parent_id, Deployable.name, Deployable.rp_uuid)
@@ -233,13 +225,13 @@ def providers(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
-def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def devices(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return (id, uuid) of the devices of a host."""
     query = sa.select(Device.id, Device.uuid).where(Device.host_id == host_id)
     return tx.execute(query.order_by(Device.id)).all()
 
 
-def removal_operation(tx: sa.Connection, host_id: int) -> str | None:
+def removal_operation(tx: Transaction, host_id: int) -> str | None:
     """Return the operation that removes this host; None when no removal was requested."""
     query = sa.select(Work.operation_id).where(
         Work.host_id == host_id, Work.kind == WorkKind.REMOVE_SERVICE.value
@@ -248,7 +240,7 @@ def removal_operation(tx: sa.Connection, host_id: int) -> str | None:
     return operation_id
 
 
-def lock_with_handles(tx: sa.Connection, host_id: int) -> str:
+def lock_with_handles(tx: Transaction, host_id: int) -> str:
     """Lock a host and return its name; then lock its attach handles, in order of id.
 
     No bind claims a handle while the locks are held.
@@ -259,7 +251,7 @@ def lock_with_handles(tx: sa.Connection, host_id: int) -> str:
     return name
 
 
-def cancel_work(tx: sa.Connection, host_id: int, kept: int) -> None:
+def cancel_work(tx: Transaction, host_id: int, kept: int) -> None:
     """Delete all work on a host except the row ``kept``, which no longer refers to the host."""
     own = _deployables(host_id)
     handles = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
@@ -272,7 +264,7 @@ def cancel_work(tx: sa.Connection, host_id: int, kept: int) -> None:
     tx.execute(sa.update(Work).where(Work.id == kept).values(host_id=None))
 
 
-def remove(tx: sa.Connection, host_id: int) -> None:
+def remove(tx: Transaction, host_id: int) -> None:
     """Delete a host without devices and work, with its drivers, backends and hardware."""
     drivers = sa.select(Driver.id).where(Driver.host_id == host_id)
     tx.execute(sa.delete(Backend).where(Backend.driver_id.in_(drivers)))

@@ -14,16 +14,16 @@ import sqlalchemy as sa
 
 from cyborg.db.base import Record
 from cyborg.db.models import Arq, Instance
+from cyborg.db.transaction import Transaction
 
 
-def lock(tx: sa.Connection, uuids: Iterable[str]) -> dict[str, Record]:
+def lock(tx: Transaction, uuids: Iterable[str]) -> dict[str, Record]:
     """Lock the rows that exist; return uuid → (uuid, project_id, operation_id, bound)."""
     return {row.uuid: row for row in tx.execute(_LOCK, {"uuids": sorted(set(uuids))})}
 
 
 def bind(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     existing: Iterable[str],
     instances: Sequence[dict[str, str | None]],
 ) -> None:
@@ -37,7 +37,7 @@ def bind(
         {**instance, "bound": True} for instance in instances if instance["uuid"] not in existing
     ]
     if rows:
-        tx.execute(_insert(now), rows)
+        tx.execute(_insert(tx.now), rows)
     for instance in instances:
         if instance["uuid"] in existing:
             tx.execute(
@@ -49,14 +49,13 @@ def bind(
                     operation_id=instance["operation_id"],
                     bound=True,
                     look_ms=0,
-                    updated_ms=now,
+                    updated_ms=tx.now,
                 )
             )
 
 
 def release(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     uuids: Collection[str],
     removing: Sequence[sa.ColumnElement[bool]] | None = None,
 ) -> int:
@@ -67,29 +66,28 @@ def release(
     """
     if not uuids:
         return 0
-    statement = _release(now, unheld=removing is None)
+    statement = _release(tx.now, unheld=removing is None)
     if removing:
         staying = sa.not_(sa.func.coalesce(sa.and_(*removing), False))
         statement = statement.where(~_HELD.where(staying))
     return int(tx.execute(statement, {"uuids": sorted(set(uuids))}).rowcount)
 
 
-def due(tx: sa.Connection, now: sa.ColumnElement[int], limit: int) -> Sequence[Record]:
+def due(tx: Transaction, limit: int) -> Sequence[Record]:
     """Return the instances to look up in Nova now: (uuid, updated_ms, look_ms).
 
     Those that were never looked up come first.
     """
     return tx.execute(
         sa.select(Instance.uuid, Instance.updated_ms, Instance.look_ms)
-        .where(Instance.bound, Instance.look_ms <= now)
+        .where(Instance.bound, Instance.look_ms <= tx.now)
         .order_by(Instance.look_ms)
         .limit(limit)
     ).all()
 
 
 def set_server_info(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     instance: Record,
     *,
     after_ms: int,
@@ -100,7 +98,7 @@ def set_server_info(
     ``instance`` is a row of ``due``. Stores nothing when the instance was released, bound or looked
     up by another conductor since.
     """
-    values = {} if answer is None else {**answer, "seen_ms": now}
+    values = {} if answer is None else {**answer, "seen_ms": tx.now}
     tx.execute(
         sa.update(Instance)
         .where(
@@ -109,7 +107,7 @@ def set_server_info(
             Instance.updated_ms == instance.updated_ms,
             Instance.look_ms == instance.look_ms,
         )
-        .values(look_ms=now + after_ms, **values)
+        .values(look_ms=tx.now + after_ms, **values)
     )
 
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db.base import Base
+from cyborg.db.transaction import Transaction
 
 Ts = TypeVarTuple("Ts")
 
@@ -53,7 +54,7 @@ def sortable(
 
 
 def paged(
-    tx: sa.Connection, visible: sa.Select[*Ts], sortable: Sortable, page: Page
+    tx: Transaction, visible: sa.Select[*Ts], sortable: Sortable, page: Page
 ) -> sa.Select[*Ts]:
     """Return the query of a page of ``visible``; execute one SELECT when there is a marker.
 

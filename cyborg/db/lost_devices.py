@@ -29,6 +29,7 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 from cyborg.model.device import HandleState
 from cyborg.model.report import DriverState
@@ -46,22 +47,18 @@ _UNINSTALLED = sa.exists().where(
 )
 
 
-def due_hosts(
-    tx: sa.Connection, now: sa.ColumnElement[int], age_ms: int, silent_ms: int
-) -> list[int]:
+def due_hosts(tx: Transaction, age_ms: int, silent_ms: int) -> list[int]:
     """Return the ids of the hosts with devices or parts that are due for removal.
 
     ``age_ms`` and ``silent_ms`` are those of ``due`` and ``handles``.
     """
-    devices = sa.select(Device.host_id).where(*_devices_due(now, age_ms))
-    deployables = _deployable_rows(Device.host_id).where(*_deployables_due(now, age_ms))
-    handles = _handle_rows(Device.host_id).where(*_handles_due(now, age_ms, silent_ms))
+    devices = sa.select(Device.host_id).where(*_devices_due(tx.now, age_ms))
+    deployables = _deployable_rows(Device.host_id).where(*_deployables_due(tx.now, age_ms))
+    handles = _handle_rows(Device.host_id).where(*_handles_due(tx.now, age_ms, silent_ms))
     return sorted(tx.execute(sa.union(devices, deployables, handles)).scalars())
 
 
-def due_devices(
-    tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, age_ms: int
-) -> Sequence[Record]:
+def due_devices(tx: Transaction, host_id: int, age_ms: int) -> Sequence[Record]:
     """Return the devices of a host that are due for removal.
 
     Rows are (id, uuid, device_uuid, lost_for, being_removed, uninstalled, operator_created), with
@@ -76,48 +73,44 @@ def due_devices(
             Device.id,
             Device.uuid,
             _DEVICE,
-            (now - Device.lost_ms).label("lost_for"),
+            (tx.now - Device.lost_ms).label("lost_for"),
             Device.being_removed,
             _UNINSTALLED.label("uninstalled"),
             (Device.origin == Origin.OPERATOR.value).label("operator_created"),
         )
-        .where(Device.host_id == host_id, *_devices_due(now, age_ms))
+        .where(Device.host_id == host_id, *_devices_due(tx.now, age_ms))
         .order_by(Device.id)
     ).all()
 
 
-def due_deployables(
-    tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, age_ms: int
-) -> Sequence[Record]:
+def due_deployables(tx: Transaction, host_id: int, age_ms: int) -> Sequence[Record]:
     """Return the lost deployables of a host that are due for removal, on devices that are present.
 
     Rows are those of ``due`` with ``name`` and without ``operator_created``. A deployable with
     children is not due before they are removed.
     """
-    why = _why(now, Deployable)
+    why = _why(tx.now, Deployable)
     return tx.execute(
         _deployable_rows(Deployable.id, Deployable.uuid, Deployable.name, _DEVICE, *why)
-        .where(Device.host_id == host_id, *_deployables_due(now, age_ms))
+        .where(Device.host_id == host_id, *_deployables_due(tx.now, age_ms))
         .order_by(Deployable.id)
     ).all()
 
 
-def due_handles(
-    tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, *, age_ms: int, silent_ms: int
-) -> Sequence[Record]:
+def due_handles(tx: Transaction, host_id: int, *, age_ms: int, silent_ms: int) -> Sequence[Record]:
     """Return the lost attach handles of a host that are due for removal, on present deployables.
 
     Without a request, no handle is due while the last heartbeat of the host's agent is more than
     ``silent_ms`` old: the agent does not look for the handle, and does not update Placement.
     """
     return tx.execute(
-        _handle_rows(AttachHandle.id, AttachHandle.uuid, _DEVICE, *_why(now, AttachHandle))
-        .where(Device.host_id == host_id, *_handles_due(now, age_ms, silent_ms))
+        _handle_rows(AttachHandle.id, AttachHandle.uuid, _DEVICE, *_why(tx.now, AttachHandle))
+        .where(Device.host_id == host_id, *_handles_due(tx.now, age_ms, silent_ms))
         .order_by(AttachHandle.id)
     ).all()
 
 
-def all_lost(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def all_lost(tx: Transaction, host_id: int) -> Sequence[Record]:
     """Return (id, name, device_id, whole) of a host's deployables that are lost.
 
     ``whole`` is true when the device is lost. A lost device without deployables has one row, whose
@@ -134,18 +127,18 @@ def all_lost(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
-def lock_handles_of(tx: sa.Connection, deployable_ids: Collection[int]) -> None:
+def lock_handles_of(tx: Transaction, deployable_ids: Collection[int]) -> None:
     """Lock the attach handles of deployables, in order of id, so that no bind claims one."""
     attach_handles.lock(tx, AttachHandle.deployable_id.in_(sorted(deployable_ids)))
 
 
-def lock_handles_of_device(tx: sa.Connection, device_id: int) -> None:
+def lock_handles_of_device(tx: Transaction, device_id: int) -> None:
     """Lock the attach handles of a device, in order of id, so that no bind claims one."""
     own = sa.select(Deployable.id).where(Deployable.device_id == device_id)
     attach_handles.lock(tx, AttachHandle.deployable_id.in_(own))
 
 
-def request_part_removal(tx: sa.Connection, device_id: int) -> int:
+def request_part_removal(tx: Transaction, device_id: int) -> int:
     """Request the removal of the lost parts of a device that is present; return their number."""
     own_parts = sa.select(Deployable.id).where(Deployable.device_id == device_id)
     count = 0
@@ -159,7 +152,7 @@ def request_part_removal(tx: sa.Connection, device_id: int) -> int:
     return count
 
 
-def remove(tx: sa.Connection, device_ids: Collection[int]) -> None:
+def remove(tx: Transaction, device_ids: Collection[int]) -> None:
     """Delete devices with their parts; raises Conflict when an ARQ refers to one of them."""
     ids = sorted(device_ids)
     if not ids:
@@ -170,7 +163,7 @@ def remove(tx: sa.Connection, device_ids: Collection[int]) -> None:
     tx.execute(sa.delete(Device).where(Device.id.in_(ids)))
 
 
-def remove_deployables(tx: sa.Connection, ids: Collection[int]) -> None:
+def remove_deployables(tx: Transaction, ids: Collection[int]) -> None:
     """Delete deployables with their parts; raises Conflict when an ARQ refers to one of them."""
     if not ids:
         return
@@ -178,13 +171,13 @@ def remove_deployables(tx: sa.Connection, ids: Collection[int]) -> None:
     tx.execute(sa.delete(Deployable).where(Deployable.id.in_(sorted(ids))))
 
 
-def remove_handles(tx: sa.Connection, ids: Collection[int]) -> None:
+def remove_handles(tx: Transaction, ids: Collection[int]) -> None:
     """Delete attach handles; raises Conflict when an ARQ has one of them."""
     tx.execute(sa.delete(Work).where(Work.attach_handle_id.in_(sorted(ids))))
     tx.execute(sa.delete(AttachHandle).where(AttachHandle.id.in_(sorted(ids))))
 
 
-def _remove_parts(tx: sa.Connection, deployables: sa.Select[Any] | list[int]) -> None:
+def _remove_parts(tx: Transaction, deployables: sa.Select[Any] | list[int]) -> None:
     """Delete the work, attributes and attach handles of deployables."""
     for model in (Work, Attribute, AttachHandle):
         tx.execute(sa.delete(model).where(model.deployable_id.in_(deployables)))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count rows for metrics, in nine statements, and read the devices of an agent's readings."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg.db import notifications
+from cyborg.db import devices, notifications, units
 from cyborg.db.base import Record
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import (
@@ -21,7 +22,9 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.transaction import Transaction
 from cyborg.model import health
+from cyborg.model.availability import UnitWord
 from cyborg.model.device import LOST, HandleState
 
 Counts = Mapping[tuple[str, ...], int]
@@ -31,16 +34,18 @@ Counts = Mapping[tuple[str, ...], int]
 class Totals:
     """Counts by the labels in parentheses; times are in milliseconds.
 
-    ``arqs`` (state), ``units`` (host, resource class, state), ``devices`` (type, state),
-    ``operations`` (state); ``drivers`` (driver, state) counts hosts. ``leaked`` counts the held
-    units that no ARQ has. For ``work`` (kind), ``ages`` holds the age of the oldest row, and
-    ``failing`` the number of rows whose last attempt failed. ``silence`` (binary, host) is the age
-    of the last heartbeat of any process. ``notification_lag`` is how long the oldest event has
-    waited to be published. ``healthy`` (host, driver, type, device) is 1 or 0 for each device that
-    is not lost and whose health the driver has reported.
+    ``arqs`` (state), ``handles`` (state), ``devices`` (type, state), ``operations`` (state);
+    ``units`` (host, resource class, word) holds words of ``units.WORD``; ``drivers`` (driver,
+    state) counts hosts. ``leaked`` counts the held units that no ARQ has. For ``work`` (kind),
+    ``ages`` holds the age of the oldest row, and ``failing`` the number of rows whose last attempt
+    failed. ``silence`` (binary, host) is the age of the last heartbeat of any process.
+    ``notification_lag`` is how long the oldest event has waited to be published. ``healthy`` (host,
+    driver, type, device) is 1 or 0 for each device that is not lost and whose health the driver has
+    reported.
     """
 
     arqs: Counts
+    handles: Counts
     units: Counts
     leaked: int
     devices: Counts
@@ -54,26 +59,32 @@ class Totals:
     notification_lag: int
 
 
-def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
+def totals(tx: Transaction) -> Totals:
     """Return all counts, in nine statements."""
     work = tx.execute(
         sa.select(
             Work.kind,
             _COUNT.label("amount"),
-            (now - sa.func.min(Work.created_ms)).label("age"),
+            (tx.now - sa.func.min(Work.created_ms)).label("age"),
             sa.func.count(Work.error).label("failing"),
         ).group_by(Work.kind)
     ).all()
     silence = tx.execute(
-        sa.select(Service.binary, Service.host, now - sa.func.max(Service.last_seen_ms)).group_by(
-            Service.binary, Service.host
-        )
+        sa.select(
+            Service.binary, Service.host, tx.now - sa.func.max(Service.last_seen_ms)
+        ).group_by(Service.binary, Service.host)
     )
-    units = tx.execute(_UNITS).all()
+    handles, counted, leaked = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), 0
+    for row in tx.execute(_UNITS):
+        handles[row.state,] += int(row.amount)
+        counted[row.name, row.resource_class, row.word] += int(row.amount)
+        if row.state == HandleState.HELD and row.word != UnitWord.USED:
+            leaked += int(row.amount)
     return Totals(
         arqs=_counts(tx, _ARQS),
-        units={(row.name, row.resource_class, row.word): int(row.amount) for row in units},
-        leaked=sum(row.amount - row.owned for row in units if row.word == HandleState.HELD),
+        handles=handles,
+        units=counted,
+        leaked=leaked,
         devices=_counts(tx, _DEVICES),
         healthy={
             (row.hostname, row.driver, row.type, row.uuid): int(health.offered(row.health))
@@ -85,35 +96,23 @@ def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
         ages={(row.kind,): int(row.age) for row in work},
         failing={(row.kind,): int(row.failing) for row in work},
         silence={(binary, host): int(ms) for binary, host, ms in silence},
-        notification_lag=notifications.lag(tx, now),
+        notification_lag=notifications.lag(tx),
     )
 
 
-def _counts(tx: sa.Connection, query: sa.Select[*tuple[Any, ...]]) -> Counts:
+def _counts(tx: Transaction, query: sa.Select[*tuple[Any, ...]]) -> Counts:
     return {tuple(row[:-1]): int(row[-1]) for row in tx.execute(query)}
 
 
 _COUNT: Final = sa.func.count()
 _HANDLE_STATE: Final = sa.case((AttachHandle.lost_ms.is_not(None), LOST), else_=AttachHandle.state)
-_DEVICE_STATE: Final = sa.case((Device.lost_ms.is_not(None), LOST), else_=Device.status)
 _ARQS: Final[Any] = sa.select(Arq.state, _COUNT).group_by(Arq.state)
+_EACH: Final[Any] = units.select(
+    Host.name, Deployable.resource_class, _HANDLE_STATE.label("state"), units.WORD.label("word")
+).subquery()
+_UNITS: Final[Any] = sa.select(*_EACH.c, _COUNT.label("amount")).group_by(*_EACH.c)
 # Grouped by label: PostgreSQL does not treat two parameters with one value as the same.
-_UNITS: Final[Any] = (
-    sa.select(
-        Host.name,
-        Deployable.resource_class,
-        _HANDLE_STATE.label("word"),
-        _COUNT.label("amount"),
-        sa.func.count(Arq.id).label("owned"),
-    )
-    .select_from(AttachHandle)
-    .join(Deployable, Deployable.id == AttachHandle.deployable_id)
-    .join(Device, Device.id == Deployable.device_id)
-    .join(Host, Host.id == Device.host_id)
-    .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
-    .group_by(Host.name, Deployable.resource_class, sa.text("word"))
-)
-_DEVICES: Final[Any] = sa.select(Device.type, _DEVICE_STATE.label("word"), _COUNT).group_by(
+_DEVICES: Final[Any] = sa.select(Device.type, devices.STATE.label("word"), _COUNT).group_by(
     Device.type, sa.text("word")
 )
 _HEALTH: Final[Any] = sa.select(
@@ -125,7 +124,7 @@ _DRIVERS: Final[Any] = sa.select(Driver.name, Driver.state, _COUNT).group_by(
 )
 
 
-def devices_of(tx: sa.Connection, service_host: str) -> Sequence[Record]:
+def devices_of(tx: Transaction, service_host: str) -> Sequence[Record]:
     """Return (epoch, driver, device_key, uuid, type) of each device of an agent's host.
 
     A host without devices has one row, in which only ``epoch`` is set; an unknown host has none.

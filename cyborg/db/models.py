@@ -90,6 +90,8 @@ class Service(Base):
     #: Why the process receives no requests over the message bus, and since when; NULL: it does.
     bus_error: Mapped[Text | None]
     bus_error_ms: Mapped[Milliseconds | None]
+    #: When a notification said that the service is down; NULL: none did, or it is up again.
+    reported_down_ms: Mapped[Milliseconds | None]
 
 
 class Device(Dated, Base):
@@ -322,6 +324,16 @@ sa.Index(None, Event.subject_uuid, Event.id)
 sa.Index(None, Event.device_uuid, Event.id)
 sa.Index(None, Event.hostname, Event.id)
 sa.Index(None, Event.request_id)
+
+
+class Outbox(Base):
+    """An event that is not sent as a notification yet; the row is deleted with its event."""
+
+    __tablename__ = "outbox"
+    __table_args__ = MYSQL
+    event_id: Mapped[int] = mapped_column(
+        sa.ForeignKey("events.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
 
 
 class Driver(Base):

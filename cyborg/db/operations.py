@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from cyborg.db import listing, models
 from cyborg.db.base import Record
+from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 from cyborg.model.operation import (
     OPEN,
@@ -47,7 +48,7 @@ SORTABLE = listing.sortable(
 )
 
 
-def show(tx: sa.Connection, uuid: str, project_id: str | None = None) -> Operation | None:
+def show(tx: Transaction, uuid: str, project_id: str | None = None) -> Operation | None:
     """Return the operation with this uuid (and project, unless None); None when there is none."""
     query = _VISIBLE.where(_O.uuid == uuid)
     if project_id is not None:
@@ -57,7 +58,7 @@ def show(tx: sa.Connection, uuid: str, project_id: str | None = None) -> Operati
 
 
 def page(
-    tx: sa.Connection, page: listing.Page, project_id: str | None, equal: Mapping[str, str]
+    tx: Transaction, page: listing.Page, project_id: str | None, equal: Mapping[str, str]
 ) -> list[Operation]:
     """Return a page of the operations of a project (None: of all) with these column values."""
     visible = _VISIBLE if project_id is None else _VISIBLE.where(_O.project_id == project_id)
@@ -67,8 +68,7 @@ def page(
 
 
 def begin(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     caller: Caller,
     *,
     uuid: str,
@@ -77,7 +77,7 @@ def begin(
     subject: Mapping[str, Any] | None = None,
 ) -> None:
     """Store a new operation that runs on these hosts; raises Conflict when the uuid exists."""
-    now_ms = int(tx.execute(sa.select(now)).scalar_one())
+    now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
     result = tx.execute(
         sa.insert(models.Operation).values(
             uuid=uuid,
@@ -101,17 +101,17 @@ def begin(
     )
 
 
-def add_step(tx: sa.Connection, now: sa.ColumnElement[int], uuid: str, step: str) -> None:
+def add_step(tx: Transaction, uuid: str, step: str) -> None:
     """Store that an operation has reached a step, unless it is stored already."""
     row = _lock(tx, uuid)
     if row is None or any(entry["name"] == step for entry in row.steps or ()):
         return
-    now_ms = int(tx.execute(sa.select(now)).scalar_one())
+    now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
     steps = [*(row.steps or ()), {"name": step, "at_ms": now_ms}]
     tx.execute(sa.update(models.Operation).where(_O.id == row.id).values(steps=steps))
 
 
-def update_result(tx: sa.Connection, uuid: str, result: HostResult) -> None:
+def update_result(tx: Transaction, uuid: str, result: HostResult) -> None:
     """Store the state of a result that has not ended, and what it waits for (``error``)."""
     row = _lock(tx, uuid)
     if row is not None:
@@ -122,7 +122,7 @@ def update_result(tx: sa.Connection, uuid: str, result: HostResult) -> None:
         )
 
 
-def result_of(tx: sa.Connection, uuid: str, host: str) -> tuple[str, str | None] | None:
+def result_of(tx: Transaction, uuid: str, host: str) -> tuple[str, str | None] | None:
     """Return the state and the error of one host's result; None when there is none."""
     row = tx.execute(
         sa.select(_R.state, _R.error)
@@ -132,7 +132,7 @@ def result_of(tx: sa.Connection, uuid: str, host: str) -> tuple[str, str | None]
     return None if row is None else (row.state, row.error)
 
 
-def open_for_host(tx: sa.Connection, host: str) -> list[str]:
+def open_for_host(tx: Transaction, host: str) -> list[str]:
     """Return the operations that wait for a host, oldest first, without attach and detach.
 
     Attach and detach continue without the host: their work belongs to an instance.
@@ -145,9 +145,7 @@ def open_for_host(tx: sa.Connection, host: str) -> list[str]:
     return list(tx.execute(query.order_by(_O.id)).scalars())
 
 
-def end(
-    tx: sa.Connection, now: sa.ColumnElement[int], uuid: str, outcome: HostResult
-) -> OperationState | None:
+def end(tx: Transaction, uuid: str, outcome: HostResult) -> OperationState | None:
     """Store the final result of a host, and end the operation with its last result.
 
     Returns the state of the operation; None when it does not exist. A final result does not change.
@@ -173,7 +171,7 @@ def end(
         return OperationState(row.state)
     failed = counts.get(ResultState.FAILED.value, 0)
     error = f"{failed} of {sum(counts.values())} host(s) failed" if failed else None
-    now_ms = int(tx.execute(sa.select(now)).scalar_one())
+    now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
     steps = [*(row.steps or ()), {"name": state.value, "at_ms": now_ms}]
     tx.execute(
         sa.update(models.Operation)
@@ -183,13 +181,13 @@ def end(
     return state
 
 
-def _lock(tx: sa.Connection, uuid: str) -> Record:
+def _lock(tx: Transaction, uuid: str) -> Record:
     return tx.execute(
         sa.select(_O.id, _O.state, _O.steps).where(_O.uuid == uuid).with_for_update()
     ).one_or_none()
 
 
-def _with_results(tx: sa.Connection, rows: Sequence[Record]) -> list[Operation]:
+def _with_results(tx: Transaction, rows: Sequence[Record]) -> list[Operation]:
     if not rows:
         return []
     results = defaultdict(list)

@@ -69,8 +69,8 @@ def upgrade(db: Database, revision: str = "head") -> None:
             "newer release or another service created it. Check [database] connection."
         )
     if current is None:
-        with db.reader() as connection:
-            existing = set(sa.inspect(connection).get_table_names())
+        with db.reader() as tx:
+            existing = set(sa.inspect(tx.connection).get_table_names())
         tables = sorted(existing & METADATA.tables.keys())
         # An interrupted first upgrade leaves alembic's table behind, and so does a removed record.
         if tables and "alembic_version" not in existing:
@@ -98,10 +98,10 @@ def stamp(db: Database, revision: str | None = None) -> None:
 
 def version(db: Reader) -> str | None:
     """Return the revision that the database records, of any service; None if it records none."""
-    with db.reader() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
+    with db.reader() as tx:
+        if not sa.inspect(tx.connection).has_table("alembic_version"):
             return None
-        recorded: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+        recorded: str | None = tx.scalar(sa.text("SELECT version_num FROM alembic_version"))
         return recorded
 
 
@@ -134,8 +134,8 @@ def create_schema(db: Database) -> None:
             reason=f"The database already has a schema, at revision {current}: run "
             "'cyborg-dbsync upgrade'."
         )
-    with db.writer() as connection:
-        METADATA.create_all(connection)
+    with db.writer() as tx:
+        METADATA.create_all(tx.connection)
     stamp(db, "head")
 
 
@@ -143,8 +143,8 @@ def preflight(db: Reader) -> list[str]:
     """Return the problems that prevent an upgrade of the existing service's schema, a line each."""
     if version(db) != EXISTING:
         return []
-    with db.reader() as connection:
-        return [str(problem) for problem in initial_preflight.problems(connection)]
+    with db.reader() as tx:
+        return [str(problem) for problem in initial_preflight.problems(tx.connection)]
 
 
 def same_type(  # noqa: PLR0917 - alembic's signature

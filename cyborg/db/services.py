@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from cyborg.db.base import Record
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import Host, Service
+from cyborg.db.transaction import Transaction
 from cyborg.model import health_view
 
 
@@ -35,9 +36,7 @@ class ProcessStatus:
     up: bool
 
 
-def statuses(
-    tx: sa.Connection, now: sa.ColumnElement[int], down_after: Mapping[str, int]
-) -> list[ProcessStatus]:
+def statuses(tx: Transaction, down_after: Mapping[str, int]) -> list[ProcessStatus]:
     """Return the processes of the binaries in ``down_after``, by binary, host and process.
 
     A process is up while its last heartbeat, by the database's clock, is not older than
@@ -52,7 +51,7 @@ def statuses(
             Service.process,
             Service.status,
             Service.epoch,
-            (now - Service.last_seen_ms).label("silent_ms"),
+            (tx.now - Service.last_seen_ms).label("silent_ms"),
         )
         .where(Service.binary.in_(down_after))
         .order_by(Service.binary, Service.host, Service.process)
@@ -70,8 +69,7 @@ def statuses(
 
 
 def processes(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     *,
     uuid: str | None = None,
     host: str | None = None,
@@ -100,7 +98,7 @@ def processes(
             Service.status_reason,
             Service.bus_error,
             Service.bus_error_ms,
-            (now - Service.last_seen_ms).label("silent_ms"),
+            (tx.now - Service.last_seen_ms).label("silent_ms"),
         )
         .where(*terms)
         .order_by(Service.id)
@@ -120,7 +118,7 @@ def health(row: Record) -> health_view.Process:
     )
 
 
-def process(tx: sa.Connection, now: sa.ColumnElement[int], uuid: str) -> Record | None:
+def process(tx: Transaction, uuid: str) -> Record | None:
     """Return a process with ``silent_ms`` and, for an agent, ``host_id``; None: not found."""
     return tx.execute(
         sa.select(
@@ -130,40 +128,37 @@ def process(tx: sa.Connection, now: sa.ColumnElement[int], uuid: str) -> Record 
             Service.binary,
             Service.disabled,
             Host.id.label("host_id"),
-            (now - Service.last_seen_ms).label("silent_ms"),
+            (tx.now - Service.last_seen_ms).label("silent_ms"),
         )
         .outerjoin(Host, IS_AGENT)
         .where(Service.uuid == uuid)
     ).one_or_none()
 
 
-def current(tx: sa.Connection, now: sa.ColumnElement[int], process: Process) -> Record:
+def current(tx: Transaction, process: Process) -> Record:
     """Return (epoch, silent_ms) of a process; None when it has no row."""
     return tx.execute(
-        sa.select(Service.epoch, (now - Service.last_seen_ms).label("silent_ms")).where(
+        sa.select(Service.epoch, (tx.now - Service.last_seen_ms).label("silent_ms")).where(
             *_named(process)
         )
     ).one_or_none()
 
 
-def first_alive(
-    tx: sa.Connection, now: sa.ColumnElement[int], binary: str, silent_ms: int
-) -> int | None:
+def first_alive(tx: Transaction, binary: str, silent_ms: int) -> int | None:
     """Return the lowest id among the processes of a binary that are alive; None: none is.
 
     A process is alive while its last heartbeat is less than ``silent_ms`` milliseconds old.
     """
     id_: int | None = tx.execute(
         sa.select(sa.func.min(Service.id)).where(
-            Service.binary == binary, Service.last_seen_ms > now - silent_ms
+            Service.binary == binary, Service.last_seen_ms > tx.now - silent_ms
         )
     ).scalar_one()
     return id_
 
 
 def register(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     process: Process,
     status: str,
     *,
@@ -182,10 +177,10 @@ def register(
         "version": process.version,
         "endpoint": process.endpoint,
         "status": status,
-        "last_seen_ms": now,
+        "last_seen_ms": tx.now,
         "status_reason": status_reason or None,
         "bus_error": bus_error or None,
-        "bus_error_ms": now if bus_error else None,
+        "bus_error_ms": tx.now if bus_error else None,
     }
     if row is None:
         identity = {"host": process.host, "binary": process.binary, "process": process.process}
@@ -200,8 +195,7 @@ def register(
 
 
 def heartbeat(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     process: Process,
     *,
     epoch: int,
@@ -215,12 +209,12 @@ def heartbeat(
     process cannot receive requests over the message bus, empty when it can. The row keeps the time
     since which the process has had a bus error.
     """
-    since = sa.func.coalesce(Service.bus_error_ms, now) if bus_error else None
+    since = sa.func.coalesce(Service.bus_error_ms, tx.now) if bus_error else None
     result = tx.execute(
         sa.update(Service)
         .where(*_named(process), Service.epoch == epoch)
         .values(
-            last_seen_ms=now,
+            last_seen_ms=tx.now,
             status=status,
             version=process.version,
             status_reason=status_reason or None,
@@ -231,39 +225,39 @@ def heartbeat(
     return int(result.rowcount) == 1
 
 
-def renew(tx: sa.Connection, now: sa.ColumnElement[int], process: Process) -> bool:
+def renew(tx: Transaction, process: Process) -> bool:
     """Store a heartbeat of a process without an epoch; False when the process has no row."""
     result = tx.execute(
         sa.update(Service)
         .where(*_named(process))
-        .values(last_seen_ms=now, version=process.version, endpoint=process.endpoint)
+        .values(last_seen_ms=tx.now, version=process.version, endpoint=process.endpoint)
     )
     return int(result.rowcount) == 1
 
 
-def deregister(tx: sa.Connection, process: Process, *, epoch: int) -> None:
+def deregister(tx: Transaction, process: Process, *, epoch: int) -> None:
     """Delete the row of a process that ends, unless a newer epoch has taken it over."""
     tx.execute(sa.delete(Service).where(*_named(process), Service.epoch == epoch))
 
 
-def remove_silent(
-    tx: sa.Connection, now: sa.ColumnElement[int], process: Process, *, silent_ms: int
-) -> None:
+def remove_silent(tx: Transaction, process: Process, *, silent_ms: int) -> None:
     """Delete rows of other processes of the same binary and host that are silent.
 
-    A process is silent when its last heartbeat is more than ``silent_ms`` milliseconds old.
+    A process is silent when its last heartbeat is more than ``silent_ms`` milliseconds old. A row
+    that was reported as down stays until a notification has said that the service is up again.
     """
     tx.execute(
         sa.delete(Service).where(
             Service.host == process.host,
             Service.binary == process.binary,
             Service.process != process.process,
-            Service.last_seen_ms < now - silent_ms,
+            Service.last_seen_ms < tx.now - silent_ms,
+            Service.reported_down_ms.is_(None),
         )
     )
 
 
-def disable(tx: sa.Connection, id_: int, *, disabled: bool, reason: str | None) -> None:
+def disable(tx: Transaction, id_: int, *, disabled: bool, reason: str | None) -> None:
     """Disable a process and store the reason, or enable it."""
     tx.execute(
         sa.update(Service)
@@ -272,7 +266,7 @@ def disable(tx: sa.Connection, id_: int, *, disabled: bool, reason: str | None) 
     )
 
 
-def remove(tx: sa.Connection, id_: int) -> None:
+def remove(tx: Transaction, id_: int) -> None:
     """Delete the row of a process; any conductor may take over its work."""
     tx.execute(sa.delete(Service).where(Service.id == id_))
 

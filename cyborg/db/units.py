@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read units (attach handles) in SQL: the state of each one, and counts by resource class.
+"""Read units (attach handles) in SQL: what each one counts as, and counts by resource class.
 
-The terms repeat ``cyborg.model.availability``, which computes the desired state of a host, so that
-every display agrees with Placement: *offered* units are those that Placement may allocate, used or
-not; the rest of an inventory is *reserved*.
+The expressions are the rule of ``cyborg.model.availability``, so that binds, counts and Placement
+agree.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,46 +12,48 @@ import sqlalchemy as sa
 
 from cyborg.db.hosts import DISABLED
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host
+from cyborg.db.transaction import Transaction
 from cyborg.model import health
+from cyborg.model.availability import UnitWord
 from cyborg.model.device import DeviceStatus, HandleState
 from cyborg.model.report import DriverState
 
 Row = sa.Row[*tuple[Any, ...]]
-USED: Final = "used"
-FREE: Final = "free"
-LOST: Final = "lost"
 
-#: The operator has enabled the device, and it is not lost.
-IN_SERVICE = sa.and_(Device.status == DeviceStatus.ENABLED.value, Device.lost_ms.is_(None))
-#: The health of the device allows its use.
-HEALTHY = sa.or_(Device.health.is_(None), Device.health.in_(sorted(health.OFFERED)))
-#: The driver is ready; a driver that was never reported counts as ready.
-DRIVER_WORKS = sa.func.coalesce(Driver.state, DriverState.READY.value) == DriverState.READY.value
-#: Neither the unit nor its deployable is out of service; the device is not considered.
-PART_IN_SERVICE = sa.and_(
-    Deployable.lost_ms.is_(None),
-    AttachHandle.lost_ms.is_(None),
-    AttachHandle.state != HandleState.QUARANTINED.value,
-)
-#: The unit is not reserved in Placement.
-OFFERED = sa.and_(IN_SERVICE, HEALTHY, DRIVER_WORKS, sa.not_(DISABLED), PART_IN_SERVICE)
-_IS_LOST = sa.or_(
-    AttachHandle.lost_ms.is_not(None), Deployable.lost_ms.is_not(None), Device.lost_ms.is_not(None)
-)
-#: What a unit counts as: used, free, or the first reason why it is out of service. The statuses of
-#: devices are such reasons.
-WORD: sa.SQLColumnExpression[str] = sa.case(
-    (Arq.id.is_not(None), USED),
-    (_IS_LOST, LOST),
-    (AttachHandle.state == HandleState.QUARANTINED.value, "quarantined"),
-    (AttachHandle.state == HandleState.RELEASING.value, "releasing"),
-    (DISABLED, "host_disabled"),
+_REFUSED: Final = UnitWord.PROVIDER_REFUSED.value
+_PART_LOST = sa.or_(Deployable.lost_ms.is_not(None), Device.lost_ms.is_not(None))
+_QUARANTINED = AttachHandle.state == HandleState.QUARANTINED.value
+_UNIT_RESERVED = sa.or_(AttachHandle.lost_ms.is_not(None), _QUARANTINED)
+_HEALTHY = sa.or_(Device.health.is_(None), Device.health.in_(sorted(health.OFFERED)))
+#: The outer join of the driver, which the expressions need.
+OF_DEVICE = sa.and_(Driver.host_id == Device.host_id, Driver.name == Device.driver)
+#: The first reason why no unit of a deployable may be given out; NULL: there is none.
+REASON: sa.SQLColumnExpression[str | None] = sa.case(
+    (_PART_LOST, UnitWord.LOST.value),
+    (DISABLED, UnitWord.HOST_DISABLED.value),
     (Device.status != DeviceStatus.ENABLED.value, Device.status),
-    (sa.not_(HEALTHY), "unhealthy"),
-    (sa.not_(DRIVER_WORKS), "driver_not_ready"),
-    (Deployable.publish_error.is_not(None), "provider_refused"),
-    (AttachHandle.state == HandleState.HELD.value, "leaked"),
-    else_=FREE,
+    (sa.not_(_HEALTHY), UnitWord.UNHEALTHY.value),
+    # NULL, a state that was never reported, does not differ.
+    (Driver.state != DriverState.READY.value, UnitWord.DRIVER_NOT_READY.value),
+    (Deployable.publish_error.is_not(None), _REFUSED),
+)
+#: The unit is reserved in Placement.
+RESERVED = sa.or_(_UNIT_RESERVED, sa.func.coalesce(REASON, _REFUSED) != _REFUSED)
+#: Placement can allocate the unit, or has allocated it.
+OFFERED = sa.and_(REASON.is_(None), sa.not_(_UNIT_RESERVED))
+#: What a unit counts as, see ``UnitWord``.
+WORD: sa.SQLColumnExpression[str] = sa.func.coalesce(
+    sa.case(
+        (Arq.id.is_not(None), UnitWord.USED.value),
+        (sa.or_(AttachHandle.lost_ms.is_not(None), _PART_LOST), UnitWord.LOST.value),
+        (_QUARANTINED, UnitWord.QUARANTINED.value),
+        (AttachHandle.state == HandleState.RELEASING.value, UnitWord.RELEASING.value),
+    ),
+    REASON,
+    sa.case(
+        (AttachHandle.state == HandleState.HELD.value, UnitWord.LEAKED.value),
+        else_=UnitWord.FREE.value,
+    ),
 )
 
 
@@ -64,26 +65,26 @@ def select(*columns: Any) -> sa.Select[*tuple[Any, ...]]:
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, Host.id == Device.host_id)
-        .outerjoin(Driver, sa.and_(Driver.host_id == Device.host_id, Driver.name == Device.driver))
+        .outerjoin(Driver, OF_DEVICE)
         .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
     )
 
 
-def of_devices(tx: sa.Connection, ids: Sequence[int]) -> Sequence[Row]:
+def of_devices(tx: Transaction, ids: Sequence[int]) -> Sequence[Row]:
     """Return the deployables of devices with counts of their units.
 
-    Rows are (device_id, uuid, name, rp_uuid, resource_class, publish_error, word, offered,
-    amount), one for each combination of word and offered; a deployable without units has one row,
+    Rows are (device_id, uuid, name, rp_uuid, resource_class, publish_error, word, reserved,
+    amount), one for each combination of word and reserved; a deployable without units has one row,
     whose ``word`` is None.
     """
     each = (
-        select(Deployable.id.label("part"), WORD.label("word"), OFFERED.label("offered"))
+        select(Deployable.id.label("part"), WORD.label("word"), RESERVED.label("reserved"))
         .where(Device.id.in_(ids))
         .subquery()
     )
     counted = (
-        sa.select(each.c.part, each.c.word, each.c.offered, sa.func.count().label("amount"))
-        .group_by(each.c.part, each.c.word, each.c.offered)
+        sa.select(each.c.part, each.c.word, each.c.reserved, sa.func.count().label("amount"))
+        .group_by(each.c.part, each.c.word, each.c.reserved)
         .subquery()
     )
     return tx.execute(
@@ -95,7 +96,7 @@ def of_devices(tx: sa.Connection, ids: Sequence[int]) -> Sequence[Row]:
             Deployable.resource_class,
             Deployable.publish_error,
             counted.c.word,
-            counted.c.offered,
+            counted.c.reserved,
             counted.c.amount,
         )
         .outerjoin(counted, counted.c.part == Deployable.id)
@@ -105,7 +106,11 @@ def of_devices(tx: sa.Connection, ids: Sequence[int]) -> Sequence[Row]:
 
 
 #: The names of microversion 2.4 for the values of ``WORD``.
-_OLDER: Final = {FREE: "offered", USED: "bound", LOST: "lost"}
+_OLDER: Final = {
+    UnitWord.FREE.value: "offered",
+    UnitWord.USED.value: "bound",
+    UnitWord.LOST.value: "lost",
+}
 _STATE = sa.case(_OLDER, value=WORD, else_="reserved")
 STATES: Final = ("offered", "bound", "reserved", "lost")
 _SUMS = [sa.func.sum(sa.case({state: 1}, value=_STATE, else_=0)).label(state) for state in STATES]
@@ -118,7 +123,7 @@ GROUPS: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
 
 
 def by_class(
-    tx: sa.Connection, filters: Mapping[str, Any], project_id: str | None, groups: Collection[str]
+    tx: Transaction, filters: Mapping[str, Any], project_id: str | None, groups: Collection[str]
 ) -> Sequence[Row]:
     """Return (resource_class, type, host, project_id, word, amount), ordered by the first four.
 
@@ -142,7 +147,7 @@ def by_class(
     ).all()
 
 
-def count(tx: sa.Connection, filters: Mapping[str, Any], project_id: str | None) -> Sequence[Row]:
+def count(tx: Transaction, filters: Mapping[str, Any], project_id: str | None) -> Sequence[Row]:
     """Return (type, host, project_id, offered, bound, reserved, lost), ordered by the first three.
 
     There is one row for all units of a type on a host that no project has, and one for each project

@@ -6,7 +6,7 @@ expired, another conductor takes over the row and raises the fencing number, so 
 owner can no longer change the row.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from cyborg.db import events
 from cyborg.db.base import Record
 from cyborg.db.models import Deployable, Event, Service, Work
+from cyborg.db.transaction import Transaction
 from cyborg.model.work import WorkKind
 
 _COLUMNS = (
@@ -37,7 +38,7 @@ _COLUMNS = (
 )
 
 
-def add(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[Mapping[str, Any]]) -> None:
+def add(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store work that is due now, in one statement.
 
     Rows contain ``kind`` and the objects of the work; ``deadline_in`` (milliseconds or None) counts
@@ -52,12 +53,11 @@ def add(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[Mapping[st
     for row in rows:
         value = {**blank, "operation_id": None, "deadline_in": None, **row}
         values.append({**value, "uuid": str(uuid4()), "kind": WorkKind(value["kind"]).value})
-    tx.execute(_insert(now), values)
+    tx.execute(_insert(tx.now), values)
 
 
 def claim(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     *,
     owner: tuple[int, int],
     lease_ms: int,
@@ -65,15 +65,16 @@ def claim(
 ) -> Sequence[Record]:
     """Claim due work without a live owner; return the claimed rows, oldest first.
 
+    Work of a kind that only a later release has is left to the conductors of that release.
     ``owner`` is (services id, epoch) of this conductor; an owner is live for ``lease_ms`` after its
     last heartbeat.
     """
-    due = tx.execute(_due(now, limit), {"lease_ms": lease_ms})
+    due = tx.execute(_due(tx.now, limit), {"lease_ms": lease_ms})
     ids = list(due.scalars())
     if not ids:
         return []
     tx.execute(_TAKE, {"ids": ids, "owner": owner[0], "epoch": owner[1]})
-    return tx.execute(_taken(now), {"ids": ids}).all()
+    return tx.execute(_taken(tx.now), {"ids": ids}).all()
 
 
 def origin(row: Record) -> dict[str, str]:
@@ -81,14 +82,12 @@ def origin(row: Record) -> dict[str, str]:
     return {} if row.request_id is None else events.origin(row.request_id, row.detail)
 
 
-def record(
-    tx: sa.Connection, now: sa.ColumnElement[int], row: Record, entries: Iterable[events.Entry]
-) -> None:
+def record(tx: Transaction, row: Record, entries: Sequence[events.Entry]) -> None:
     """Append entries to the history with the operation of this work and the ids of its request."""
-    events.record(tx, now, entries, request_key=row.operation_id, ordered_by=origin(row))
+    events.record(tx, entries, request_key=row.operation_id, ordered_by=origin(row))
 
 
-def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
+def finish(tx: Transaction, rows: Sequence[Record]) -> bool:
     """Delete finished work, in the transaction of its changes.
 
     Returns False when another conductor has taken over a row; the caller must then roll back.
@@ -97,21 +96,20 @@ def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
     return int(result.rowcount) == len(rows)
 
 
-def lock_owned(tx: sa.Connection, rows: Sequence[Record]) -> bool:
+def lock_owned(tx: Transaction, rows: Sequence[Record]) -> bool:
     """Lock work rows; False when another conductor has taken over one, or it was cancelled."""
     locked = sa.select(Work.id).where(_fenced(len(rows))).with_for_update()
     held = tx.execute(locked, _fences(rows)).all()
     return len(held) == len(rows)
 
 
-def set_spec(tx: sa.Connection, row: Record, spec: Mapping[str, Any]) -> None:
+def set_spec(tx: Transaction, row: Record, spec: Mapping[str, Any]) -> None:
     """Store the ``spec`` of a work row, unless another conductor has taken it over."""
     tx.execute(sa.update(Work).where(_fenced(1)).values(spec=dict(spec)), _fences([row]))
 
 
 def postpone(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     rows: Sequence[Record],
     *,
     delay_ms: int,
@@ -121,8 +119,8 @@ def postpone(
 
     It is due ``delay_ms`` from now, or at its deadline if that is sooner.
     """
-    later = now + delay_ms
-    at_deadline = sa.and_(Work.deadline_ms > now, Work.deadline_ms < later)
+    later = tx.now + delay_ms
+    at_deadline = sa.and_(Work.deadline_ms > tx.now, Work.deadline_ms < later)
     due = sa.case((at_deadline, Work.deadline_ms + 1), else_=later)
     tx.execute(
         sa.update(Work)
@@ -132,7 +130,7 @@ def postpone(
     )
 
 
-def make_due(tx: sa.Connection, now: sa.ColumnElement[int], handle_id: int) -> None:
+def make_due(tx: Transaction, handle_id: int) -> None:
     """Make the work that waits for an attach handle due now, unless a conductor owns it."""
     tx.execute(
         sa.update(Work)
@@ -141,18 +139,18 @@ def make_due(tx: sa.Connection, now: sa.ColumnElement[int], handle_id: int) -> N
             Work.kind == WorkKind.PREPARE.value,
             Work.owner_id.is_(None),
         )
-        .values(not_before_ms=now)
+        .values(not_before_ms=tx.now)
     )
 
 
-def cancel_prepare(tx: sa.Connection, arq_uuids: Sequence[str]) -> None:
+def cancel_prepare(tx: Transaction, arq_uuids: Sequence[str]) -> None:
     """Delete the work that prepares these ARQs."""
     tx.execute(
         sa.delete(Work).where(Work.arq_uuid.in_(arq_uuids), Work.kind == WorkKind.PREPARE.value)
     )
 
 
-def supersede_program(tx: sa.Connection, deployable_id: int, request_key: str) -> list[str]:
+def supersede_program(tx: Transaction, deployable_id: int, request_key: str) -> list[str]:
     """Delete the work of other operations that program a deployable; return these operations.
 
     ``request_key`` has stored its own work before; that row makes concurrent operations wait.
@@ -172,7 +170,7 @@ def supersede_program(tx: sa.Connection, deployable_id: int, request_key: str) -
     return [str(row.operation_id) for row in older]
 
 
-def cancel_install(tx: sa.Connection, device_id: int) -> None:
+def cancel_install(tx: Transaction, device_id: int) -> None:
     """Delete the work that sets up a device."""
     own = sa.select(Deployable.id).where(Deployable.device_id == device_id)
     tx.execute(
@@ -201,7 +199,11 @@ def _due(now: sa.ColumnElement[int], limit: int) -> sa.Select[int]:
     )
     return (
         sa.select(Work.id)
-        .where(Work.not_before_ms <= now, sa.or_(Work.owner_id.is_(None), ~alive))
+        .where(
+            Work.kind.in_([kind.value for kind in WorkKind]),
+            Work.not_before_ms <= now,
+            sa.or_(Work.owner_id.is_(None), ~alive),
+        )
         .order_by(Work.not_before_ms, Work.id)
         .limit(limit)
         .with_for_update(skip_locked=True, of=Work)

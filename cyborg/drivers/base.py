@@ -41,20 +41,6 @@ EMPTY_CONTEXT = DriverContext()
 
 
 @dataclass(frozen=True)
-class CleanStep:
-    """One step that cleans a device for its next user; ``timeout`` is in seconds.
-
-    Steps run in descending order of ``priority``. A step that is not ``interruptible`` must run to
-    its end; otherwise the device may be damaged.
-    """
-
-    name: str
-    priority: int
-    timeout: float
-    interruptible: bool = True
-
-
-@dataclass(frozen=True)
 class Health:
     """Whether a device works; ``reason`` says why it does not, and is None for a healthy one."""
 
@@ -126,10 +112,6 @@ class Driver(abc.ABC):
         program prepared on the host are left out, as far as they can be distinguished.
         """
         self._cannot("list the prepared units")
-
-    def clean_steps(self, device_key: str) -> Sequence[CleanStep]:
-        """Return the steps that clean this device between two users, or none."""
-        return ()
 
     def health(self, device_key: str) -> Health:
         """Return the health of one device.

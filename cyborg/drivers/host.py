@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface through which drivers access the machine, and its implementation.
 
-The interface covers files below a root, commands, a vendor's library, kernel events and the clock.
+The interface covers files below a root, commands and kernel events.
 Errors of the operating system become exception.HostError with ``action``, ``reason`` and, where
 there is one, ``errno``.
 """
@@ -9,13 +9,11 @@ there is one, ``errno``.
 import contextlib
 import errno
 import functools
-import importlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from cyborg import exception
 from cyborg.drivers import command
@@ -30,18 +28,6 @@ _MAX_LINKS = 40
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 #: Error numbers of the kernel for a file or device that is absent or has just been unplugged.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
-
-
-class Clock(Protocol):
-    """The host's time, in seconds."""
-
-    def monotonic(self) -> float:
-        """Return seconds on a clock that never goes back; for durations."""
-        ...
-
-    def wall(self) -> float:
-        """Return the seconds since the epoch; for output."""
-        ...
 
 
 class Events(Protocol):
@@ -65,11 +51,6 @@ class Events(Protocol):
 
 class Host(Protocol):
     """The machine on which a driver runs. Paths are absolute and refer to the host's own tree."""
-
-    @property
-    def clock(self) -> Clock:
-        """Return the time of the host's clock."""
-        ...
 
     def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
         """Return the file as text with undecodable bytes replaced.
@@ -116,37 +97,20 @@ class Host(Protocol):
         """Run a command and return its result with any exit status; see ``command.run``."""
         ...
 
-    def library(self, name: str) -> Any:
-        """Import a vendor's Python binding by name; callers annotate it with their Protocol."""
-        ...
-
     def events(self) -> Events:
         """Start to listen to kernel events about devices."""
         ...
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def monotonic(self) -> float:
-        """See Clock."""
-        return time.monotonic()
-
-    def wall(self) -> float:
-        """See Clock."""
-        return time.time()
 
 
 class LocalHost:
     """This machine, or a recorded tree of one below ``root``.
 
     The root is a prefix for files only. Links are followed as if the root were ``/``: absolute ones
-    and those with ``..``. Commands, libraries and events are always those of this machine.
+    and those with ``..``. Commands and events are always those of this machine.
     """
 
     def __init__(self, root: str = "/") -> None:
         self._root = os.path.realpath(root)
-        self.clock: Clock = SystemClock()
 
     def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
         return self.read_bytes(path, limit).decode(errors="replace")
@@ -227,12 +191,6 @@ class LocalHost:
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
     ) -> Completed:
         return command.run(argv, timeout=timeout, stdin=stdin, cap=cap)
-
-    def library(self, name: str) -> Any:
-        try:
-            return importlib.import_module(name)
-        except (ImportError, OSError) as error:
-            raise exception.HostError(action=f"loading {name}", reason=str(error)) from error
 
     def events(self) -> KernelEvents:
         with host_errors("listening to kernel events"):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from oslo_config import cfg
-from stevedore import named
 
 from cyborg import exception
 from cyborg.drivers.base import Driver
@@ -186,14 +185,6 @@ def load_with_options(
     return _with_package(result, namespace)
 
 
-class _CurrentPackages(named.NamedExtensionManager[Driver]):
-    """Finds the packages that are installed now; stevedore by itself caches them per process."""
-
-    def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
-        """Return the entry points of the namespace, also of packages installed since the start."""
-        return list(importlib.metadata.entry_points(group=self.namespace))
-
-
 def _load_with_config_errors(
     name: str, host: Host, conf: cfg.ConfigOpts, namespace: str
 ) -> LoadResult:
@@ -205,33 +196,17 @@ def _load_with_config_errors(
 
 
 def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadResult:
-    errors: list[str] = []
     overlay = conf if isinstance(conf, Overlay) else Overlay(conf, {})
-
-    def on_failure(
-        _manager: object, _entry: importlib.metadata.EntryPoint, error: BaseException
-    ) -> None:
-        if isinstance(error, exception.ConfigError):
-            raise error
-        errors.append(f"{type(error).__name__}: {error}")
-
-    try:
-        manager = _CurrentPackages(
-            namespace,
-            [name],
-            invoke_on_load=True,
-            invoke_args=(host, overlay),
-            on_load_failure_callback=on_failure,
-            on_missing_entrypoints_callback=None,
-        )
-    except AssertionError as error:
-        # The only error that stevedore does not pass to the callback.
-        return LoadResult(name, error=f"AssertionError: {error}")
-    if errors:
-        return LoadResult(name, error=errors[0])
-    if not manager.extensions:
+    entries = importlib.metadata.entry_points(group=namespace, name=name)
+    if not entries:
         return LoadResult(name, error="no driver of this name is installed")
-    driver = manager.extensions[0].obj
+    try:
+        driver = next(iter(entries)).load()(host, overlay)
+    except exception.ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        # Drivers are foreign code.
+        return LoadResult(name, error=f"{type(error).__name__}: {error}")
     if not isinstance(driver, Driver):
         return LoadResult(name, error=f"{type(driver).__name__} is not a driver of this service")
     if driver.name != name:

@@ -91,7 +91,7 @@ UNITS: Final = Metric(
     "cyborg_units",
     "gauge",
     ("host", "resource_class", "state"),
-    "Attach handles by host, resource class and state.",
+    "Units by host, resource class and state: used, free, or why they are out of service.",
 )
 UNITS_LEAKED: Final = Metric(
     "cyborg_units_leaked",
@@ -161,38 +161,3 @@ DEVICE_STATS: Final = {
     )
     for name, meaning in FIGURES.items()
 }
-
-#: Which processes show what.
-API_METRICS: Final = (BUILD_INFO, REQUESTS, REQUEST_SECONDS)
-CONDUCTOR_METRICS: Final = (
-    BUILD_INFO,
-    VERB_SECONDS,
-    PEER_FAILURES,
-    BUS_LISTENING,
-    DATABASE_UP,
-    ARQS,
-    HANDLES,
-    UNITS,
-    UNITS_LEAKED,
-    DEVICES,
-    DEVICE_HEALTHY,
-    WORK,
-    WORK_OLDEST,
-    WORK_FAILING,
-    OPERATIONS,
-    NOTIFICATION_LAG,
-    BIND_SECONDS,
-    SERVICES,
-    HEARTBEAT_AGE,
-    DRIVERS,
-    *DEVICE_STATS.values(),
-)
-AGENT_METRICS: Final = (
-    BUILD_INFO,
-    VERB_SECONDS,
-    PEER_FAILURES,
-    BUS_LISTENING,
-    CONDUCTOR_UP,
-    DRIVERS,
-    DRIVER_FAILURES,
-)

@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure a daemon and expose what it measured.
 
-A daemon measures the calls that it answers over the bus and its failed requests to services. It
-exposes them over HTTP with cheroot, like the API.
+A daemon measures the calls that it answers over the bus and its failed requests to services.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import requests
-from cheroot import wsgi
 from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1.adapter import Adapter
-from prometheus_client import (
-    CONTENT_TYPE_PLAIN_0_0_4,
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -34,7 +25,6 @@ PATH: Final = "/metrics"
 #: The reasons of failed requests to a service: no answer, an account without permission (401, 403),
 #: or an answer with an error (5xx).
 FAILURES: Final = ("unreachable", "forbidden", "error")
-_THREADS: Final = 2
 
 
 class BuildInfo(Collector):
@@ -79,7 +69,7 @@ class Meters:
         self._peers = catalogue.PEER_FAILURES.counter(self.registry)
 
     def listener(self, *collectors: Collector) -> "Listener":
-        """Return a server for these metrics and those of ``collectors``; it binds its port here.
+        """Return a server for these metrics and those of ``collectors``; it answers from now on.
 
         Raises ConfigError when the server cannot listen at the address.
         """
@@ -145,33 +135,8 @@ class CountingAdapter(Adapter):
         return response
 
 
-class _Cheroot(wsgi.Server):
-    def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
-        """Write to the log of the service, not to standard error."""
-        LOG.log(level, "%s", msg.strip(), exc_info=traceback)
-
-
-class Page:
-    """A WSGI application with one page; ``registry`` returns the registry that it exposes."""
-
-    def __init__(self, registry: Callable[[], CollectorRegistry]) -> None:
-        self._registry = registry
-
-    def __call__(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        """Answer GET and HEAD of the page; all other requests get 404 or 405."""
-        if environ.get("PATH_INFO", "").rstrip("/") != PATH:
-            return _answer(start_response, "404 Not Found", b"")
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return _answer(start_response, "405 Method Not Allowed", b"", ("Allow", "GET, HEAD"))
-        body = generate_latest(self._registry())
-        _answer(start_response, "200 OK", body, ("Content-Type", CONTENT_TYPE_PLAIN_0_0_4))
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
-
-
 class Listener:
-    """The metrics server of a daemon; the constructor binds its port.
+    """The metrics server of a daemon, prometheus_client's; it binds its port and answers at once.
 
     ``address`` is ``host:port``, an IPv6 host in brackets. Raises ConfigError when the server
     cannot listen there.
@@ -179,42 +144,28 @@ class Listener:
 
     def __init__(self, address: str, registry: CollectorRegistry) -> None:
         host, _, port = address.rpartition(":")
-        self._server = _Cheroot(
-            (host.strip("[]"), int(port)),
-            Page(lambda: registry),
-            numthreads=_THREADS,
-            server_name="metrics",
-        )
         try:
-            self._server.prepare()
+            self._server, self._thread = start_http_server(int(port), host.strip("[]"), registry)
         except (OSError, OverflowError) as error:
             raise exception.ConfigError(
                 reason=f"metrics_listen = {address} cannot be listened on: {error}"
             ) from error
-        self._thread = threading.Thread(target=self._server.serve, name="metrics", daemon=True)
 
     @property
     def url(self) -> str:
         """Return the URL of the page with the bound port (port 0 selects a free one)."""
-        host, port = self._server.bind_addr[:2]
-        return f"http://{f'[{host}]' if ':' in str(host) else host}:{port}{PATH}"
+        host, port = self._server.server_address[:2]
+        return f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}{PATH}"
 
     def start(self) -> None:
-        """Start to answer; return without waiting."""
+        """Log the URL."""
         LOG.info("Metrics are available at %s", self.url)
-        self._thread.start()
 
     def stop(self) -> None:
         """Stop answering."""
-        self._server.stop()
+        self._server.shutdown()
+        self._server.server_close()
 
     def wait(self) -> None:
-        """Wait until the last answer is sent."""
+        """Wait until the server has stopped."""
         self._thread.join()
-
-
-def _answer(
-    start_response: Callable[..., Any], status: str, body: bytes, *headers: tuple[str, str]
-) -> Iterable[bytes]:
-    start_response(status, [("Content-Length", str(len(body))), *headers])
-    return [body]

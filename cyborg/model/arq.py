@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import ClassVar
 from uuid import UUID, uuid5
 
+from cyborg.model.moves import Move
+
 
 class State(StrEnum):
     """The states of an ARQ, in the exact spelling that clients know."""
@@ -37,15 +39,7 @@ class Event(StrEnum):
     UNBIND = "be unbound"
 
 
-@dataclass(frozen=True)
-class Move:
-    """An event leads from any state of ``sources`` to ``target``."""
-
-    sources: frozenset[State]
-    target: State
-
-
-MOVES: Mapping[Event, Move] = MappingProxyType(
+MOVES: Mapping[Event, Move[State]] = MappingProxyType(
     {
         # The device needs no preparation: bound within the request.
         Event.BIND: Move(frozenset({State.INITIAL, State.UNBOUND}), State.BOUND),

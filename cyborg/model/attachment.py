@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps by which accelerators are attached to an existing instance, and detached.
 
-An attach goes from PREPARE to WATCH. A detach, or an attach that is rolled back, goes from REBOOT
-to SHRINK, or begins with RELEASE if no guest can have seen the accelerators.
+A detach, or an attach that is rolled back, begins with REBOOT, or with RELEASE if no guest can have
+seen the accelerators.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import ClassVar
 
 
@@ -19,6 +21,40 @@ class Step(StrEnum):
     WATCH = "watch"
     RELEASE = "release"
     SHRINK = "shrink"
+
+
+class Event(StrEnum):
+    """The outcomes of a step."""
+
+    DONE = "done"
+    #: The guest has the accelerators that are listed, and no other.
+    GUEST_UPDATED = "guest updated"
+    #: The server is deleted, or on another host.
+    SERVER_GONE = "server gone"
+    FAILED = "failed"
+    #: The step cannot be taken yet.
+    WAITS = "waits"
+
+
+#: The step that follows a step that is done; None is the end.
+NEXT: Mapping[Step, Step | None] = MappingProxyType(
+    {
+        Step.PREPARE: Step.ALLOCATE,
+        Step.ALLOCATE: Step.REBOOT,
+        Step.REBOOT: Step.WATCH,
+        Step.RELEASE: Step.SHRINK,
+        Step.SHRINK: None,
+    }
+)
+#: The step that follows another outcome while ARQs are removed. Otherwise GUEST_UPDATED ends the
+#: attach, and any other outcome rolls it back.
+REMOVAL: Mapping[Event, Step] = MappingProxyType(
+    {
+        Event.GUEST_UPDATED: Step.RELEASE,
+        Event.SERVER_GONE: Step.RELEASE,
+        Event.FAILED: Step.REBOOT,
+    }
+)
 
 
 @dataclass(frozen=True)

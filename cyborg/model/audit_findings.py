@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
+_HOUR = 3_600_000
+
 
 class Severity(IntEnum):
     """The severity of a finding; the numbers are the exit statuses of ``cyborg-audit``."""
@@ -301,3 +303,27 @@ class Finding:
     def fix(self) -> Fix | None:
         """Return the repair that ``--fix`` makes; None if an operator must decide."""
         return RULES[self.kind].fix if self.fixable else None
+
+
+@dataclass(frozen=True)
+class Ages:
+    """The ages from which the audit reports something as late; all in milliseconds.
+
+    ``settle`` is the time that Placement may lag behind the database (two report intervals).
+    ``agent_silence`` and ``conductor_silence`` are the times without a heartbeat after which such a
+    process counts as down. ``work`` is the time that work may take beyond its deadline, ``notify``
+    the time for which Nova is notified (it waits no longer), ``stuck`` the time that a host may
+    take to release or program a unit. ``unbound`` is the time that an ARQ may wait to be bound,
+    ``allocation`` the time that an allocation may be without an ARQ, ``lost`` the time that a
+    device may be lost.
+    """
+
+    settle: int = 120_000
+    agent_silence: int = 30_000
+    conductor_silence: int = 10_000
+    work: int = 60_000
+    notify: int = 300_000
+    stuck: int = _HOUR
+    unbound: int = 24 * _HOUR
+    allocation: int = _HOUR
+    lost: int = 7 * 24 * _HOUR

@@ -1,25 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule for how many units of a deployable Placement offers.
+"""The rule for which units may be given out, and why the others are out of service.
 
-The conductor applies it to rows to compute the desired state, the audit to a snapshot to check it.
+``cyborg.db.units`` has the same rule in SQL, for binds, attaches, counts and the audit. The desired
+state of a host applies this one to rows that it has read.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from cyborg.model import health
 from cyborg.model.device import DeviceStatus, HandleState
 from cyborg.model.report import DriverState
 
 
+class UnitWord(StrEnum):
+    """What a unit counts as: the first of these that applies.
+
+    Between HOST_DISABLED and UNHEALTHY comes the status of a device that is not enabled. The words
+    from HOST_DISABLED to PROVIDER_REFUSED, and LOST, apply to all units of a deployable.
+    """
+
+    USED = "used"
+    LOST = "lost"
+    QUARANTINED = HandleState.QUARANTINED.value
+    RELEASING = HandleState.RELEASING.value
+    HOST_DISABLED = "host_disabled"
+    UNHEALTHY = "unhealthy"
+    DRIVER_NOT_READY = "driver_not_ready"
+    PROVIDER_REFUSED = "provider_refused"
+    LEAKED = "leaked"
+    FREE = "free"
+
+
 @dataclass(frozen=True)
 class Standing:
-    """The facts that decide whether a deployable is offered.
+    """The facts that decide whether units of a deployable may be given out.
 
     ``status`` is its device's, ``lost`` whether it or its device is not seen any more; ``driver``
     is the state of its driver, None while that has never been reported; ``disabled`` tells that an
     operator has taken its whole host out of service. ``health`` is the device's, see
-    ``cyborg.model.health``.
+    ``cyborg.model.health``. ``refused``: Placement refuses the provider.
     """
 
     status: str
@@ -27,32 +48,36 @@ class Standing:
     driver: str | None
     disabled: bool = False
     health: str | None = None
+    refused: bool = False
 
     @property
-    def offered(self) -> bool:
-        """Return whether any unit may be offered."""
-        driver = DriverState.READY if self.driver is None else self.driver
-        works = not self.lost and driver == DriverState.READY and health.offered(self.health)
-        return self.status == DeviceStatus.ENABLED and works and not self.disabled
+    def reason(self) -> str | None:
+        """Return the first reason why no unit may be given out; None when there is none."""
+        reasons = (
+            (self.lost, UnitWord.LOST),
+            (self.disabled, UnitWord.HOST_DISABLED),
+            (self.status != DeviceStatus.ENABLED, self.status),
+            (not health.offered(self.health), UnitWord.UNHEALTHY),
+            (self.driver not in (None, DriverState.READY), UnitWord.DRIVER_NOT_READY),
+            (self.refused, UnitWord.PROVIDER_REFUSED),
+        )
+        return next((str(word) for applies, word in reasons if applies), None)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The facts of an attach handle that matter to Placement."""
+    """The facts of an attach handle."""
 
     state: str
     lost: bool
 
-    @property
-    def is_reserved(self) -> bool:
-        """Return whether this unit is reserved even if its deployable is offered."""
-        return self.lost or self.state == HandleState.QUARANTINED
-
 
 def reserved(standing: Standing, units: Iterable[Unit]) -> int:
-    """Return how many units are reserved now.
+    """Return how many units of a deployable Placement must not allocate.
 
-    All of them if the deployable is not offered, else those lost or in quarantine.
+    These are all units if none may be given out, else those that are lost or quarantined. A refused
+    provider is published as if it were not refused: that is how Placement accepts it in the end.
     """
-    all_units = list(units)
-    return sum(unit.is_reserved for unit in all_units) if standing.offered else len(all_units)
+    if standing.reason in (None, UnitWord.PROVIDER_REFUSED):
+        return sum(unit.lost or unit.state == HandleState.QUARANTINED for unit in units)
+    return sum(1 for _ in units)

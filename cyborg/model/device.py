@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices: what drivers report about one host's hardware, and the one table of their states.
+"""Devices: what drivers report about one host's hardware, and the tables of their states.
 
 A device (a card or function) holds deployables (units that Placement knows as resource providers),
 a deployable holds attach handles (what a guest gets). All are matched by stable keys over scans,
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
+
+from cyborg.model.moves import Move
 
 #: Widths of the database's columns for text that drivers bring.
 _WIDE = 255
@@ -68,15 +70,7 @@ class DeviceEvent(StrEnum):
     DISABLE = "disable"
 
 
-@dataclass(frozen=True)
-class Move:
-    """An event leads from any status of ``sources`` to ``target``."""
-
-    sources: frozenset[DeviceStatus]
-    target: DeviceStatus
-
-
-MOVES: Mapping[DeviceEvent, Move] = MappingProxyType(
+MOVES: Mapping[DeviceEvent, Move[DeviceStatus]] = MappingProxyType(
     {
         # The device needs no set-up. Only FINISH enables a device that is being set up.
         DeviceEvent.ENABLE: Move(_ALL - {DeviceStatus.INSTALLING}, DeviceStatus.ENABLED),
@@ -100,11 +94,6 @@ def initial_status(driver: str, auto_enable: Collection[str]) -> DeviceStatus:
     return DeviceStatus.ENABLED if enabled else DeviceStatus.INACTIVE
 
 
-def shown_state(status: str, *, lost: bool) -> str:
-    """Return the API's word for the state of a device, one of DEVICE_STATES."""
-    return LOST if lost else status
-
-
 class AttachType(StrEnum):
     """How a unit is attached to a guest; Nova's libvirt driver attaches PCI and MDEV only."""
 
@@ -124,6 +113,32 @@ class HandleState(StrEnum):
 
 #: The states in which the host still has to release the unit of the last guest.
 UNRELEASED = frozenset({HandleState.RELEASING, HandleState.QUARANTINED})
+
+
+class HandleEvent(StrEnum):
+    """The events that change the state of an attach handle."""
+
+    HOLD = "hold"
+    RELEASE = "release"
+    BEGIN_RELEASE = "begin release"
+    QUARANTINE = "quarantine"
+    FINISH_RELEASE = "finish release"
+    PASS_ON = "pass on"
+
+
+HANDLE_MOVES: Mapping[HandleEvent, Move[HandleState]] = MappingProxyType(
+    {
+        HandleEvent.HOLD: Move(frozenset({HandleState.FREE}), HandleState.HELD),
+        # Nothing was prepared for the guest.
+        HandleEvent.RELEASE: Move(frozenset({HandleState.HELD}), HandleState.FREE),
+        # The host cleans up after the guest; FINISH_RELEASE or PASS_ON follows.
+        HandleEvent.BEGIN_RELEASE: Move(frozenset({HandleState.HELD}), HandleState.RELEASING),
+        HandleEvent.QUARANTINE: Move(frozenset({HandleState.RELEASING}), HandleState.QUARANTINED),
+        HandleEvent.FINISH_RELEASE: Move(UNRELEASED, HandleState.FREE),
+        # As FINISH_RELEASE, for a handle that the next ARQ has claimed already.
+        HandleEvent.PASS_ON: Move(UNRELEASED, HandleState.HELD),
+    }
+)
 
 
 @dataclass(frozen=True)

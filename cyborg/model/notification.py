@@ -40,6 +40,8 @@ _OF_DEVICE: Final[Mapping[str, str]] = {
     "retired": GONE,
 }
 _AFTER: Final[Mapping[str, Mapping[str, str]]] = {"arq": _OF_ARQ, "device": _OF_DEVICE}
+#: The nouns of the history whose events can be notifications.
+NOTIFIED: Final = frozenset(_AFTER)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ but neither changed nor removed.
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -27,6 +27,8 @@ class Sendable(Protocol):
 
 
 T = TypeVar("T", bound=Sendable)
+#: Builds a dataclass: its class, its data, and the place of the data.
+_Inside = Callable[[Any, Any, str], Any]
 
 #: The major version of every body. Raise it only if readers of the older version would fail.
 VERSION = 1
@@ -57,12 +59,19 @@ def load(kind: type[T], envelope: Any) -> T:
     return value
 
 
-def read(kind: Any, value: Any, field: str) -> Any:
-    """Return a value without an envelope as ``kind``, for example ``dict[str, str]``.
+def pack(value: Any) -> Any:
+    """Return an argument or an answer as plain JSON data: each dataclass gets an envelope."""
+    if is_dataclass(value):
+        return dump(value)  # type: ignore[arg-type]  # dump names a class without KIND
+    return [pack(item) for item in value] if isinstance(value, list) else _plain(value)
+
+
+def unpack(kind: Any, value: Any, field: str) -> Any:
+    """Return the ``kind`` that ``pack`` made ``value`` of, for example ``list[Arq]``.
 
     Raises exception.Invalid, which names the place below ``field``, for a value of a wrong type.
     """
-    return _build(kind, value, field)
+    return _build(kind, value, field, lambda inner, envelope, _place: load(inner, envelope))
 
 
 def _plain(value: Any) -> Any:
@@ -81,29 +90,33 @@ def _plain(value: Any) -> Any:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def hints(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass by name, among others."""
     return typing.get_type_hints(kind)
 
 
-def _build(kind: Any, value: Any, place: str) -> Any:
+def _build(kind: Any, value: Any, place: str, inside: _Inside | None = None) -> Any:
+    """Return ``value`` as ``kind``; ``inside`` builds the dataclasses in it."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
+        kinds = typing.get_args(kind)
+        if value is None and types.NoneType in kinds:
             return None
-        (inner,) = (part for part in typing.get_args(kind) if part is not type(None))
-        return _build(inner, value, place)
+        named = [part for part in kinds if part is not types.NoneType]
+        fitting = [part for part in named if part is type(value)]
+        return _build((fitting or named)[0], value, place, inside)
     if origin in (list, tuple, frozenset):
         if not isinstance(value, list):
             raise exception.Invalid(field=place, reason="a list is needed")
         inner = typing.get_args(kind)[0]
-        return origin(_build(inner, item, f"{place}[{i}]") for i, item in enumerate(value))
+        return origin(_build(inner, item, f"{place}[{i}]", inside) for i, item in enumerate(value))
     if origin is dict:
         if not isinstance(value, Mapping):
             raise exception.Invalid(field=place, reason="an object is needed")
         inner = typing.get_args(kind)[1]
         return {str(key): _build(inner, item, f"{place}.{key}") for key, item in value.items()}
     if is_dataclass(kind):
-        return _build_dataclass(kind, value, place)
+        return (inside or _build_dataclass)(kind, value, place)
     return _build_scalar(kind, value, place)
 
 
@@ -111,11 +124,11 @@ def _build_dataclass(kind: Any, value: Any, place: str) -> Any:
     if not isinstance(value, Mapping):
         raise exception.Invalid(field=place, reason="an object is needed")
     arguments = {}
-    hints = _hints(kind)
+    named = hints(kind)
     for field in fields(kind):
         inside = f"{place}.{field.name}"
         if field.name in value:
-            arguments[field.name] = _build(hints[field.name], value[field.name], inside)
+            arguments[field.name] = _build(named[field.name], value[field.name], inside)
         elif field.default is MISSING and field.default_factory is MISSING:
             raise exception.Invalid(field=inside, reason="missing")
     return kind(**arguments)

@@ -8,6 +8,7 @@ from typing import Final
 
 import oslo_messaging
 from oslo_config import cfg
+from oslo_messaging import opts
 
 from cyborg import exception
 from cyborg.model.notification import Notification
@@ -17,6 +18,12 @@ LOG = logging.getLogger(__name__)
 
 GROUP: Final = "oslo_messaging_notifications"
 _NOWHERE: Final = "noop"
+
+
+def enabled(conf: cfg.ConfigOpts) -> bool:
+    """Return whether the configuration has a driver that sends notifications."""
+    conf.register_opts(dict(opts.list_opts())[GROUP], GROUP)
+    return any(driver != _NOWHERE for driver in conf[GROUP].driver)
 
 
 class Notifier:
@@ -29,7 +36,7 @@ class Notifier:
 
     def __init__(self, conf: cfg.ConfigOpts, publisher: str, *, url: str | None = None) -> None:
         transport = oslo_messaging.get_notification_transport(conf, url=url)
-        self.enabled = any(driver != _NOWHERE for driver in conf[GROUP].driver)
+        self.enabled = enabled(conf)
         self._notifier = oslo_messaging.Notifier(transport, publisher)
         self._closed: Future[None] = Future()
         self._under_way: Future[None] | None = None

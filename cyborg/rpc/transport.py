@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import oslo_messaging
+from opentelemetry.trace import SpanKind
 from oslo_config import cfg
 from oslo_messaging import opts
 from oslo_messaging.rpc.server import RPCServer
@@ -24,7 +25,8 @@ from oslo_messaging.rpc.server import RPCServer
 from cyborg import exception, tracing
 from cyborg.context import REQUEST_ID, carried, ids, working_for
 from cyborg.model.process import BusFault
-from cyborg.rpc import faults, rabbit, versions
+from cyborg.rpc import command, rabbit, verbs
+from cyborg.rpc.endpoint import unwrap
 
 LOG = logging.getLogger(__name__)
 
@@ -66,8 +68,8 @@ class _Dispatcher(oslo_messaging.RPCDispatcher):
     def dispatch(self, incoming: Any) -> Any:
         """Dispatch a call in the context of its caller; see the parent."""
         context, verb = incoming.ctxt, incoming.message.get("method")
-        server = tracing.Kind.SERVER
-        with working_for(context), tracing.span(f"handle {verb}", server, origin=context):
+        kind = SpanKind.SERVER
+        with working_for(context), tracing.span(f"handle {verb}", kind, origin=context):
             try:
                 return super().dispatch(incoming)
             except (oslo_messaging.NoSuchMethod, oslo_messaging.UnsupportedVersion) as refusal:
@@ -183,8 +185,8 @@ class Bus:
         self._prefix = "" if self._exchange == EXCHANGE else f"{self._exchange}."
         levels = conf.upgrade_levels
         self._pins = {
-            CONDUCTOR_TOPIC: versions.pinned("conductor", levels.conductor, versions.CONDUCTOR),
-            AGENT_TOPIC: versions.pinned("agent", levels.agent, versions.AGENT),
+            CONDUCTOR_TOPIC: command.pinned("conductor", levels.conductor, verbs.CONDUCTOR),
+            AGENT_TOPIC: command.pinned("agent", levels.agent, verbs.AGENT),
         }
 
     def server(self, topic: str, server: str, endpoint: object) -> Any:
@@ -201,7 +203,7 @@ class Bus:
         return oslo_messaging.get_rpc_client(
             self._transport,
             oslo_messaging.Target(
-                exchange=self._exchange, topic=self._prefix + topic, version=versions.FIRST
+                exchange=self._exchange, topic=self._prefix + topic, version=command.FIRST
             ),
             version_cap=self._pins.get(topic),
             retry=1,
@@ -232,7 +234,7 @@ class RPCClient:
         peer: str,
         timeout: float,
         sender: str = "",
-        later: versions.Later = MappingProxyType({}),
+        later: command.Later = MappingProxyType({}),
     ) -> None:
         self._sender = sender
         self._later = later
@@ -292,7 +294,7 @@ class RPCClient:
                 if self._closed.done():
                     raise
             else:
-                return faults.unwrap(reply, self._peer, request_id)
+                return unwrap(reply, self._peer, request_id)
             if time.monotonic() >= end:
                 self._lost()
                 raise exception.OutcomeUnknown(peer=self._peer, reason="no answer")
@@ -303,7 +305,7 @@ class RPCClient:
         for _ in range(2):
             with contextlib.suppress(oslo_messaging.MessagingTimeout):
                 reply = self._call_once(self._default, verb, request_id, arguments)
-                return faults.unwrap(reply, self._peer, request_id)
+                return unwrap(reply, self._peer, request_id)
         self._lost()
         raise exception.OutcomeUnknown(peer=self._peer, reason="no answer")
 
@@ -322,11 +324,11 @@ class RPCClient:
             reply = self._call_once(client, verb, "", arguments)
         except oslo_messaging.MessagingTimeout:
             raise exception.NoAnswer(peer=f"{self._peer} on {server}") from None
-        return faults.unwrap(reply, f"{self._peer} on {server}", "")
+        return unwrap(reply, f"{self._peer} on {server}", "")
 
     def cast_server(self, server: str, verb: str, **arguments: Any) -> None:
         """Send a message that may be lost; do not wait, and raise nothing."""
-        version, sent = versions.lowest(self._later, verb, arguments)
+        version, sent = command.lowest(self._later, verb, arguments)
         cast = self._client.prepare(server=server, version=version).cast
         context = ids()
 
@@ -353,9 +355,9 @@ class RPCClient:
         """Send once and wait, for ``patience`` seconds if given; the usual limit is the timeout."""
         if self._closed.done():
             raise exception.Unavailable(peer=self._peer, reason="this process is ending")
-        version, sent = versions.lowest(self._later, verb, arguments)
+        version, sent = command.lowest(self._later, verb, arguments)
         call = client.prepare(version=version).call
-        with tracing.span(f"{self._peer} {verb}", tracing.Kind.CLIENT):
+        with tracing.span(f"{self._peer} {verb}", SpanKind.CLIENT):
             context = {REQUEST_ID: "", **ids()}
             if request_id:
                 context[REQUEST_ID] = request_id

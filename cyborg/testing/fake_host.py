@@ -9,7 +9,7 @@ import pathlib
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from cyborg import exception
 from cyborg.drivers.command import OUTPUT_CAP, Completed
@@ -27,17 +27,12 @@ Program = Callable[["FakeHost", tuple[str, ...]], Completed]
 class FakeClock:
     """A clock that stands still until it is told to go on."""
 
-    def __init__(self, wall: float = 1_800_000_000.0) -> None:
+    def __init__(self) -> None:
         self._now = 0.0
-        self._wall = wall
 
     def monotonic(self) -> float:
         """Seconds since the clock was made."""
         return self._now
-
-    def wall(self) -> float:
-        """Seconds since the epoch."""
-        return self._wall + self._now
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
@@ -79,7 +74,7 @@ class FakeHost:
     Faults: ``faults`` maps real paths (links followed) to the errno that touching them gives;
     ``vanish`` pulls a sub-tree after some more calls. What a driver did to the host stands in
     ``writes`` (path and text) and ``commands`` (argument vectors); ``touches`` counts the calls.
-    ``answers`` maps argument vectors to what a command prints, ``libraries`` names to modules.
+    ``answers`` maps argument vectors to what a command prints.
     ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
     command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
     commands were given. ``foreign`` are the paths that others than root can change.
@@ -93,7 +88,6 @@ class FakeHost:
         self.writes: list[tuple[str, str]] = []
         self.commands: list[tuple[str, ...]] = []
         self.answers: dict[tuple[str, ...], Completed] = {}
-        self.libraries: dict[str, Any] = {}
         self.programs: dict[str, Program] = {}
         self.hanging = False
         self.patience: list[float] = []
@@ -293,12 +287,6 @@ class FakeHost:
         if (program := self.programs.get(argv[0])) is not None:
             return program(self, tuple(argv))
         raise exception.HostError(action=action, reason="No such file")
-
-    def library(self, name: str) -> Any:
-        """Hand out the stand-in that the test gave."""
-        if name not in self.libraries:
-            raise exception.HostError(action=f"loading {name}", reason="not installed")
-        return self.libraries[name]
 
     def events(self) -> FakeEvents:
         """Events that nobody says until the test does."""

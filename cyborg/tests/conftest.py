@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for all tests."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -17,12 +18,6 @@ _LONG: Final = frozenset(
     {"crash", "daemons", "devstack", "readiness", "schema", "services", "watching"}
 )
 
-# How long an example takes says something about the machine only.
-settings.register_profile(
-    "cyborg", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("cyborg")
-
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
     """Tests of one file stay in one process, for they share what is dear to set up."""
@@ -32,9 +27,46 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it ships no typ
         return str(file.parent if file.parent.name in _TOGETHER else file)
 
 
+class _Undeclared(logging.Handler):
+    """Keeps what endpoints answered and their commands do not declare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See Handler."""
+        if "does not declare" in record.getMessage():
+            self.lines.append(record.getMessage())
+
+
+@pytest.fixture(scope="session")
+def _undeclared() -> Iterator[_Undeclared]:
+    handler, logger = _Undeclared(), logging.getLogger("cyborg.rpc.endpoint")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def undeclared_errors(_undeclared: _Undeclared) -> Iterator[list[str]]:
+    """Every error that an endpoint of this process answers is declared by its command."""
+    yield _undeclared.lines
+    lines, _undeclared.lines = _undeclared.lines, []
+    assert lines == []
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest in one process; all else keeps its order."""
     items.sort(key=lambda item: item.path.parent.name not in _TOGETHER | _LONG)
+    # Hypothesis notices that a thread of a running service has used the random module, and warns of
+    # the length of what it says about that. A filter of the configuration would import Hypothesis
+    # for every test. Tests may call a function that has examples, so the module decides.
+    quiet = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item.module, "given"):
+            item.add_marker(quiet)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,7 +4,7 @@
 import pytest
 
 from cyborg_tools.bench import options, show
-from cyborg_tools.bench.figures import Count, Figure, Results, Samples
+from cyborg_tools.bench.figures import AuditFigure, Count, Figure, Results, Samples
 
 
 def _figure(p50: float, floor: float | None, aim: float | None) -> Figure:
@@ -70,6 +70,15 @@ def test_defaults_need_no_server_and_measure_all_sizes():
     assert plan.others == (10, 1_000, 10_000)
     assert plan.devices == (8, 64, 256)
     assert plan.clients == (1, 8)
+
+
+def test_audits_may_be_measured_alone():
+    assert not options.parse([]).only_audits
+    plan = options.parse(["--audit", "10", "20"])
+    assert (plan.audits, plan.only_audits) == ((10, 20), True)
+    results = Results("sqlite 3", "fake", audits=[AuditFigure(1000, 2.5, 99.0, 1)])
+    assert "1,000      2.5        99         1" in show.tables(results, in_process=True)
+    assert results.document()["audits"][0]["mebibytes"] == 99.0
 
 
 def test_quick_run_has_one_size():

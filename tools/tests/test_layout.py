@@ -5,9 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from cyborg.tests.fixtures.properties import given, st
 from cyborg_tools.quickstart.layout import compact
 
 _SCALARS = st.none() | st.booleans() | st.integers(-999, 999) | st.text('abc"{},', max_size=8)

@@ -1,46 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of tools/mutants fits the tree; whether tests catch the defects, the command tells."""
+"""The mutants of tools/mutants, and its lists; whether tests notice mutants, the command tells."""
 
-import ast
-import runpy
-import subprocess
-import sys
-from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from cyborg_tools.mutants.mutations import Mutant, mutants
+from cyborg_tools.mutants.session import change_functions
+from cyborg_tools.mutants.subjects import EQUIVALENT, SUBJECTS
+
 ROOT = Path(__file__).parents[2]
-DEFECTS: list[Any] = list(runpy.run_path(str(ROOT / "tools/defects.py"))["DEFECTS"])
+SOURCE = '''
+import logging
+
+LOG = logging.getLogger(__name__)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "tools/mutants"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+class Cards:
+    def __init__(self, limit: int = 2) -> None:
+        """Take at most so many."""
+        self.taken = 0
+        self.limit = limit
+
+    def take(self, amount: int, *, force: bool = False) -> bool:
+        if not force and self.taken + amount > self.limit:
+            LOG.info("%d is too many", amount + 1)
+            return False
+        self.taken += amount
+        return True
+'''
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=[one.name for one in DEFECTS])
-def test_defect_can_be_applied(defect: Any) -> None:
-    text = (ROOT / defect.file).read_text()
-    assert text.count(defect.text) == 1, f"correct the text of {defect.name} in tools/defects.py"
-    changed = text.replace(defect.text, defect.replacement)
-    assert changed != text
-    ast.parse(changed)
-    assert all((ROOT / one.split("::")[0]).exists() for one in defect.tests)
+@pytest.fixture
+def module(tmp_path: Path) -> ModuleType:
+    path = tmp_path / "cards.py"
+    path.write_text(SOURCE)
+    made = ModuleType("cards")
+    made.__file__ = str(path)
+    exec(compile(SOURCE, str(path), "exec"), made.__dict__)
+    return made
 
 
-def test_defects_have_unique_names() -> None:
-    assert [name for name, count in Counter(one.name for one in DEFECTS).items() if count > 1] == []
+def made(module: ModuleType) -> dict[str, Mutant]:
+    path = Path(str(module.__file__))
+    return {mutant.name.partition("::")[2]: mutant for mutant in mutants(path, path.parent)}
 
 
-def test_list_prints_all_entries() -> None:
-    ended = run("--list")
-    assert ended.returncode == 0
-    assert len(ended.stdout.splitlines()) == len(DEFECTS)
+def test_each_expression_and_statement_gives_a_mutant(module: ModuleType) -> None:
+    take = {
+        name.partition("::")[2]: mutant.text
+        for name, mutant in made(module).items()
+        if name.startswith("Cards.take")
+    }
+    assert take == {
+        "and-or::1": "not force and self.taken + amount > self.limit  →  "
+        "not force or self.taken + amount > self.limit",
+        "not::1": "not force  →  force",
+        "comparison::1": "self.taken + amount > self.limit  →  self.taken + amount >= self.limit",
+        "operator::1": "self.taken + amount  →  self.taken - amount",
+        "boolean::1": "False  →  True",
+        "statement::1": "self.taken += amount  →  pass",
+        "return::1": "return True  →  return None",
+        "boolean::2": "True  →  False",
+    }
 
 
-def test_unknown_entry_is_named_in_one_line() -> None:
-    ended = run("no-such-defect")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == ("mutants: tools/defects.py has no entry no-such-defect. See --list.\n")
+@pytest.mark.parametrize(
+    ("name", "taken", "answers"),
+    [
+        (None, 2, [True, True, False]),
+        ("comparison::1", 1, [True, False, False]),
+        ("statement::1", 0, [True, True, True]),
+        ("boolean::2", 2, [False, False, False]),
+    ],
+)
+def test_mutant_changes_the_functions_that_exist(
+    module: ModuleType, name: str | None, taken: int, answers: list[bool]
+) -> None:
+    cards: Any = module.__dict__["Cards"](2)
+    if name is not None:
+        change_functions(made(module)[f"Cards.take::{name}"].code())
+    assert [cards.take(1) for _ in range(3)] == answers
+    assert cards.taken == taken
+
+
+def test_subjects_name_files_and_tests_that_exist() -> None:
+    for subject in SUBJECTS.values():
+        assert all((ROOT / name).is_file() for name in subject.files)
+        assert all((ROOT / name).exists() for name in subject.tests)
+
+
+def test_equivalent_mutants_exist() -> None:
+    files = {file for subject in SUBJECTS.values() for file in subject.files}
+    names = {mutant.name for file in files for mutant in mutants(ROOT / file, ROOT)}
+    assert set(EQUIVALENT) - names == set()

@@ -10,6 +10,7 @@ from cyborg.api.framework import WsgiApp
 from cyborg.db.clock import CachedClock
 from cyborg.model.process import API
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.service import PeriodicTask
 
 #: Seconds between two heartbeats of one process.
@@ -55,4 +56,6 @@ class Heartbeat:
 
     def _send(self) -> None:
         self._clock.set()
-        self._conductor.api_heartbeat(self._host, version=self._version, endpoint=self._endpoint)
+        self._conductor.request(
+            ApiHeartbeat(self._host, version=self._version, endpoint=self._endpoint)
+        )

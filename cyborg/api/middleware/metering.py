@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from cyborg import exception, version
 from cyborg.api.framework import ROUTE, WsgiApp
 from cyborg.api.health import PATH as HEALTH
 from cyborg.metrics import catalogue
-from cyborg.metrics.meters import PATH, BuildInfo, Page
+from cyborg.metrics.meters import PATH, BuildInfo
 from cyborg.model.process import API
 
 LOG = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ class Metering:
         self._build = BuildInfo(API, version.installed())
         if self._directory is None:
             self._registry.register(self._build)
-        self._page = Page(self._fresh)
         self._warned = False
 
     def __call__(
@@ -84,13 +83,25 @@ class Metering:
             self._requests.labels(route, method, status).inc()
             self._seconds.labels(route, method).observe(time.monotonic() - began)
 
-    def _fresh(self) -> CollectorRegistry:
-        if self._directory is None:
-            return self._registry
-        together = CollectorRegistry()
-        MultiProcessCollector(together, self._directory)  # type: ignore[no-untyped-call]
-        together.register(self._build)
-        return together
+    def _page(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer GET and HEAD of the page; other methods get 405.
+
+        prometheus_client's own application does not answer HEAD.
+        """
+        method, status, body = environ["REQUEST_METHOD"], "200 OK", b""
+        headers = [("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)]
+        if method not in ("GET", "HEAD"):
+            status = "405 Method Not Allowed"
+            headers.append(("Allow", "GET, HEAD"))
+        else:
+            registry = self._registry
+            if self._directory is not None:
+                registry = CollectorRegistry()
+                MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
+                registry.register(self._build)
+            body = generate_latest(registry)
+        start_response(status, [*headers, ("Content-Length", str(len(body)))])
+        return [] if method == "HEAD" else [body]
 
 
 class MetricsEndpoint:

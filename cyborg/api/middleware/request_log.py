@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 from urllib.parse import quote
 
+from opentelemetry.trace import SpanKind
+
 from cyborg import context, tracing
 from cyborg.api.framework import ROUTE, WsgiApp, request_id
 
@@ -47,7 +49,7 @@ class RequestLog:
             context.working_for(ids),
             tracing.span(
                 method,
-                tracing.Kind.SERVER,
+                SpanKind.SERVER,
                 origin=trace,
                 begins=True,
                 http__request__method=method,
@@ -61,7 +63,7 @@ class RequestLog:
                     # In WSGI each byte of the path is a character.
                     path = environ.get("PATH_INFO", "").encode("latin-1", "replace")
                     LOG.info("%s %s: %s", method, quote(path), status)
-            span.answered(int(status))
+            tracing.answered(span, int(status), first_error=500)
             if ROUTE in environ:
                 span.set_attribute("http.route", environ[ROUTE])
                 span.update_name(f"{method} {environ[ROUTE]}")

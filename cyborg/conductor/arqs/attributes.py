@@ -64,7 +64,7 @@ class Attributes:
         with self.db.writer() as tx:
             attributes.insert(tx, attribute)
             entry = events.Entry(_NOUN, attribute.uuid, _CREATED)
-            events.record(tx, self.db.now, [entry], caller=caller, request_key=request_key)
+            events.record(tx, [entry], caller=caller, request_key=request_key)
 
     @retried
     def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
@@ -75,4 +75,4 @@ class Attributes:
                     return
                 raise exception.NotFound(noun="Attribute", key=uuid)
             entry = events.Entry(_NOUN, uuid, _DELETED)
-            events.record(tx, self.db.now, [entry], caller=caller, request_key=request_key)
+            events.record(tx, [entry], caller=caller, request_key=request_key)

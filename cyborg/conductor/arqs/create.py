@@ -73,4 +73,4 @@ class ArqCreator:
         entries = [events.Entry("arq", arq.uuid, arq.state.value) for arq in new]
         with self.db.writer() as tx:
             arqs.insert(tx, rows)
-            events.record(tx, self.db.now, entries, caller=caller, request_key=request_key)
+            events.record(tx, entries, caller=caller, request_key=request_key)

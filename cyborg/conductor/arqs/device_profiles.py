@@ -34,7 +34,7 @@ class Profiles:
             with self.db.writer() as tx:
                 device_profiles.insert(tx, new)
                 entry = events.Entry(_NOUN, new.uuid, _CREATED)
-                events.record(tx, self.db.now, [entry], caller=caller, request_key=request_key)
+                events.record(tx, [entry], caller=caller, request_key=request_key)
             return new
         except exception.Conflict:
             with self.db.reader() as tx:
@@ -66,7 +66,7 @@ class Profiles:
                 if uuid is None:
                     device_profiles.change(tx, row.id, change)
                     entry = events.Entry(_NOUN, row.uuid, _UPDATED)
-                    events.record(tx, self.db.now, [entry], caller=caller, request_key=request_key)
+                    events.record(tx, [entry], caller=caller, request_key=request_key)
                 changed = device_profiles.show(tx, row.uuid, row.name)
             assert changed is not None
             return changed
@@ -93,4 +93,4 @@ class Profiles:
                     raise exception.ProfileInUse(name=row.name, count=users[row.id])
             device_profiles.remove(tx, [row.id for row in rows])
             entries = [events.Entry(_NOUN, row.uuid, _DELETED) for row in rows]
-            events.record(tx, self.db.now, entries, caller=caller, request_key=request_key)
+            events.record(tx, entries, caller=caller, request_key=request_key)

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import sqlalchemy as sa
-
 from cyborg import exception
 from cyborg.db import deployables
 from cyborg.db.base import Record
+from cyborg.db.transaction import Transaction
 from cyborg.model.arq import State
-from cyborg.model.device_profile import Group, RequestedImage, accel_requirements, parse_image
+from cyborg.model.device_profile import RequestedImage, accel_requirements, parse_image
 from cyborg.model.work import ImageOrder, WorkKind
 
 #: Key in the ``spec`` of ``release`` work: its bind was cancelled while its image may have been
@@ -33,13 +32,8 @@ class ImageDecision:
     image: ImageOrder | None = None
 
 
-def requested_image(group: Group) -> RequestedImage | None:
-    """Return the image that a group of a device profile requests; raises exception.Invalid."""
-    return parse_image(accel_requirements(group))
-
-
 def admit(
-    tx: sa.Connection, deployable: Record, requested: Mapping[str, RequestedImage | None]
+    tx: Transaction, deployable: Record, requested: Mapping[str, RequestedImage | None]
 ) -> bool:
     """Admit binds of one deployable; ``requested`` maps the uuid of each ARQ to its image.
 
@@ -77,7 +71,7 @@ def admit(
     return any(_is_loading(row) for row in deployables.image_work(tx, deployable.id))
 
 
-def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
+def decide(tx: Transaction, row: Record, handle: Record) -> ImageDecision:
     """Decide what ``prepare`` work (``row``) of a programmable deployable does now.
 
     When its agent is to load an image, the loaded image is stored as unknown until the agent has
@@ -114,7 +108,7 @@ def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
     )
 
 
-def clear_after_release(tx: sa.Connection, handle: Record) -> None:
+def clear_after_release(tx: Transaction, handle: Record) -> None:
     """Store the image as unknown after the release of a unit, unless others use the deployable.
 
     The clean-up after an instance may have removed the image as well.
@@ -133,7 +127,7 @@ def may_be_loading(arq: Record) -> bool:
     return _parsed(accel_requirements(arq.group_spec or {})) is not None
 
 
-def check_unused(tx: sa.Connection, deployable: Record) -> None:
+def check_unused(tx: Transaction, deployable: Record) -> None:
     """Lock a deployable for an operator's image; raises DeviceInUse while ARQs hold its units."""
     deployables.lock_image(tx, deployable.id)
     users = deployables.image_users(tx, deployable.id)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sqlalchemy as sa
-
 from cyborg import exception
 from cyborg.conductor.arqs import images
+from cyborg.conductor.arqs.claims import repeated
 from cyborg.db import arqs, attach_handles, attachments, events, instances, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
+from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.caller import Caller
 from cyborg.model.work import WorkKind
@@ -35,6 +35,7 @@ class ArqReleaser:
     db: Database
     wake: Callable[[], None]
 
+    @repeated
     @retried
     def by_uuid(self, caller: Caller, request_key: str, uuids: Sequence[str]) -> None:
         """Delete the ARQs that exist and may be deleted, then raise for the others.
@@ -52,7 +53,7 @@ class ArqReleaser:
             deletable = [row for row in rows if row.uuid not in bound]
             waiting = self._delete(tx, caller, request_key, deletable)
             instance_uuids = {row.instance_uuid for row in deletable if row.instance_uuid}
-            instances.release(tx, self.db.now, instance_uuids)
+            instances.release(tx, instance_uuids)
         if waiting:
             self.wake()
         if bound:
@@ -69,7 +70,7 @@ class ArqReleaser:
         with self.db.writer() as tx:
             scope = [*arqs.of_caller(caller), ~events.has_operation(request_key)]
             # This comes first because it also locks the instance against a bind.
-            opened = instances.release(tx, self.db.now, [instance_uuid], removing=scope)
+            opened = instances.release(tx, [instance_uuid], removing=scope)
             rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
             waiting = self._delete(tx, caller, request_key, rows)
             attached = sum(1 for row in rows if row.origin == attachments.ATTACHED)
@@ -82,34 +83,33 @@ class ArqReleaser:
                 )
                 action = "attached ones deleted"
                 entry = events.Entry("instance", instance_uuid, action, reason=reason)
-                events.record(tx, self.db.now, [entry], caller=caller)
+                events.record(tx, [entry], caller=caller)
             if rows and not opened:
                 # There was no row to lock: the first bind of the instance committed afterwards.
-                instances.release(tx, self.db.now, [instance_uuid])
+                instances.release(tx, [instance_uuid])
             if not rows and not events.is_repeated(tx, request_key):
                 # This entry marks the request as done, so that a late repetition does not delete
                 # what was bound since.
                 entry = events.Entry("instance", instance_uuid, _DELETED)
-                events.record(tx, self.db.now, [entry], caller=caller, request_key=request_key)
+                events.record(tx, [entry], caller=caller, request_key=request_key)
         if waiting:
             self.wake()
 
     def _delete(
-        self, tx: sa.Connection, caller: Caller, request_key: str, rows: Sequence[Record]
+        self, tx: Transaction, caller: Caller, request_key: str, rows: Sequence[Record]
     ) -> bool:
         """Delete locked ARQs; return True when an agent has work to do now."""
         if not rows:
             return False
-        cancel_and_release(tx, self.db.now, rows, request_key=request_key)
+        cancel_and_release(tx, rows, request_key=request_key)
         arqs.remove(tx, [row.id for row in rows])
         entries = [arq_entry(row, _DELETED) for row in rows]
-        events.record(tx, self.db.now, entries, caller=caller, request_key=request_key)
+        events.record(tx, entries, caller=caller, request_key=request_key)
         return any(row.prepared for row in rows)
 
 
 def unbind(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     caller: Caller,
     uuids: Sequence[str],
     *,
@@ -129,16 +129,15 @@ def unbind(
         return
     for row in rows:
         arqs.check(row, Event.UNBIND)
-    cancel_and_release(tx, now, rows, request_key=request_key)
+    cancel_and_release(tx, rows, request_key=request_key)
     arqs.unbind(tx, [row.id for row in rows])
-    instances.release(tx, now, {row.instance_uuid for row in rows if row.instance_uuid})
+    instances.release(tx, {row.instance_uuid for row in rows if row.instance_uuid})
     entries = [arq_entry(row, State.UNBOUND.value) for row in rows]
-    events.record(tx, now, entries, caller=caller, request_key=request_key)
+    events.record(tx, entries, caller=caller, request_key=request_key)
 
 
 def cancel_and_release(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     rows: Sequence[Record],
     *,
     request_key: str | None,
@@ -147,12 +146,11 @@ def cancel_and_release(
     started = [row.uuid for row in rows if row.state == State.BIND_STARTED]
     if started:
         work.cancel_prepare(tx, started)
-    release_handles(tx, now, rows, request_key=request_key)
+    release_handles(tx, rows, request_key=request_key)
 
 
 def release_handles(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     rows: Sequence[Record],
     *,
     request_key: str | None,
@@ -169,7 +167,7 @@ def release_handles(
         clean=[row.attach_handle_id for row in held if not row.prepared],
         used=[row.attach_handle_id for row in prepared],
     )
-    work.add(tx, now, [release_work(row, request_key) for row in prepared])
+    work.add(tx, [release_work(row, request_key) for row in prepared])
 
 
 def release_work(row: Record, request_key: str | None) -> dict[str, Any]:
@@ -185,17 +183,19 @@ def release_work(row: Record, request_key: str | None) -> dict[str, Any]:
     }
 
 
-def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
+def _lock(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
     """Lock the instances of ARQs, then the ARQs, and return the ARQs.
 
-    The instances are read from the ARQs without a lock. An ARQ that is bound between this read and
-    its lock has an instance that is not locked. This is harmless: its bind has committed before
-    the lock is granted, and only a delete or unbind could remove the ARQ from the instance. They
-    wait for the lock of the ARQ as well.
+    The instances are read from the ARQs without a lock. Raises a plain Conflict, see
+    ``claims.repeated``, when an ARQ was bound to another instance before its lock was granted:
+    to lock that instance now could end in a deadlock.
     """
-    unlocked = arqs.instances_of(tx, caller, uuids)
-    instances.lock(tx, (row.instance_uuid for row in unlocked if row.instance_uuid))
-    return arqs.lock(tx, Arq.uuid.in_(uuids), *arqs.of_caller(caller))
+    unlocked = {row.instance_uuid for row in arqs.instances_of(tx, caller, uuids)}
+    instances.lock(tx, (uuid for uuid in unlocked if uuid))
+    rows = arqs.lock(tx, Arq.uuid.in_(uuids), *arqs.of_caller(caller))
+    if any(row.instance_uuid and row.instance_uuid not in unlocked for row in rows):
+        raise exception.Conflict(reason="Another request has bound an accelerator request.")
+    return rows
 
 
 def arq_entry(row: Record, action: str, *, reason: str | None = None) -> events.Entry:

@@ -1,21 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare database, Placement and Nova, and return the invariants that are violated.
 
-The auditor asks Placement and Nova between two reads of the database. A difference is a finding
-only if both reads show it: a bind, a delete or a report in progress shows in one of them only.
+The auditor reads the database and Placement, then asks Nova, then checks each violation again. A
+difference is a finding only if both reads show it: a bind, a delete or a report in progress shows
+in one of them only. Memory grows with the violations, not with the cloud.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+import heapq
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.nova import Servers
-from cyborg.clients.placement import Node, Placement
-from cyborg.db import snapshot
+from cyborg.clients.placement import Placement
+from cyborg.conductor.audit.placement_view import HostComparison, PlacementView, misnamed_providers
+from cyborg.db import audit
 from cyborg.db.engine import Reader
-from cyborg.model.audit_findings import Finding
-from cyborg.model.audit_rules import Ages, check, confirmed
-from cyborg.model.audit_snapshot import AuditViews, HostView, ProviderView, Snapshot
+from cyborg.db.models import Host
+from cyborg.model import health_view
+from cyborg.model.audit_findings import Ages, Finding, Kind
+from cyborg.model.health_view import Process, duration
+from cyborg.model.process import AGENT, CONDUCTOR
+
+#: The values of ``page`` of the violations of each check.
+Violations = Mapping[audit.Check, Collection[int | str]]
 
 
 @dataclass(frozen=True)
@@ -26,17 +36,32 @@ class AuditResult:
     unasked: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Differences:
+    """The differences from Placement, the hosts that have some, and allocations without ARQs.
+
+    The latter are host, provider and consumer.
+    """
+
+    findings: list[Finding]
+    host_ids: set[int]
+    unbound: set[tuple[str, str, str]]
+
+
 class Auditor:
     """Reads, and changes nothing.
 
-    It remembers what Placement showed at which generation, and since when a consumer has an
-    allocation without an ARQ. Only the cost of repeated audits depends on this memory. An auditor
-    is for one thread.
+    Without ``placement`` or ``servers``, the part of the invariants that Placement or Nova shows is
+    not checked. The auditor remembers
+    what Placement showed at which generation, and since when a consumer has an allocation without
+    an ARQ. Only the cost of repeated audits depends on this memory. An auditor is for one thread.
     """
 
-    def __init__(self, *, db: Reader, placement: Placement, servers: Servers, ages: Ages) -> None:
+    def __init__(
+        self, *, db: Reader, placement: Placement | None, servers: Servers | None, ages: Ages
+    ) -> None:
         self._db = db
-        self._placement_view = PlacementView(placement)
+        self._placement_view = None if placement is None else PlacementView(placement)
         self._servers = servers
         self._ages = ages
         self._first_seen: dict[str, int] = {}
@@ -50,125 +75,176 @@ class Auditor:
 
         Raises exception.Unavailable for the database, exception.NotFound for the host.
         """
-        first = snapshot.take(self._db)
-        if host is not None and all(row.name != host for row in first.hosts):
+        with self._db.reader() as tx:
+            query = sa.select(Host.id).where(Host.name == host)
+            hosts = None if host is None else list(tx.execute(query).scalars())
+        if hosts == []:
             raise exception.NotFound(noun="Host", key=host)
-        views, unasked = self._views(first, host)
-        instances = {
-            arq.instance_uuid
-            for arq in first.arqs
-            if arq.instance_uuid is not None and (host is None or first.place_of(arq) == host)
-        }
-        consumers = _unbound_consumers(first, views)
+        unasked: list[str] = []
+        first, violations = self._rows(None)
+        differences = self._differences(hosts, unasked)
+        consumers = {consumer for _, _, consumer in differences.unbound}
         vanished: frozenset[str] = frozenset()
-        try:
-            vanished = self._servers.vanished(instances | consumers)
-        except exception.CyborgError as error:
-            unasked.append(str(error))
-        # Milliseconds, at least, for which the consumers have had no ARQ. The database knows since
-        # when an instance is not bound. Of a consumer that never was an instance with ARQs, only
-        # the time since the auditor first saw it is known.
-        ages = {
-            consumer: first.taken_ms - since
-            for consumer, since in self._first_seen.items()
-            if consumer in consumers
-        }
-        ages |= snapshot.unbound_for(self._db, consumers)
-        evidence = AuditViews(views, vanished, ages)
-        second = snapshot.take(self._db)
-        self._first_seen = {
-            consumer: self._first_seen.get(consumer, second.taken_ms)
-            for consumer in _unbound_consumers(second, views)
-        }
-        findings = confirmed(
-            check(first, evidence, self._ages), check(second, evidence, self._ages)
-        )
+        if self._servers is not None:
+            try:
+                instances = audit.bound_instances(self._db, host)
+                vanished = self._servers.vanished(heapq.merge(instances, sorted(consumers)))
+            except exception.CyborgError as error:
+                unasked.append(str(error))
+        second, _ = self._rows(violations)
+        confirmed = self._differences(differences.host_ids, unasked)
+        findings = [
+            finding
+            for finding in _in_both([*first, *differences.findings], [*second, *confirmed.findings])
+            # An instance without a server has a finding of its own.
+            if finding.kind is not Kind.UNALLOCATED or finding.key not in vanished
+        ]
+        gone = audit.violations(self._db, audit.VANISHED, self._ages, vanished)
+        findings += [finding for _, finding in gone]
+        findings += self._stale(differences.unbound, vanished)
         shown = [finding for finding in findings if host is None or finding.host == host]
-        return AuditResult(tuple(shown), tuple(unasked))
-
-    def _views(self, cloud: Snapshot, host: str | None) -> tuple[dict[str, HostView], list[str]]:
-        """Return what Placement shows of the hosts, and the error when it does not answer."""
-        views = {}
-        try:
-            for row in cloud.hosts:
-                if host is None or row.name == host:
-                    deployables = cloud.deployables_of.get(row.id, [])
-                    providers = [
-                        deployable.rp_uuid
-                        for deployable in deployables
-                        if deployable.rp_uuid is not None
-                    ]
-                    views[row.name] = self._placement_view.view(row.name, providers)
-        except exception.CyborgError as error:
-            # For instance, a wrong endpoint answers 404 to everything.
-            return {}, [str(error)]
-        return views, []
-
-
-class PlacementView:
-    """Reads what Placement shows of each host, and asks only for what may have changed.
-
-    This costs one request for the tree of a host, one more to find its root for the first time,
-    and three for each provider with a new generation. A new allocation changes the generation and
-    a deleted one does not, so the allocations of providers that had any are read each time.
-    """
-
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-        self._roots: dict[str, str] = {}
-        self._details: dict[str, tuple[int | None, ProviderView]] = {}
-
-    def view(self, host: str, providers: Collection[str]) -> HostView:
-        """Return a host's tree, and those of ``providers`` that are in other trees.
-
-        Raises exception.Unavailable.
-        """
-        root = self._roots.get(host)
-        tree = {} if root is None else self._placement.tree(root)
-        if root is None or not tree:
-            self._roots.pop(host, None)
-            node = self._placement.find_by_name(host)
-            if node is None:
-                return HostView(None)
-            root = self._roots[host] = node.uuid
-            tree = self._placement.tree(root)
-        for uuid in set(providers) - tree.keys():
-            node = self._placement.find_by_uuid(uuid)
-            if node is not None:
-                tree[uuid] = node
-        shown = {
-            uuid: self._shown(node, in_detail=uuid in providers)
-            for uuid, node in tree.items()
-            if uuid != root
-        }
-        return HostView(
-            root, {uuid: detail for uuid, detail in shown.items() if detail is not None}
+        return AuditResult(
+            tuple(
+                sorted(
+                    shown,
+                    key=lambda finding: (
+                        -finding.severity,
+                        finding.host or "",
+                        finding.kind,
+                        finding.noun,
+                        finding.key,
+                    ),
+                )
+            ),
+            tuple(dict.fromkeys(unasked)),
         )
 
-    def _shown(self, node: Node, *, in_detail: bool) -> ProviderView | None:
-        """Return what Placement shows of a provider; None when it has just been deleted."""
-        if not in_detail:
-            return ProviderView(node.name, node.parent_uuid)
-        generation, shown = self._details.get(node.uuid, (None, ProviderView("", None)))
-        try:
-            if generation != node.generation:
-                # The generation comes with the first answer, so that what changes after it is
-                # read again in the next pass.
-                generation, inventories = self._placement.inventories(node.uuid)
-                _, traits = self._placement.traits(node.uuid)
-                shown = ProviderView("", None, inventories, traits, {"": {}})
-            if shown.allocations:
-                shown = replace(shown, allocations=self._placement.allocations_of(node.uuid))
-        except exception.NotFound:
-            return None
-        self._details[node.uuid] = generation, shown
-        return replace(shown, name=node.name, parent_uuid=node.parent_uuid)
+    def _rows(self, only: Violations | None) -> tuple[list[Finding], Violations]:
+        """Return the findings of the rows alone; with ``only``, check only those rows."""
+        findings = []
+        violations: dict[audit.Check, list[int | str]] = {}
+        with self._db.reader() as tx:
+            now = audit.read_clock(tx, self._db)
+            conductors = audit.conductors(tx, now)
+            limits = {AGENT: self._ages.agent_silence, CONDUCTOR: self._ages.conductor_silence}
+            processes = health_view.Cloud(conductors, limits)
+            findings += [
+                _not_receiving(processes, conductor, None)
+                for conductor in conductors
+                if conductor.bus_error and processes.is_fresh(conductor)
+            ]
+            silent = audit.troubled_agents(tx, now, self._ages.agent_silence)
+            findings += [_of_agent(processes, host, agent) for host, agent in silent]
+            checks = audit.CHECKS
+            if any(processes.is_fresh(conductor) for conductor in conductors):
+                checks += audit.WORK_CHECKS
+                if processes.bus_failure:
+                    bus = processes.bus(None)
+                    findings.append(
+                        Finding(Kind.NO_CONDUCTOR, "cloud", "bus", bus.cause, advice=bus.remedy)
+                    )
+            else:
+                waiting = audit.waiting_work(tx, now - self._ages.conductor_silence)
+                silence = min((conductor.silent_ms for conductor in conductors), default=None)
+                since = "ever" if silence is None else duration(silence)
+                cause = f"{waiting} piece(s) of work wait; no conductor was seen for {since}."
+                if waiting:
+                    findings.append(Finding(Kind.NO_CONDUCTOR, "cloud", "work", cause))
+        for check in checks if only is None else [check for check in checks if check in only]:
+            pages = None if only is None else only[check]
+            for page, finding in audit.violations(self._db, check, self._ages, pages):
+                findings.append(finding)
+                violations.setdefault(check, []).append(page)
+        return findings, violations
+
+    def _differences(self, hosts: Collection[int] | None, unasked: list[str]) -> _Differences:
+        """Compare hosts with Placement, page by page; add the error if it does not answer."""
+        differences = _Differences([], set(), set())
+        misnamed: list[Finding] = []
+        view = self._placement_view
+        for page in audit.host_pages(self._db, hosts):
+            orphans: dict[str, Finding] = {}
+            for row in page:
+                findings = list(misnamed_providers(row))
+                misnamed += findings
+                try:
+                    shown = None if view is None else view.view(row.name, row.providers)
+                except exception.CyborgError as error:
+                    # For instance, a wrong endpoint answers 404 to everything. Earlier answers do
+                    # not count either.
+                    unasked.append(str(error))
+                    view = shown = None
+                    for answers in (differences.findings, differences.unbound, orphans):
+                        answers.clear()
+                if shown is not None:
+                    comparison = HostComparison(row, shown, self._ages)
+                    own_orphans = {finding.key: finding for finding in comparison.orphans()}
+                    orphans |= own_orphans
+                    of_placement = list(comparison.differences())
+                    differences.findings.extend(of_placement)
+                    findings += [*of_placement, *own_orphans.values()]
+                    differences.unbound.update((row.name, *pair) for pair in comparison.unbound())
+                if findings:
+                    differences.host_ids.add(row.id)
+            published = audit.published(self._db, orphans)
+            differences.findings.extend(
+                finding for uuid, finding in orphans.items() if uuid not in published
+            )
+        differences.findings.extend(misnamed)
+        return differences
+
+    def _stale(
+        self, unbound: Collection[tuple[str, str, str]], vanished: Collection[str]
+    ) -> Iterator[Finding]:
+        """Yield the allocations of servers that do not exist, without ARQ for long enough.
+
+        An allocation without ARQ is not a fault while Nova has its server: a bind may follow, or an
+        evacuated host may clean up.
+        """
+        consumers = {consumer for _, _, consumer in unbound}
+        bound = audit.binding_units(self._db, consumers)
+        remaining = {
+            (consumer, host)
+            for host, provider, consumer in unbound
+            if (provider, consumer) not in bound
+        }
+        # The database knows since when an instance is not bound. Of a consumer that never was an
+        # instance with ARQs, only the time since the auditor first saw it is known.
+        since = self._first_seen | audit.unbound_since(self._db, consumers)
+        with self._db.reader() as tx:
+            now = audit.read_clock(tx, self._db)
+        self._first_seen = {
+            consumer: self._first_seen.get(consumer, now) for consumer, _ in remaining
+        }
+        for consumer, host in sorted(remaining):
+            age = now - since[consumer] if consumer in since else None
+            if consumer in vanished and (age is None or age > self._ages.allocation):
+                kind = Kind.UNDATED_ALLOCATION if age is None else Kind.STALE_ALLOCATION
+                cause = f"It has an allocation on {host}, but no ARQ, and Nova has no server."
+                yield Finding(kind, "consumer", consumer, cause, host)
 
 
-def _unbound_consumers(cloud: Snapshot, views: Mapping[str, HostView]) -> set[str]:
-    """Return the consumers with allocations of Cyborg's providers and no ARQ that binds a unit."""
-    consumers: set[str] = set()
-    for view in views.values():
-        for uuid, shown in view.providers.items():
-            consumers |= shown.allocations.keys() - cloud.bound_units.get(uuid, {}).keys()
-    return consumers
+def _in_both(first: Sequence[Finding], second: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings of the second look that the first one had as well."""
+    seen = {finding.identity for finding in first}
+    return (finding for finding in second if finding.identity in seen)
+
+
+def _of_agent(processes: health_view.Cloud, host: str, agent: Process | None) -> Finding:
+    """Return the finding for an agent that is silent, or receives nothing."""
+    if agent is None:
+        cause = "Its agent has never reported to this release."
+        return Finding(Kind.SILENT_AGENT, "host", host, cause, host)
+    if processes.is_fresh(agent):
+        return _not_receiving(processes, agent, host)
+    component = processes.process(agent)
+    cause = f"Its agent is {component.state}. {component.cause}"
+    return Finding(Kind.SILENT_AGENT, "host", host, cause, host, advice=component.remedy)
+
+
+def _not_receiving(processes: health_view.Cloud, process: Process, host: str | None) -> Finding:
+    component = processes.process(process)
+    key = f"{process.binary}@{process.host}"
+    return Finding(
+        Kind.NOT_RECEIVING, "service", key, component.cause, host, advice=component.remedy
+    )

@@ -22,6 +22,7 @@ from cyborg.db import arqs, attach_handles, attachments, events, hosts, instance
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
+from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
 from cyborg.model.caller import Caller
@@ -136,24 +137,24 @@ def release_handle(db: Database, uuid: str) -> bool:
         host_id = attach_handles.quarantined_on(tx, uuid)
         if host_id is not None:
             # Placement must show one more unit; the lock of the host precedes that of the handle.
-            hosts.bump_desired_generation(tx, db.now, host_id)
+            hosts.bump_desired_generation(tx, host_id)
         row = _lock_handle(tx, uuid)
         if row is None:
             return False
         leaked = _LeakedHandle(row.id, row.deployable_id, prepared=row.prepare)
         if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
-            release.release_handles(tx, db.now, [leaked], request_key=None)
+            release.release_handles(tx, [leaked], request_key=None)
         elif row.state not in UNRELEASED or _is_being_released(tx, row.id):
             return False
         elif row.prepare:
-            work.add(tx, db.now, [release.release_work(leaked, None)])
+            work.add(tx, [release.release_work(leaked, None)])
         else:
             attach_handles.finish_release(tx, row.id)
-            work.make_due(tx, db.now, row.id)
+            work.make_due(tx, row.id)
         entry = events.Entry(
             "handle", uuid, "released by audit", hostname=row.hostname, device_uuid=row.device_uuid
         )
-        events.record(tx, db.now, [entry])
+        events.record(tx, [entry])
     return True
 
 
@@ -175,7 +176,7 @@ def hold_handle(db: Database, uuid: str) -> bool:
         entry = events.Entry(
             "handle", uuid, "held by audit", hostname=row.hostname, device_uuid=row.device_uuid
         )
-        events.record(tx, db.now, [entry])
+        events.record(tx, [entry])
     return True
 
 
@@ -190,13 +191,13 @@ def release_handle_of_arq(db: Database, arq_uuid: str) -> bool:
         ]
         if not rows:
             return False
-        release.release_handles(tx, db.now, rows, request_key=None)
+        release.release_handles(tx, rows, request_key=None)
         arqs.clear_handle(tx, [row.id for row in rows])
         entries = [
             events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=row.device_uuid)
             for row in rows
         ]
-        events.record(tx, db.now, entries)
+        events.record(tx, entries)
     return True
 
 
@@ -215,7 +216,7 @@ def fail_bind(db: Database, arq_uuid: str) -> bool:
             row.hidden and attachments.work_of(tx, row.instance_uuid) is not None for row in rows
         ):
             return False
-        return bind.resolve(tx, db.now, rows, Event.FAIL, fault=_NO_WORK)
+        return bind.resolve(tx, rows, Event.FAIL, fault=_NO_WORK)
 
 
 @retried
@@ -227,9 +228,9 @@ def open_instance(db: Database, uuid: str) -> bool:
             return False
         if arqs.lock(tx, Arq.instance_uuid == uuid):
             return False
-        instances.release(tx, db.now, [uuid])
+        instances.release(tx, [uuid])
         entry = events.Entry("instance", uuid, "opened by audit", instance_uuid=uuid)
-        events.record(tx, db.now, [entry])
+        events.record(tx, [entry])
     return True
 
 
@@ -250,9 +251,9 @@ def guard_instance(db: Database, uuid: str) -> bool:
             "hostname": rows[0].hostname,
             "operation_id": None,
         }
-        instances.bind(tx, db.now, existing, [values])
+        instances.bind(tx, existing, [values])
         entry = events.Entry("instance", uuid, "guarded by audit", instance_uuid=uuid)
-        events.record(tx, db.now, [entry])
+        events.record(tx, [entry])
     return True
 
 
@@ -263,11 +264,11 @@ def republish(db: Database, host: str) -> bool:
         host_id = tx.execute(sa.select(Host.id).where(Host.name == host)).scalar_one_or_none()
         if host_id is None:
             return False
-        hosts.bump_desired_generation(tx, db.now, host_id)
+        hosts.bump_desired_generation(tx, host_id)
     return True
 
 
-def _lock_handle(tx: sa.Connection, uuid: str) -> Record:
+def _lock_handle(tx: Transaction, uuid: str) -> Record:
     """Lock a handle, and return it with its deployable's need for preparation; None if gone."""
     tx.execute(sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).with_for_update()).all()
     # Not in the same statement, because a locking read must not join.
@@ -286,13 +287,13 @@ def _lock_handle(tx: sa.Connection, uuid: str) -> Record:
     ).one_or_none()
 
 
-def _is_being_released(tx: sa.Connection, handle_id: int) -> bool:
+def _is_being_released(tx: Transaction, handle_id: int) -> bool:
     return _is_any(
         tx, sa.and_(Work.attach_handle_id == handle_id, Work.kind == WorkKind.RELEASE.value)
     )
 
 
-def _is_any(tx: sa.Connection, term: sa.ColumnElement[bool]) -> bool:
+def _is_any(tx: Transaction, term: sa.ColumnElement[bool]) -> bool:
     return bool(tx.execute(sa.select(sa.exists().where(term))).scalar_one())
 
 

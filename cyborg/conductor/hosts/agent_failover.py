@@ -62,7 +62,7 @@ class AgentFailover:
             return
         absences: dict[int, _Absence] = {}
         with self._db.reader() as tx:
-            for row in hosts.silent_providers(tx, self._db.now, self._grace):
+            for row in hosts.silent_providers(tx, self._grace):
                 absence = absences.setdefault(row.id, _Absence(row.name, row.last_seen_ms, []))
                 absence.providers.append(row.rp_uuid)
         silent_before = self._silent
@@ -98,4 +98,4 @@ class AgentFailover:
     @retried
     def _bump_desired_generation(self, host_id: int) -> None:
         with self._db.writer() as tx:
-            hosts.bump_desired_generation(tx, self._db.now, host_id)
+            hosts.bump_desired_generation(tx, host_id)

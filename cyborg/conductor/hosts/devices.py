@@ -7,8 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import sqlalchemy as sa
-
 from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.conductor.hosts.lost_devices import LostDevices
@@ -16,11 +14,13 @@ from cyborg.conductor.tasks import set_up
 from cyborg.db import created_accelerators, deployables, devices, events, hosts, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin, changed_labels
 from cyborg.model.caller import Caller
 from cyborg.model.device import MOVES, DeviceEvent, DeviceStatus
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import DesiredChanged
 
 LOG = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class DeviceAdmin:
                         reason=f"Device {row.uuid} was discovered: driver {row.driver} reports its "
                         f"{' and '.join(facts)}."
                     )
-                hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+                hosts.bump_desired_generation(tx, row.host_id)
                 if "model" in facts:
                     devices.set_model(tx, row.id, facts["model"])
                 if "traits" in facts:
@@ -111,16 +111,16 @@ class DeviceAdmin:
                 )
                 for action in actions
             ]
-            events.record(tx, self._db.now, entries, caller=caller, request_key=request_key)
+            events.record(tx, entries, caller=caller, request_key=request_key)
         for action in actions:
             LOG.info("Device %s on host %s: %s by an operator", uuid, row.hostname, action)
         self._wake()
         if row.service_host is not None and (new_status or facts):
-            self._agents.desired_changed(row.service_host)
+            self._agents.cast(row.service_host, DesiredChanged())
 
     def _set_status(
         self,
-        tx: sa.Connection,
+        tx: Transaction,
         row: Record,
         status: DeviceStatus,
         request_key: str,
@@ -128,7 +128,7 @@ class DeviceAdmin:
         reason: str | None,
     ) -> str | None:
         """Move the device; return its new status, None when its set-up is already in progress."""
-        hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+        hosts.bump_desired_generation(tx, row.host_id)
         # The set-up of a device in service would interrupt the instances that use it.
         in_service = row.status in (DeviceStatus.ENABLED, DeviceStatus.INSTALLING)
         if status is not DeviceStatus.ENABLED:
@@ -144,14 +144,14 @@ class DeviceAdmin:
         if not devices.move(tx, row.id, event, reason):
             return None
         if event is DeviceEvent.INSTALL:
-            set_up.begin(tx, self._db.now, [row], request_key)
+            set_up.begin(tx, [row], request_key)
         return MOVES[event].target.value
 
     def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
         """Begin to remove a device; see ``LostDevices.request_removal``."""
         agent = self._lost_devices.request_removal(caller, request_key, uuid)
         if agent is not None:
-            self._agents.desired_changed(agent)
+            self._agents.cast(agent, DesiredChanged())
 
     @retried
     def program(self, caller: Caller, request_key: str, uuid: str, image_uuid: str) -> None:
@@ -175,7 +175,7 @@ class DeviceAdmin:
                     "operation_id": request_key,
                     "deadline_in": _PROGRAM_DEADLINE_MS,
                 }
-                work.add(tx, self._db.now, [task])
+                work.add(tx, [task])
                 entry = events.Entry(
                     "deployable",
                     uuid,
@@ -184,9 +184,9 @@ class DeviceAdmin:
                     reason=image_uuid,
                     device_uuid=deployable.device_uuid,
                 )
-                events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
+                events.record(tx, [entry], caller=caller, request_key=request_key)
                 # Their results might come in another order than that in which the host loaded them.
                 for older in work.supersede_program(tx, deployable.id, request_key):
                     failed = replace(entry, action="program failed", reason=_SUPERSEDED)
-                    events.record(tx, self._db.now, [failed], request_key=older)
+                    events.record(tx, [failed], request_key=older)
         self._wake()

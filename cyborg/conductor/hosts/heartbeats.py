@@ -4,13 +4,12 @@
 import contextlib
 import logging
 
-import sqlalchemy as sa
-
 from cyborg import exception
 from cyborg.conductor.reports.driver_inventory import register_drivers
 from cyborg.db import deployables, hosts, services
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
+from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT, API
 from cyborg.model.report import AgentHeartbeat, DriverState, HeartbeatReply
 
@@ -45,14 +44,14 @@ class Heartbeats:
             epoch = self._epoch(tx, heartbeat)
             host = hosts.of_agent(tx, heartbeat.host)
             if host is None:
-                hosts.assign_agent(tx, self._db.now, heartbeat.host, heartbeat.provider_names)
+                hosts.assign_agent(tx, heartbeat.host, heartbeat.provider_names)
                 host = hosts.of_agent(tx, heartbeat.host)
             elif len(heartbeat.provider_names) == 1 and host.name != heartbeat.provider_names[0]:
                 LOG.info(
                     "Host %s is renamed to %s, its provider's name in Placement",
                     *(host.name, heartbeat.provider_names[0]),
                 )
-                hosts.rename(tx, self._db.now, host.id, heartbeat.provider_names[0])
+                hosts.rename(tx, host.id, heartbeat.provider_names[0])
                 host = hosts.of_agent(tx, heartbeat.host)
             if heartbeat.epoch is None and host.digest is not None:
                 # A new host needs none of this: its first report follows.
@@ -60,13 +59,12 @@ class Heartbeats:
                 deployables.clear_unused_images(tx, host.id)
         return HeartbeatReply(epoch, host.digest, host.desired_generation)
 
-    def _epoch(self, tx: sa.Connection, heartbeat: AgentHeartbeat) -> int:
+    def _epoch(self, tx: Transaction, heartbeat: AgentHeartbeat) -> int:
         """Return the epoch of the agent's process, a new one if it has none that is current."""
         process = Process(heartbeat.host, AGENT, heartbeat.version, heartbeat.endpoint)
         if heartbeat.epoch is not None:
             if services.heartbeat(
                 tx,
-                self._db.now,
                 process,
                 epoch=heartbeat.epoch,
                 status=heartbeat.status.value,
@@ -74,14 +72,13 @@ class Heartbeats:
                 bus_error=heartbeat.bus_error,
             ):
                 return heartbeat.epoch
-            row = services.current(tx, self._db.now, process)
+            row = services.current(tx, process)
             if row is not None and row.silent_ms <= self._down_after:
                 raise exception.StaleEpoch(
                     epoch=heartbeat.epoch, binary=AGENT, host=heartbeat.host, current=row.epoch
                 )
         return services.register(
             tx,
-            self._db.now,
             process,
             heartbeat.status.value,
             status_reason=heartbeat.failure,
@@ -94,5 +91,5 @@ class Heartbeats:
         process = Process(host, API, version, endpoint)
         # When several workers start together, one of them inserts the row for all.
         with contextlib.suppress(exception.Conflict), self._db.writer() as tx:
-            if not services.renew(tx, self._db.now, process):
-                services.register(tx, self._db.now, process, DriverState.READY.value)
+            if not services.renew(tx, process):
+                services.register(tx, process, DriverState.READY.value)

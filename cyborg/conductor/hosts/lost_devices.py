@@ -18,13 +18,12 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-
 from cyborg import exception
 from cyborg.conductor.leases import check_epoch
 from cyborg.db import devices, events, hosts, lost_devices, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class LostDevices:
         The agents fetch their desired state again. Things without a provider are removed at once.
         """
         with self._db.reader() as tx:
-            host_ids = lost_devices.due_hosts(tx, self._db.now, self._age, self._down_after)
+            host_ids = lost_devices.due_hosts(tx, self._age, self._down_after)
         for host_id in host_ids:
             self._expire_on(host_id)
 
@@ -92,14 +91,14 @@ class LostDevices:
             row = devices.with_agent(tx, uuid)
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
-            hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+            hosts.bump_desired_generation(tx, row.host_id)
             lost_devices.lock_handles_of_device(tx, row.id)
             # Read after the locks, so that a bind or a report that was faster shows.
             held = devices.arqs_of(tx, row.id)
             if held:
                 raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
             work.cancel_install(tx, row.id)
-            whole = devices.request_removal(tx, self._db.now, row.id)
+            whole = devices.request_removal(tx, row.id)
             if not whole and not lost_devices.request_part_removal(tx, row.id):
                 raise exception.Conflict(
                     reason=f"Device {uuid} is present: its host would report it again. Disable "
@@ -107,7 +106,7 @@ class LostDevices:
                 )
             action = "forgotten" if whole else "lost parts forgotten"
             entry = events.Entry("device", uuid, action, hostname=row.hostname)
-            events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
+            events.record(tx, [entry], caller=caller, request_key=request_key)
         LOG.info(
             "Device %s on host %s: an operator ordered the removal of %s",
             *(uuid, row.hostname, "the device" if whole else "its lost parts"),
@@ -117,14 +116,14 @@ class LostDevices:
     @retried
     def _expire_on(self, host_id: int) -> None:
         with self._db.writer() as tx:
-            hosts.bump_desired_generation(tx, self._db.now, host_id)
+            hosts.bump_desired_generation(tx, host_id)
             name = hosts.name_of(tx, host_id)
             # A device without deployables has no provider that must be deleted first.
             removed, _ = self._remove(tx, host_id, frozenset())
             # The lock of the host keeps single units lost, no bind claims a lost unit, and a held
             # unit is not due. So the units that are due stay so until the commit.
             units = lost_devices.due_handles(
-                tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
+                tx, host_id, age_ms=self._age, silent_ms=self._down_after
             )
             if units:
                 lost_devices.remove_handles(tx, [row.id for row in units])
@@ -146,11 +145,11 @@ class LostDevices:
             self._record(tx, removed, host.name)
             # The driver learns from the desired state which created devices it must not show.
             if staying or any(item.operator_created for item in removed):
-                hosts.bump_desired_generation(tx, self._db.now, host.id)
+                hosts.bump_desired_generation(tx, host.id)
         _log(removed, host.name)
 
     def _remove(
-        self, tx: sa.Connection, host_id: int, names: frozenset[str]
+        self, tx: Transaction, host_id: int, names: frozenset[str]
     ) -> tuple[list[Removed], bool]:
         """Remove devices and deployables that have no provider left; the caller locks the host.
 
@@ -161,8 +160,8 @@ class LostDevices:
         unpublished = _without_provider(lost, names)
         lost_devices.lock_handles_of(tx, [row.id for row in unpublished if row.id is not None])
         # Read after the lock, so that a bind that was faster shows.
-        due_devices = lost_devices.due_devices(tx, self._db.now, host_id, self._age)
-        due_parts = lost_devices.due_deployables(tx, self._db.now, host_id, self._age)
+        due_devices = lost_devices.due_devices(tx, host_id, self._age)
+        due_parts = lost_devices.due_deployables(tx, host_id, self._age)
         due_ids = {row.id for row in due_devices}
         due_names = {row.name for row in lost if row.whole and row.device_id in due_ids}
         due_names |= {row.name for row in due_parts}
@@ -174,7 +173,7 @@ class LostDevices:
         removed = [*_removed("device", due_devices), *_removed("deployable", due_parts)]
         return removed, not names <= due_names
 
-    def _record(self, tx: sa.Connection, removed: list[Removed], host: str) -> None:
+    def _record(self, tx: Transaction, removed: list[Removed], host: str) -> None:
         entries = [
             events.Entry(
                 item.noun,
@@ -186,7 +185,7 @@ class LostDevices:
             )
             for item in removed
         ]
-        events.record(tx, self._db.now, entries)
+        events.record(tx, entries)
 
 
 def _without_provider(lost: Iterable[Record], names: frozenset[str]) -> list[Record]:

@@ -9,23 +9,24 @@ is one way to request it and to follow it.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
-
-import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor.operations.operations import HostRef, Operations, Order, Task
+from cyborg.conductor.operations.operations import HostRef, Operations, Order, Task, show_progress
 from cyborg.conductor.reports.desired_state import children_first
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import events, hosts, lost_devices, operations, services
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import DesiredChanged
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Processes:
         agent).
         """
         with self._db.writer() as tx:
-            row = services.process(tx, self._db.now, uuid)
+            row = services.process(tx, uuid)
             if row is None:
                 raise exception.NotFound(noun="Process", key=uuid)
             if row.binary != AGENT:
@@ -78,15 +79,15 @@ class Processes:
             status = _DISABLED if disabled else _ENABLED
             if not events.subjects_of(tx, request_key, status, [uuid]):
                 if row.host_id is not None:
-                    hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+                    hosts.bump_desired_generation(tx, row.host_id)
                 services.disable(tx, row.id, disabled=disabled, reason=reason)
                 entry = events.Entry("service", row.uuid, status, hostname=row.host, reason=reason)
-                events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
+                events.record(tx, [entry], caller=caller, request_key=request_key)
         LOG.info(
             "%s on host %s is %s by an operator%s",
             *(row.binary, row.host, status, f": {reason}" if reason else ""),
         )
-        self._agents.desired_changed(row.host)
+        self._agents.cast(row.host, DesiredChanged())
 
     def request_removal(self, caller: Caller, request_key: str, uuid: str) -> Operation:
         """Begin to remove a process that is down and, of an agent, its host with all its devices.
@@ -94,8 +95,8 @@ class Processes:
         Raises NotFound, Conflict (it is up, ARQs have units, or its removal has begun already).
         """
 
-        def plan(tx: sa.Connection) -> list[Task]:
-            row = services.process(tx, self._db.now, uuid)
+        def plan(tx: Transaction) -> list[Task]:
+            row = services.process(tx, uuid)
             if row is None:
                 raise exception.NotFound(noun="Process", key=uuid)
             if row.silent_ms <= self._down_after[row.binary]:
@@ -114,7 +115,7 @@ class Processes:
                     )
                 services.disable(tx, row.id, disabled=True, reason=_DISABLED_REASON)
             entry = events.Entry("service", row.uuid, "forgotten", hostname=row.host)
-            events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
+            events.record(tx, [entry], caller=caller, request_key=request_key)
             subject = {"service": str(row.binary)}
             return [
                 Task(
@@ -129,24 +130,17 @@ class Processes:
         return self._operations.begin(Order(caller, request_key, VERB), plan)
 
 
+@dataclass(frozen=True, kw_only=True)
 class HostRemover:
     """The handler of ``remove_service`` work; ``publisher`` is made when it is needed.
 
     ``down_after`` as for Processes.
     """
 
-    def __init__(
-        self,
-        *,
-        db: Database,
-        queue: WorkQueue,
-        publisher: Callable[[], Publisher],
-        down_after: Mapping[str, int],
-    ) -> None:
-        self._db = db
-        self._queue = queue
-        self._publisher = publisher
-        self._down_after = down_after
+    db: Database
+    queue: WorkQueue
+    publisher: Callable[[], Publisher]
+    down_after: Mapping[str, int]
 
     def remove(self, rows: Sequence[Record]) -> None:
         """Delete a host's providers in Placement, then remove its rows from the database.
@@ -158,8 +152,8 @@ class HostRemover:
         if row.host_id is None:
             self._remove_process(row)
             return
-        with self._db.reader() as tx:
-            agent = services.process(tx, self._db.now, row.spec["service"])
+        with self.db.reader() as tx:
+            agent = services.process(tx, row.spec["service"])
             providers = hosts.providers(tx, row.host_id)
             name = hosts.name_of(tx, row.host_id)
         try:
@@ -167,21 +161,21 @@ class HostRemover:
                 self._unpublish(name, providers)
             self._remove_host(row)
         except exception.CyborgError as error:
-            self._explain(row, str(error))
+            show_progress(self.queue, row, ResultState.RUNNING, str(error))
             raise
 
     @retried
     def _remove_process(self, row: Record) -> None:
         """Remove a process that has no host of its own."""
-        with self._queue.complete([row]) as tx:
-            process = services.process(tx, self._db.now, row.spec["service"])
+        with self.queue.complete([row]) as tx:
+            process = services.process(tx, row.spec["service"])
             up = self._is_up(process)
             if process is not None and not up:
                 services.remove(tx, process.id)
             self._end(tx, row, f"{process.binary} is up again" if process and up else None)
 
     def _unpublish(self, name: str, providers: Sequence[Record]) -> None:
-        publisher = self._publisher()
+        publisher = self.publisher()
         try:
             root = publisher.find_root([name])[0]
         except exception.NotFound:
@@ -192,23 +186,23 @@ class HostRemover:
 
     @retried
     def _remove_host(self, row: Record) -> None:
-        with self._queue.complete([row]) as tx:
+        with self.queue.complete([row]) as tx:
             name = hosts.lock_with_handles(tx, row.host_id)
-            agent = services.process(tx, self._db.now, row.spec["service"])
+            agent = services.process(tx, row.spec["service"])
             if agent is not None and self._is_up(agent):
                 # The host stays, and its agent publishes it again.
                 services.disable(tx, agent.id, disabled=False, reason=None)
-                hosts.bump_desired_generation(tx, self._db.now, agent.host_id)
+                hosts.bump_desired_generation(tx, agent.host_id)
                 LOG.warning("Host %s is not removed: its agent is up again", agent.host)
                 self._end(tx, row, "its agent has come back, and the host stays")
                 return
             _check_unused(tx, row.host_id, name)
             device_rows = hosts.devices(tx, row.host_id)
-            operations.add_step(tx, self._db.now, row.operation_id, _UNPUBLISHED)
+            operations.add_step(tx, row.operation_id, _UNPUBLISHED)
             ended = HostResult(name, ResultState.FAILED, error="the host was removed")
             for uuid in operations.open_for_host(tx, name):
                 if uuid != row.operation_id:
-                    operations.end(tx, self._db.now, uuid, ended)
+                    operations.end(tx, uuid, ended)
             hosts.cancel_work(tx, row.host_id, kept=row.id)
             lost_devices.remove(tx, [device.id for device in device_rows])
             hosts.remove(tx, row.host_id)
@@ -219,31 +213,21 @@ class HostRemover:
                 events.Entry("device", device.uuid, "retired", hostname=name, reason=reason)
                 for device in device_rows
             ]
-            events.record(tx, self._db.now, entries)
+            events.record(tx, entries)
             self._end(tx, row, None, devices=len(device_rows))
         LOG.info("Host %s removed with %d device(s)", name, len(device_rows))
 
-    @retried
-    def _explain(self, row: Record, reason: str) -> None:
-        """Store what prevents the removal of a host; only read when that is stored already."""
-        result = HostResult(row.spec["host"], ResultState.RUNNING, error=reason)
-        with self._db.reader() as tx:
-            stored = operations.result_of(tx, row.operation_id, result.host)
-        if stored != (result.state.value, reason):
-            with self._queue.checkpoint([row]) as tx:
-                operations.update_result(tx, row.operation_id, result)
-
-    def _end(self, tx: sa.Connection, row: Record, fault: str | None, *, devices: int = 0) -> None:
+    def _end(self, tx: Transaction, row: Record, fault: str | None, *, devices: int = 0) -> None:
         state = ResultState.SUCCEEDED if fault is None else ResultState.FAILED
         details = {"devices": devices} if fault is None else None
         result = HostResult(row.spec["host"], state, details, fault)
-        operations.end(tx, self._db.now, row.operation_id, result)
+        operations.end(tx, row.operation_id, result)
 
     def _is_up(self, process: Record | None) -> bool:
-        return process is not None and process.silent_ms <= self._down_after[process.binary]
+        return process is not None and process.silent_ms <= self.down_after[process.binary]
 
 
-def _check_unused(tx: sa.Connection, host_id: int, host: str) -> None:
+def _check_unused(tx: Transaction, host_id: int, host: str) -> None:
     """Raise Conflict naming the ARQs that have units of a host."""
     arqs = hosts.arqs(tx, host_id)
     if arqs:

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import sqlalchemy as sa
-
 from cyborg import exception
 from cyborg.clients.nova import Nova, Server
 from cyborg.clients.placement import Allocations
-from cyborg.conductor.arqs import images
+from cyborg.conductor.arqs import claims
+from cyborg.conductor.arqs.claims import repeated
 from cyborg.conductor.operations.operations import (
     Done,
     HostRef,
@@ -21,31 +20,25 @@ from cyborg.conductor.operations.operations import (
 )
 from cyborg.db import (
     arqs,
-    attach_handles,
     attachments,
     deployables,
     device_profiles,
     events,
     hosts,
     instances,
-    work,
 )
-from cyborg.db.base import Record
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq
-from cyborg.model import device_profile, health, wire
-from cyborg.model.arq import State, arq_uuids
+from cyborg.db.transaction import Transaction
+from cyborg.model import device_profile, wire
+from cyborg.model.arq import arq_uuids
 from cyborg.model.attachment import Plan, Step
 from cyborg.model.caller import Caller
-from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import Operation
 from cyborg.model.work import WorkKind
 
 #: In these states Nova hands over the accelerators: by a hard reboot, or when the server starts.
 _READY = frozenset({"ACTIVE", "SHUTOFF"})
-#: How often an attach is tried that loses the race to insert the row of an instance. The row of
-#: the winner is there at the next attempt.
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -62,24 +55,6 @@ class AttachRequest:
     profile_name: str
     profile: device_profiles.ProfileGroups
     candidates: Sequence[Mapping[int, str]]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """An ARQ about to be created, and the attach handle that it gets."""
-
-    uuid: str
-    group: int
-    #: The deployable, with its device and host.
-    offer: Record
-    handle: attach_handles.Claim
-    #: Whether the guest gets the unit only after an image was loaded.
-    loads: bool
-
-    @property
-    def prepares(self) -> bool:
-        """Return whether the host must prepare the unit for the guest."""
-        return bool(self.offer.prepare) or self.handle.waits or self.loads
 
 
 class Attacher:
@@ -106,40 +81,33 @@ class Attacher:
         self._bind_timeout = bind_timeout
         self._down_after = down_after
 
+    @repeated
     def attach(
         self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
     ) -> Operation:
         """Begin to attach all accelerators of a profile (None: that of the flavor), or none.
 
-        Raises what ``ConductorClient.attach`` lists. A repeated request changes nothing more.
+        Raises what ``cyborg.rpc.verbs.Attach`` lists. A repeated request changes nothing more.
         """
         begun = self._begun_before(caller, request_key, WorkKind.ATTACH)
-        attempts = _ATTEMPTS
-        while begun is None:
-            request = self._check_request(caller, request_key, instance_uuid, profile_name)
-            try:
-                begun = self._begin_attach(request)
-            except exception.Conflict as error:
-                attempts -= 1
-                # Only a Conflict of the database itself: another request was faster, or the same.
-                if type(error) is not exception.Conflict or not attempts:
-                    raise
-                begun = self._begun_before(caller, request_key, WorkKind.ATTACH)
-        return begun
+        if begun is not None:
+            return begun
+        request = self._check_request(caller, request_key, instance_uuid, profile_name)
+        return self._begin_attach(request)
 
     def detach(
         self, caller: Caller, request_key: str, instance_uuid: str, arq_uuid: str | None
     ) -> Operation:
         """Begin to detach one ARQ that attach created, or all of them (None), if there are any.
 
-        Raises what ``ConductorClient.detach`` lists. A repeated request changes nothing more.
+        Raises what ``cyborg.rpc.verbs.Detach`` lists. A repeated request changes nothing more.
         """
         begun = self._begun_before(caller, request_key, WorkKind.DETACH)
         if begun is not None:
             return begun
         server = self._server(caller, instance_uuid)
 
-        def plan(tx: sa.Connection) -> list[Task | Done]:
+        def plan(tx: Transaction) -> list[Task | Done]:
             instances.lock(tx, [server.uuid])
             _check_alone(tx, server.uuid)
             terms = [Arq.instance_uuid == server.uuid]
@@ -211,103 +179,67 @@ class Attacher:
         """
         server = request.server
 
-        def plan(tx: sa.Connection) -> list[Task]:
-            bound = instances.lock(tx, [server.uuid])
+        def plan(tx: Transaction) -> list[Task]:
+            existing = instances.lock(tx, [server.uuid])
             _check_alone(tx, server.uuid)
-            units = _claim(tx, request)
-            for host_id in sorted({int(unit.offer.host_id) for unit in units if unit.prepares}):
-                agent = hosts.agent_of(tx, self._db.now, self._down_after, host_id)
-                if agent is None or not agent.up:
-                    raise exception.Unavailable(
-                        peer=f"The agent of {hosts.name_of(tx, host_id)}",
-                        reason="it is down, and it would have to prepare the accelerators; nothing "
-                        "was changed. Repeat it when the agent is back.",
-                    )
-            if server.uuid not in bound or not bound[server.uuid].bound:
+            if server.uuid not in existing or not existing[server.uuid].bound:
                 row = {
                     "uuid": server.uuid,
                     "project_id": server.project_id,
                     "hostname": server.node,
                     "operation_id": request.request_key,
                 }
-                instances.bind(tx, self._db.now, bound, [row])
-            self._store(tx, request, units)
+                instances.bind(tx, existing, [row])
+            groups, requests = _choose(tx, request)
+            units = claims.lock(tx, requests, wait=True)
+            _check_types(tx, request, units)
+            for host_id in sorted({int(u.claim.deployable.host_id) for u in units if u.prepares}):
+                agent = hosts.agent_of(tx, self._down_after, host_id)
+                if agent is None or not agent.up:
+                    raise exception.Unavailable(
+                        peer=f"The agent of {hosts.name_of(tx, host_id)}",
+                        reason="it is down, and it would have to prepare the accelerators; nothing "
+                        "was changed. Repeat it when the agent is back.",
+                    )
+            created_at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+            rows = {
+                unit.claim.arq_uuid: {
+                    **unit.columns(request.request_key),
+                    "uuid": unit.claim.arq_uuid,
+                    "state": unit.state.value,
+                    "device_profile_id": request.profile.id,
+                    "device_profile_group_id": groups[unit.claim.arq_uuid],
+                    "group_spec": unit.claim.group_spec,
+                    "origin": attachments.ATTACHED,
+                    "hidden": unit.claim.hidden,
+                    "created_at": created_at,
+                }
+                for unit in units
+            }
+            arqs.insert(tx, [rows[uuid] for uuid in groups])
+            claims.store(
+                tx,
+                units,
+                caller=request.caller,
+                request_key=request.request_key,
+                bind_timeout=self._bind_timeout,
+            )
             self._record(tx, request.caller, request.request_key, server, action="attach")
-            providers = {unit.offer.rp_uuid: unit.offer.resource_class for unit in units}
-            uuids = tuple(unit.uuid for unit in units)
-            preparing = Plan(Step.PREPARE, uuids, server.node or "", providers)
+            deployables_used = [claim.deployable for claim in requests]
+            providers = {row.rp_uuid: row.resource_class for row in deployables_used}
+            preparing = Plan(Step.PREPARE, tuple(groups), server.node or "", providers)
             return [_task(server, WorkKind.ATTACH, preparing)]
 
         order = Order(request.caller, request.request_key, WorkKind.ATTACH.value)
         return self._operations.begin(order, plan)
 
-    def _store(self, tx: sa.Connection, request: AttachRequest, units: Sequence[Unit]) -> None:
-        """Hold the handles, insert the ARQs, and queue the preparations of the hosts."""
-        attach_handles.hold(tx, [unit.handle.id for unit in units if not unit.handle.waits])
-        server = request.server
-        created_at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-        rows = [
-            {
-                "uuid": unit.uuid,
-                "state": State.BIND_STARTED.value,
-                "project_id": server.project_id,
-                "device_profile_id": request.profile.id,
-                "device_profile_group_id": unit.group,
-                "group_spec": request.profile.groups[unit.group],
-                "hostname": server.node,
-                "device_rp_uuid": unit.offer.rp_uuid,
-                "instance_uuid": server.uuid,
-                "attach_handle_id": unit.handle.id,
-                "deployable_id": unit.offer.id,
-                # As with a bind: while the host still cleans up after the last guest, the work
-                # sets this.
-                "prepared": bool(unit.offer.prepare) and not unit.handle.waits,
-                "origin": attachments.ATTACHED,
-                "hidden": True,
-                "operation_id": request.request_key,
-                "created_at": created_at,
-            }
-            for unit in units
-        ]
-        arqs.insert(tx, rows)
-        preparations = [
-            {
-                "kind": WorkKind.PREPARE,
-                "instance_uuid": server.uuid,
-                "arq_uuid": unit.uuid,
-                "operation_id": request.request_key,
-                "host_id": unit.offer.host_id,
-                "deployable_id": unit.offer.id,
-                "attach_handle_id": unit.handle.id,
-                "spec": device_profile.accel_requirements(request.profile.groups[unit.group]),
-                "deadline_in": self._bind_timeout,
-            }
-            for unit in units
-            if unit.prepares
-        ]
-        work.add(tx, self._db.now, preparations)
-        entries = [
-            events.Entry(
-                "arq",
-                unit.uuid,
-                State.BIND_STARTED.value,
-                instance_uuid=server.uuid,
-                hostname=server.node,
-                device_uuid=unit.offer.device_uuid,
-            )
-            for unit in units
-        ]
-        events.record(
-            tx, self._db.now, entries, caller=request.caller, request_key=request.request_key
-        )
-
     def _record(
-        self, tx: sa.Connection, caller: Caller, request_key: str, server: Server, *, action: str
+        self, tx: Transaction, caller: Caller, request_key: str, server: Server, *, action: str
     ) -> None:
         entry = events.Entry(
             "instance", server.uuid, action, instance_uuid=server.uuid, hostname=server.node
         )
-        events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
+        events.record(tx, [entry], caller=caller, request_key=request_key)
 
 
 def _check_ready(server: Server) -> None:
@@ -323,7 +255,7 @@ def _check_ready(server: Server) -> None:
         raise exception.CannotAttach(instance=server.uuid, reason=reason)
 
 
-def _check_alone(tx: sa.Connection, instance_uuid: str) -> None:
+def _check_alone(tx: Transaction, instance_uuid: str) -> None:
     """Raise CannotAttach while another attach or detach of the instance is in progress."""
     other = attachments.work_of(tx, instance_uuid)
     if other is not None:
@@ -333,46 +265,54 @@ def _check_alone(tx: sa.Connection, instance_uuid: str) -> None:
         )
 
 
-def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
-    """Return an ARQ and a handle for each unit of the profile, from the first possible placement.
+def _choose(tx: Transaction, request: AttachRequest) -> tuple[dict[str, int], list[claims.Claim]]:
+    """Return the new ARQs with their groups, and a claim for each, in one order.
 
-    Raises CannotAttach when there is no such placement or attach types would be mixed, and
-    NoFreeHandle.
+    They are for the first placement whose providers are all available. Raises CannotAttach when
+    there is none.
     """
-    placement, offers = _choose(tx, request)
-    profile = request.profile
-    groups = [
+    server, profile = request.server, request.profile
+    offers = deployables.by_provider(
+        tx, {uuid for placement in request.candidates for uuid in placement.values()}
+    )
+    available = {uuid for uuid, offer in offers.items() if offer.unavailable is None}
+    for placement in request.candidates:
+        if available >= set(placement.values()):
+            break
+    else:
+        raise exception.CannotAttach(
+            instance=server.uuid,
+            reason=f"its host {server.node} has no free accelerators for device profile "
+            f"{request.profile_name}",
+        )
+    indexes = [
         index
         for index in sorted(placement)
         for _ in range(device_profile.units(profile.groups[index]))
     ]
-    uuids = arq_uuids(request.request_key, len(groups))
-    requested = [images.requested_image(profile.groups[index]) for index in groups]
-    by_id = sorted(offers.values(), key=lambda offer: int(offer.id))
-    loading = {
-        offer.id: images.admit(
-            tx,
-            offer,
-            {
-                uuid: image
-                for uuid, image, index in zip(uuids, requested, groups, strict=True)
-                if placement[index] == offer.rp_uuid
-            },
+    uuids = arq_uuids(request.request_key, len(indexes))
+    groups = dict(zip(uuids, indexes, strict=True))
+    return groups, [
+        claims.Claim(
+            uuid,
+            profile.groups[index],
+            offers[placement[index]],
+            server.uuid,
+            server.node,
+            server.project_id,
+            hidden=True,
         )
-        for offer in by_id
-    }
-    handles: dict[int, list[attach_handles.Claim]] = {}
-    for offer in by_id:
-        count = sum(1 for index in groups if placement[index] == offer.rp_uuid)
-        # No locked handle was skipped before, so waiting for other transactions is safe.
-        handles[offer.id] = attach_handles.claim(tx, offer.id, count, wait=True)
-        if len(handles[offer.id]) < count:
-            raise exception.NoFreeHandle(provider=offer.rp_uuid, requested=count)
-    units = []
-    for uuid, index in zip(uuids, groups, strict=True):
-        offer = offers[placement[index]]
-        units.append(Unit(uuid, index, offer, handles[offer.id].pop(0), loading[offer.id]))
-    # Older releases of Nova drop all accelerators of a guest that has several attach types.
+        for uuid, index in groups.items()
+    ]
+
+
+def _check_types(
+    tx: Transaction, request: AttachRequest, units: Sequence[claims.ClaimedUnit]
+) -> None:
+    """Raise CannotAttach if the instance would have units of several attach types.
+
+    Older releases of Nova drop all accelerators of such a guest.
+    """
     added = attachments.types_of_handles(tx, [unit.handle.id for unit in units])
     existing = attachments.types_of_instance(tx, request.server.uuid)
     if len(existing | added) > 1:
@@ -382,32 +322,6 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
             f"{' and '.join(sorted(existing)) or 'none yet'}, device profile "
             f"{request.profile_name} would add {' and '.join(sorted(added))}",
         )
-    return units
-
-
-def _choose(
-    tx: sa.Connection, request: AttachRequest
-) -> tuple[Mapping[int, str], dict[str, Record]]:
-    """Return the first placement whose providers are all available, and their deployables."""
-    provider_uuids = {uuid for placement in request.candidates for uuid in placement.values()}
-    available = {
-        uuid: offer
-        for uuid, offer in deployables.by_provider(tx, provider_uuids).items()
-        if offer.status == DeviceStatus.ENABLED
-        and offer.lost_ms is None
-        and offer.device_lost_ms is None
-        and offer.publish_error is None
-        and not offer.host_disabled
-        and health.offered(offer.health)
-    }
-    for placement in request.candidates:
-        if available.keys() >= set(placement.values()):
-            return placement, {uuid: available[uuid] for uuid in placement.values()}
-    raise exception.CannotAttach(
-        instance=request.server.uuid,
-        reason=f"its host {request.server.node} has no free accelerators for device profile "
-        f"{request.profile_name}",
-    )
 
 
 def _task(server: Server, kind: WorkKind, plan: Plan) -> Task:

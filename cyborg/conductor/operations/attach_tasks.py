@@ -6,13 +6,12 @@ The allocation is computed from the ARQs of the instance, so that a repetition c
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-
-import sqlalchemy as sa
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cyborg import exception
-from cyborg.clients.nova import Nova
-from cyborg.clients.placement import CONCURRENT_UPDATE, Allocations, Consumer
+from cyborg.clients.nova import Nova, Server
+from cyborg.clients.placement import CONCURRENT_UPDATE, Allocations
 from cyborg.conductor.arqs import release
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import arqs as arqs_db
@@ -20,9 +19,11 @@ from cyborg.db import attachments, events, instances, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
+from cyborg.db.transaction import Transaction
 from cyborg.model import wire
-from cyborg.model.arq import Event, State
-from cyborg.model.attachment import Plan, Step
+from cyborg.model.arq import Event as ArqEvent
+from cyborg.model.arq import State
+from cyborg.model.attachment import NEXT, REMOVAL, Event, Plan, Step
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.model.work import WorkKind
 
@@ -44,16 +45,13 @@ _REBOOTABLE = frozenset({"ACTIVE", _ERROR})
 _FAILED = "the reboot failed"
 _GONE = "its accelerator requests were deleted together with those of the instance"
 
-#: Provider uuid → resource class → number of units.
-_Units = dict[str, dict[str, int]]
 
-
+@dataclass(frozen=True, kw_only=True)
 class InstanceAllocation:
     """Write allocations of instances, always with the generation that was read."""
 
-    def __init__(self, *, db: Database, placement: Allocations) -> None:
-        self._db = db
-        self._placement = placement
+    db: Database
+    placement: Allocations
 
     def grow(self, instance: str, providers: Mapping[str, str]) -> None:
         """Allocate to an instance at least the units that its ARQs bind of these providers.
@@ -62,19 +60,8 @@ class InstanceAllocation:
         instance has no allocation, Conflict when a provider has no free units, Invalid when a
         provider is gone, and Unavailable.
         """
-        for _ in range(_ATTEMPTS):
-            consumer = self._placement.consumer(instance)
-            if consumer is None:
-                raise exception.NotFound(noun="Allocation of instance", key=instance)
-            with self._db.reader() as tx:
-                bound = attachments.units(tx, instance)
-            units = {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
-            for uuid, resource_class in providers.items():
-                classes = units.setdefault(uuid, {})
-                classes[resource_class] = max(classes.get(resource_class, 0), bound.get(uuid, 0))
-            if self._write(instance, consumer, units):
-                return
-        raise exception.Unavailable(peer="Placement", reason="the allocation keeps changing")
+        if not self._change(instance, providers, max):
+            raise exception.NotFound(noun="Allocation of instance", key=instance)
 
     def shrink(self, instance: str, providers: Mapping[str, str]) -> None:
         """Allocate to an instance at most the units that its ARQs bind of these providers.
@@ -82,216 +69,202 @@ class InstanceAllocation:
         An instance without an allocation is left alone. Raises Conflict when Placement refuses the
         change, and Unavailable.
         """
+        self._change(instance, providers, min)
+
+    def _change(
+        self, instance: str, providers: Mapping[str, str], choose: Callable[[int, int], int]
+    ) -> bool:
+        """Write the number that ``choose`` returns for the allocated and the bound units.
+
+        Returns False when the instance has no allocation.
+        """
         for _ in range(_ATTEMPTS):
-            consumer = self._placement.consumer(instance)
+            consumer = self.placement.consumer(instance)
             if consumer is None:
-                return
-            with self._db.reader() as tx:
+                return False
+            with self.db.reader() as tx:
                 bound = attachments.units(tx, instance)
             units = {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
             for uuid, resource_class in providers.items():
-                classes = units.get(uuid, {})
-                if resource_class in classes:
-                    classes[resource_class] = min(classes[resource_class], bound.get(uuid, 0))
-            if self._write(instance, consumer, units):
-                return
+                classes = units.setdefault(uuid, {})
+                allocated = classes.get(resource_class, 0)
+                classes[resource_class] = choose(allocated, bound.get(uuid, 0))
+            # Placement refuses zeros.
+            counted = {
+                uuid: {name: count for name, count in classes.items() if count}
+                for uuid, classes in units.items()
+            }
+            allocations = {uuid: classes for uuid, classes in counted.items() if classes}
+            try:
+                if allocations != consumer.allocations:
+                    changed = replace(consumer, allocations=allocations)
+                    self.placement.set_consumer(instance, changed)
+                return True
+            except exception.Conflict as error:
+                if error.fields.get("code") != CONCURRENT_UPDATE:
+                    raise
         raise exception.Unavailable(peer="Placement", reason="the allocation keeps changing")
 
-    def _write(self, instance: str, consumer: Consumer, units: _Units) -> bool:
-        """Write an allocation if it differs; return False when another client was faster."""
-        # Placement refuses zeros.
-        counted = {
-            uuid: {name: count for name, count in classes.items() if count}
-            for uuid, classes in units.items()
-        }
-        allocations = {uuid: classes for uuid, classes in counted.items() if classes}
-        if allocations == consumer.allocations:
-            return True
-        try:
-            self._placement.set_consumer(instance, replace(consumer, allocations=allocations))
-        except exception.Conflict as error:
-            if error.fields.get("code") == CONCURRENT_UPDATE:
-                return False
-            raise
-        return True
+
+class Result(NamedTuple):
+    """The outcome of a step and its reason; a step that waits is taken again after the pause."""
+
+    event: Event
+    reason: str | None = None
+    pause_ms: int = _POLL_MS
 
 
+_SERVER_GONE = Result(Event.SERVER_GONE, "the server is not there any more")
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttachWork:
     """The handler of ``attach`` and ``detach`` work; ``wake`` is called when other work waits."""
 
-    def __init__(
-        self,
-        *,
-        db: Database,
-        queue: WorkQueue,
-        nova: Nova,
-        allocation: InstanceAllocation,
-        wake: Callable[[], None],
-    ) -> None:
-        self._db = db
-        self._queue = queue
-        self._nova = nova
-        self._allocation = allocation
-        self._wake = wake
-        self._steps: dict[Step, Callable[[Record, Plan], Plan | None]] = {
-            Step.PREPARE: self._prepare,
-            Step.ALLOCATE: self._allocate,
-            Step.REBOOT: self._reboot,
-            Step.WATCH: self._watch,
-            Step.RELEASE: self._release,
-            Step.SHRINK: self._shrink,
-        }
+    queue: WorkQueue
+    nova: Nova
+    allocation: InstanceAllocation
+    wake: Callable[[], None]
 
     def run(self, rows: Sequence[Record]) -> None:
         """Take all steps that are possible now; raises Unavailable to be called again later."""
         (row,) = rows
+        steps: dict[Step, Callable[[Record, Plan], Result]] = {
+            Step.PREPARE: self._prepare,
+            Step.ALLOCATE: self._allocate,
+            Step.REBOOT: self._reboot,
+            Step.WATCH: self._watch,
+            Step.RELEASE: lambda row, plan: Result(Event.DONE),
+            Step.SHRINK: self._shrink,
+        }
         plan: Plan | None = wire.load(Plan, row.spec)
         while plan is not None:
-            plan = self._steps[plan.step](row, plan)
+            plan = self._follow(row, plan, steps[plan.step](row, plan))
 
-    def _prepare(self, row: Record, plan: Plan) -> Plan | None:
+    def _follow(self, row: Record, plan: Plan, result: Result) -> Plan | None:
+        """Do what follows the result of a step; return None when nothing more can be done now."""
+        late = not plan.being_removed and row.age_ms - plan.rebooted_at > _WAIT_LIMIT_MS
+        # Without a reason it is a preparation, which has its own deadline.
+        if result.event is Event.WAITS and not (late and result.reason):
+            self.queue.reschedule([row], result.reason, pause_ms=result.pause_ms)
+            return None
+        if result.event is Event.DONE:
+            step = NEXT[plan.step]
+        elif plan.being_removed:
+            step = REMOVAL[result.event]
+        elif result.event is not Event.GUEST_UPDATED or not self._states(plan):
+            return self._roll_back(row, plan, result.reason or _GONE)
+        else:
+            step = None
+        if step is not None:
+            return self._enter(row, plan, step)
+        self._complete(row, plan)
+        return None
+
+    def _prepare(self, row: Record, plan: Plan) -> Result:
         """Wait until the host has prepared all units."""
-        with self._db.reader() as tx:
+        with self.queue.db.reader() as tx:
             states = arqs_db.states(tx, plan.arqs)
             waits = attachments.is_preparing(tx, plan.arqs)
         if len(states) < len(plan.arqs):
-            return self._roll_back(row, plan, _GONE)
+            return Result(Event.FAILED, _GONE)
         if State.BIND_FAILED in states.values():
-            return self._roll_back(row, plan, "its host could not prepare the accelerators")
-        if waits:
-            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
-            return None
-        return self._continue(row, replace(plan, step=Step.ALLOCATE))
+            return Result(Event.FAILED, "its host could not prepare the accelerators")
+        return Result(Event.WAITS if waits else Event.DONE)
 
-    def _allocate(self, row: Record, plan: Plan) -> Plan | None:
-        """Extend the instance's allocation, check the server again, and list the ARQs."""
+    def _allocate(self, row: Record, plan: Plan) -> Result:
+        """Extend the instance's allocation, and check the server again."""
         try:
-            self._allocation.grow(row.instance_uuid, plan.providers)
-            server = self._nova.server(row.instance_uuid)
+            self.allocation.grow(row.instance_uuid, plan.providers)
+            server = self._server(row, plan)
         except exception.Unavailable as error:
             if row.age_ms < _WAIT_LIMIT_MS:
                 raise
-            return self._roll_back(row, plan, str(error))
+            return Result(Event.FAILED, str(error))
         except (exception.NotFound, exception.Conflict, exception.Invalid) as error:
-            return self._roll_back(row, plan, f"Placement refuses it: {error}")
-        if server is None or server.node != plan.node:
-            return self._roll_back(row, plan, "the server is not there any more")
+            return Result(Event.FAILED, f"Placement refuses it: {error}")
+        if server is None:
+            return _SERVER_GONE
         if server.status not in ("ACTIVE", _SHUT_OFF) or server.task is not None:
             task = f" ({server.task})" if server.task is not None else ""
-            return self._roll_back(row, plan, f"the server has become {server.status}{task}")
-        return self._list(row, plan)
+            return Result(Event.FAILED, f"the server has become {server.status}{task}")
+        return Result(Event.DONE)
 
-    @retried
-    def _list(self, row: Record, plan: Plan) -> Plan | None:
+    def _list(self, tx: Transaction, row: Record, plan: Plan) -> str | None:
         """Mark all ARQs bound and list them; from now on Nova hands them to the guest."""
-        next_plan = replace(plan, step=Step.REBOOT)
-        with self._queue.checkpoint([row]) as tx:
-            arqs = self._lock(tx, row, plan)
-            complete = len(arqs) == len(plan.arqs)
-            if complete:
-                ids = [arq.id for arq in arqs]
-                arqs_db.move(tx, Event.FINISH, ids)
-                arqs_db.hide(tx, ids, hidden=False)
-                entries = [_entry(row, arq, State.BOUND.value) for arq in arqs]
-                work.record(tx, self._db.now, row, entries)
-                self._store(tx, row, next_plan)
-        return next_plan if complete else self._roll_back(row, plan, _GONE)
+        arqs = self._lock(tx, row, plan)
+        if len(arqs) < len(plan.arqs):
+            return _GONE
+        ids = [arq.id for arq in arqs]
+        arqs_db.move(tx, ArqEvent.FINISH, ids)
+        arqs_db.hide(tx, ids, hidden=False)
+        work.record(tx, row, [release.arq_entry(arq, State.BOUND.value) for arq in arqs])
+        return None
 
-    def _reboot(self, row: Record, plan: Plan) -> Plan | None:
+    def _reboot(self, row: Record, plan: Plan) -> Result:
         """Reboot the server so that its guest gets the listed and loses the hidden accelerators."""
-        server = self._nova.server(row.instance_uuid)
-        if server is None or server.node != plan.node:
-            return self._server_gone(row, plan)
-        with self._db.reader() as tx:
-            existing = arqs_db.states(tx, plan.arqs)
-        if not existing:
-            return self._guest_updated(row, plan)
+        server = self._server(row, plan)
+        if server is None:
+            return _SERVER_GONE
+        if not self._states(plan):
+            return Result(Event.GUEST_UPDATED)
         if server.task is not None:
-            return self._wait(row, plan, f"Nova is busy with the server ({server.task})")
+            return Result(Event.WAITS, f"Nova is busy with the server ({server.task})")
         if server.status == _SHUT_OFF:
-            return self._guest_updated(row, plan)
+            return Result(Event.GUEST_UPDATED)
         if server.status == _ERROR and not plan.being_removed:
             # A conductor may have rebooted it and ended before it stored that.
-            return self._roll_back(row, plan, _FAILED)
+            return Result(Event.FAILED, _FAILED)
         if server.status not in _REBOOTABLE:
-            return self._wait(row, plan, f"the server is {server.status}")
-        if not self._nova.reboot(row.instance_uuid):
-            return self._wait(row, plan, "Nova does not reboot the server")
-        watching = replace(
-            plan, step=Step.WATCH, reboots=plan.reboots + 1, rebooted_at=int(row.age_ms)
-        )
-        return self._continue(row, watching)
+            return Result(Event.WAITS, f"the server is {server.status}")
+        if not self.nova.reboot(row.instance_uuid):
+            return Result(Event.WAITS, "Nova does not reboot the server")
+        return Result(Event.DONE)
 
-    def _watch(self, row: Record, plan: Plan) -> Plan | None:
+    def _watch(self, row: Record, plan: Plan) -> Result:
         """Wait for the end of the reboot."""
-        server = self._nova.server(row.instance_uuid)
-        if server is None or server.node != plan.node:
-            return self._server_gone(row, plan)
+        server = self._server(row, plan)
+        if server is None:
+            return _SERVER_GONE
         if server.task is not None:
-            return self._wait(row, plan, f"the reboot does not end ({server.task})")
+            return Result(Event.WAITS, f"the reboot does not end ({server.task})")
         if server.status != _ERROR:
-            return self._guest_updated(row, plan)
-        if not plan.being_removed:
-            return self._roll_back(row, plan, _FAILED)
-        if plan.reboots < _REBOOTS:
-            return self._continue(row, replace(plan, step=Step.REBOOT))
+            return Result(Event.GUEST_UPDATED)
+        if not plan.being_removed or plan.reboots < _REBOOTS:
+            return Result(Event.FAILED, _FAILED)
         fault = "the server could not be rebooted; its accelerators are held until it is rebooted"
         plan = self._end_early(row, plan, "; ".join(filter(None, (plan.fault, fault))))
-        self._queue.reschedule([row], plan.fault)
-        return None
+        return Result(Event.WAITS, plan.fault, pause_ms=0)
 
-    @retried
-    def _release(self, row: Record, plan: Plan) -> Plan | None:
+    def _release(self, tx: Transaction, row: Record, plan: Plan) -> None:
         """Delete the ARQs; their handles are free, or the host cleans them up first."""
-        next_plan = replace(plan, step=Step.SHRINK)
-        with self._queue.checkpoint([row]) as tx:
-            arqs = self._lock(tx, row, plan)
-            release.cancel_and_release(tx, self._db.now, arqs, request_key=row.operation_id)
-            arqs_db.remove(tx, [arq.id for arq in arqs])
-            instances.release(tx, self._db.now, [row.instance_uuid])
-            entries = [_entry(row, arq, "detached") for arq in arqs]
-            work.record(tx, self._db.now, row, entries)
-            self._store(tx, row, next_plan)
-        self._wake()
-        return next_plan
+        arqs = self._lock(tx, row, plan)
+        release.cancel_and_release(tx, arqs, request_key=row.operation_id)
+        arqs_db.remove(tx, [arq.id for arq in arqs])
+        instances.release(tx, [row.instance_uuid])
+        work.record(tx, row, [release.arq_entry(arq, "detached") for arq in arqs])
 
-    def _shrink(self, row: Record, plan: Plan) -> None:
+    def _shrink(self, row: Record, plan: Plan) -> Result:
         """Reduce the allocation of a server that is still there."""
-        server = self._nova.server(row.instance_uuid)
-        if server is not None and server.node == plan.node:
+        if self._server(row, plan) is not None:
             # Otherwise Nova has removed it, and a new allocation is for later binds.
-            self._allocation.shrink(row.instance_uuid, plan.providers)
-        self._complete(row, plan)
+            self.allocation.shrink(row.instance_uuid, plan.providers)
+        return Result(Event.DONE)
 
-    def _guest_updated(self, row: Record, plan: Plan) -> Plan | None:
-        """Continue after the guest has got or lost the accelerators."""
-        if plan.being_removed:
-            return self._continue(row, replace(plan, step=Step.RELEASE))
-        with self._db.reader() as tx:
-            existing = arqs_db.states(tx, plan.arqs)
-        if not existing:
-            return self._roll_back(row, plan, _GONE)
-        self._complete(row, plan)
-        return None
+    def _server(self, row: Record, plan: Plan) -> Server | None:
+        """Return the server of the instance; None when it is deleted, or on another host."""
+        server = self.nova.server(row.instance_uuid)
+        return server if server is not None and server.node == plan.node else None
 
-    def _server_gone(self, row: Record, plan: Plan) -> Plan | None:
-        """Continue without the server: it is deleted, or on another host."""
-        if plan.being_removed:
-            return self._continue(row, replace(plan, step=Step.RELEASE))
-        return self._roll_back(row, plan, "the server is not there any more")
-
-    def _wait(self, row: Record, plan: Plan, reason: str) -> Plan | None:
-        """Check again later; roll an attach back that has waited for too long."""
-        if not plan.being_removed and row.age_ms - plan.rebooted_at > _WAIT_LIMIT_MS:
-            return self._roll_back(row, plan, reason)
-        self._queue.reschedule([row], reason, pause_ms=_POLL_MS)
-        return None
+    def _states(self, plan: Plan) -> dict[str, str]:
+        with self.queue.db.reader() as tx:
+            return arqs_db.states(tx, plan.arqs)
 
     @retried
     def _roll_back(self, row: Record, plan: Plan, fault: str) -> Plan:
         """Roll an attach back; a guest that may have got accelerators is rebooted first."""
         LOG.warning("Attach to instance %s is rolled back: %s", row.instance_uuid, fault)
-        with self._queue.checkpoint([row]) as tx:
+        with self.queue.checkpoint([row]) as tx:
             arqs = self._lock(tx, row, plan)
             listed = [arq.id for arq in arqs if not arq.hidden]
             faults = [arq.fault for arq in arqs if arq.fault is not None]
@@ -307,16 +280,30 @@ class AttachWork:
         return plan
 
     @retried
-    def _continue(self, row: Record, plan: Plan) -> Plan:
-        with self._queue.checkpoint([row]) as tx:
-            self._store(tx, row, plan)
-        return plan
+    def _enter(self, row: Record, plan: Plan, step: Step) -> Plan:
+        """Store the next step, with the changes of the current one."""
+        entered = replace(plan, step=step)
+        if step is Step.WATCH:
+            entered = replace(entered, reboots=plan.reboots + 1, rebooted_at=int(row.age_ms))
+        fault = None
+        with self.queue.checkpoint([row]) as tx:
+            if plan.step is Step.ALLOCATE:
+                fault = self._list(tx, row, plan)
+            elif plan.step is Step.RELEASE:
+                self._release(tx, row, plan)
+            if fault is None:
+                self._store(tx, row, entered)
+        if fault is not None:
+            return self._roll_back(row, plan, fault)
+        if plan.step is Step.RELEASE:
+            self.wake()
+        return entered
 
-    def _store(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
-        operations.add_step(tx, self._db.now, row.operation_id, plan.step.value)
+    def _store(self, tx: Transaction, row: Record, plan: Plan) -> None:
+        operations.add_step(tx, row.operation_id, plan.step.value)
         work.set_spec(tx, row, wire.dump(plan))
 
-    def _lock(self, tx: sa.Connection, row: Record, plan: Plan) -> Sequence[Record]:
+    def _lock(self, tx: Transaction, row: Record, plan: Plan) -> Sequence[Record]:
         """Return the ARQs that the instance still has, locked after the instance."""
         instances.lock(tx, [row.instance_uuid])
         return arqs_db.lock(tx, Arq.uuid.in_(plan.arqs), Arq.instance_uuid == row.instance_uuid)
@@ -327,18 +314,18 @@ class AttachWork:
         if plan.reported:
             return plan
         ended = replace(plan, fault=fault, reported=True)
-        with self._queue.checkpoint([row]) as tx:
+        with self.queue.checkpoint([row]) as tx:
             self._end_operation(tx, row, ended)
             work.set_spec(tx, row, wire.dump(ended))
         return ended
 
     @retried
     def _complete(self, row: Record, plan: Plan) -> None:
-        with self._queue.complete([row]) as tx:
+        with self.queue.complete([row]) as tx:
             if not plan.reported:
                 self._end_operation(tx, row, plan)
 
-    def _end_operation(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
+    def _end_operation(self, tx: Transaction, row: Record, plan: Plan) -> None:
         action = "attached" if row.kind == WorkKind.ATTACH else "detached"
         entry = events.Entry(
             "instance",
@@ -348,18 +335,7 @@ class AttachWork:
             hostname=plan.node,
             reason=plan.fault,
         )
-        work.record(tx, self._db.now, row, [entry])
+        work.record(tx, row, [entry])
         state = ResultState.SUCCEEDED if plan.fault is None else ResultState.FAILED
         result = HostResult(plan.node, state, {"arqs": list(plan.arqs)}, plan.fault)
-        operations.end(tx, self._db.now, row.operation_id, result)
-
-
-def _entry(row: Record, arq: Record, action: str) -> events.Entry:
-    return events.Entry(
-        "arq",
-        arq.uuid,
-        action,
-        instance_uuid=row.instance_uuid,
-        hostname=arq.hostname,
-        device_uuid=arq.device_uuid,
-    )
+        operations.end(tx, row.operation_id, result)

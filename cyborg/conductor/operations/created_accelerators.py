@@ -7,18 +7,18 @@ the report adds the rows. So a refused accelerator was never in the database or 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID, uuid5
 
-import sqlalchemy as sa
-
 from cyborg import exception
-from cyborg.conductor.operations.discovery import AgentQuery
+from cyborg.conductor.operations.discovery import VERB, AgentQuery
 from cyborg.conductor.operations.operations import Operations, Order, Task
-from cyborg.conductor.tasks.queue import WorkQueue
+from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import created_accelerators, devices, events, host_inventory, hosts, operations
 from cyborg.db.base import Record
 from cyborg.db.created_accelerators import Request
-from cyborg.db.engine import Database, retried
+from cyborg.db.engine import retried
+from cyborg.db.transaction import Transaction
 from cyborg.model import creation
 from cyborg.model.creation import Creation
 from cyborg.model.device import AttachType
@@ -26,6 +26,7 @@ from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, WorkKind
 from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import DesiredChanged
 
 CREATE = "create_device"
 #: States of a driver that reports no devices.
@@ -35,8 +36,7 @@ _NOT_LOADED = (DriverState.FAILED, DriverState.STOPPED)
 class AcceleratorCreator:
     """Begin to create accelerators."""
 
-    def __init__(self, *, db: Database, operations: Operations) -> None:
-        self._db = db
+    def __init__(self, *, operations: Operations) -> None:
         self._operations = operations
 
     def create(self, order: Order, request: Creation) -> Operation:
@@ -47,10 +47,10 @@ class AcceleratorCreator:
         the host has, or will get, an accelerator with the same key or name.
         """
 
-        def plan(tx: sa.Connection) -> list[Task]:
+        def plan(tx: Transaction) -> list[Task]:
             host = self._operations.hosts(tx, [request.host], wait=order.wait)[0]
             # This locks the host: of two orders for the same place the second sees the first.
-            hosts.bump_desired_generation(tx, self._db.now, host.id)
+            hosts.bump_desired_generation(tx, host.id)
             backends = created_accelerators.backends(tx, host.id, request.driver)
             attach_type = _attach_type(backends, request)
             pending = [ordered.facts for ordered in created_accelerators.requests(tx, host.id)]
@@ -72,9 +72,7 @@ class AcceleratorCreator:
             uuid = str(uuid5(UUID(order.request_key), "device"))
             ordered = Request(uuid, request.driver, device, request.labels)
             entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
-            events.record(
-                tx, self._db.now, [entry], caller=order.caller, request_key=order.request_key
-            )
+            events.record(tx, [entry], caller=order.caller, request_key=order.request_key)
             subject = {
                 "device": ordered.uuid,
                 "driver": request.driver,
@@ -112,42 +110,39 @@ def _attach_type(backends: Sequence[Record], request: Creation) -> AttachType:
     raise exception.NotFound(noun="Backend", key=request.backend)
 
 
+@dataclass(frozen=True, kw_only=True)
 class CreationWork:
-    """The handler of ``create`` work."""
+    """The handler of ``create`` work.
 
-    def __init__(
-        self, *, db: Database, queue: WorkQueue, query: AgentQuery, agents: AgentClient
-    ) -> None:
-        self._db = db
-        self._queue = queue
-        self._query = query
-        self._agents = agents
+    It has the host report its hardware, which adds the device, and then ends the operation.
+    """
 
-    def create(self, rows: Sequence[Record]) -> None:
-        """Have the host report its hardware, which adds the device; then end the operation."""
-        (row,) = rows
-        answer = self._query.ask(row)
-        if answer is not None:
-            self._end(row, answer)
+    queue: WorkQueue
+    query: AgentQuery
+    agents: AgentClient
+
+    def handlers(self) -> dict[WorkKind, Handler]:
+        """Return the handler by its kind of work."""
+        return {WorkKind.CREATE_DEVICE: self.query.discovery(VERB, self._end).run}
 
     @retried
-    def _end(self, row: Record, answer: Discovered) -> None:
+    def _end(self, row: Record, agent: Record, answer: Discovered) -> None:
+        """End the operation: the report of the host has added the device, or it has not."""
         ordered = Request.from_spec(row.spec)
         result = HostResult(row.spec["host"], ResultState.SUCCEEDED, {"device": ordered.uuid})
-        with self._queue.complete([row]) as tx:
+        with self.queue.complete([row]) as tx:
             # No report adds the device while this transaction decides, nor after it.
             hosts.lock(tx, row.host_id)
             if devices.with_agent(tx, ordered.uuid) is None:
                 error = _refusal(tx, row, ordered, answer)
                 result = HostResult(row.spec["host"], ResultState.FAILED, error=error)
-                hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-            operations.end(tx, self._db.now, row.operation_id, result)
-            agent = hosts.agent_of(tx, self._db.now, 0, row.host_id)
-        if result.error is not None and agent is not None:
-            self._agents.desired_changed(agent.service_host)
+                hosts.bump_desired_generation(tx, row.host_id)
+            operations.end(tx, row.operation_id, result)
+        if result.error is not None:
+            self.agents.cast(agent.service_host, DesiredChanged())
 
 
-def _refusal(tx: sa.Connection, row: Record, ordered: Request, answer: Discovered) -> str:
+def _refusal(tx: Transaction, row: Record, ordered: Request, answer: Discovered) -> str:
     """Return why a host does not report the ordered device, for the operator."""
     for driver in answer.drivers:
         if driver.name == ordered.driver and driver.error is not None:

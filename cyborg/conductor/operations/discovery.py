@@ -7,37 +7,41 @@ answers.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid5
 
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.operations.operations import Operations, Order, Task
+from cyborg.conductor.operations.operations import Operations, Order, Task, show_progress
 from cyborg.conductor.tasks import set_up
-from cyborg.conductor.tasks.queue import WorkQueue
+from cyborg.conductor.tasks.agent_task import AGENT_POLL_MS, AgentTask, Answer, Ask, End, Waiting
+from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import devices, drivers, events, hosts, operations, work
 from cyborg.db.base import Record
-from cyborg.db.engine import Database, retried
+from cyborg.db.engine import retried
 from cyborg.db.models import Device
-from cyborg.model.device import DeviceEvent, DeviceStatus
+from cyborg.db.transaction import Transaction
+from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
-from cyborg.model.work import Discovered, DiscoveryTask, WorkKind
+from cyborg.model.work import Discovered, DiscoveryTask, Outcome, WorkKind
 from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import Discover
 
 LOG = logging.getLogger(__name__)
 
 VERB = "discover"
-#: Reverts in a transaction what an operation has begun.
-Undo = Callable[[sa.Connection], None]
+#: Reverts in a transaction what the operation of a work row has begun.
+Undo = Callable[[Transaction, Record], None]
 #: Precedes the error when an agent and this conductor do not understand each other's arguments.
 _OTHER_RELEASE = "the agent is of another release. "
 #: Milliseconds before an agent that is still looking is asked again.
 _ANSWER_POLL_MS = 500
-#: Milliseconds before it is checked again whether an agent that is down is back.
-_AGENT_POLL_MS = 1000
+#: The fault of work whose deadline has passed.
+OVERDUE = "it was not carried out in time"
 #: A discovery fails when an agent has left so many queries in a row unanswered.
 _UNANSWERED = 2
 #: The key in the spec of work for the number of queries in a row without an answer.
@@ -59,7 +63,7 @@ class DiscoveryAPI:
         Raises NotFound (host, driver), Unavailable (an agent is down), Conflict.
         """
 
-        def plan(tx: sa.Connection) -> list[Task]:
+        def plan(tx: Transaction) -> list[Task]:
             chosen = self._operations.hosts(tx, hosts, wait=order.wait)
             if driver is not None and not drivers.on_hosts(tx, driver, [row.id for row in chosen]):
                 raise exception.NotFound(noun="Driver", key=driver)
@@ -70,29 +74,90 @@ class DiscoveryAPI:
         return self._operations.begin(order, plan)
 
 
+@dataclass(frozen=True, kw_only=True)
 class AgentQuery:
-    """Query agents on behalf of an operation; the handler of ``discover`` work.
+    """Query agents on behalf of operations; the handler of ``discover`` work.
 
     An agent is down when it has been silent for ``down_after`` milliseconds.
     """
 
-    def __init__(
-        self, *, db: Database, queue: WorkQueue, agents: AgentClient, down_after: int
-    ) -> None:
-        self._db = db
-        self._queue = queue
-        self._agents = agents
-        self._down_after = down_after
+    queue: WorkQueue
+    agents: AgentClient
+    down_after: int
 
-    def discover(self, rows: Sequence[Record]) -> None:
-        """Take the next step of one host's part of a discovery."""
-        (row,) = rows
-        answer = self.ask(row)
-        if answer is not None:
-            self._end_discovery(row, answer)
+    def handlers(self) -> dict[WorkKind, Handler]:
+        """Return the handler by its kind of work."""
+        return {WorkKind.DISCOVER: self.discovery(VERB, self._end_discovery).run}
+
+    def discovery(self, phase: str, end: End, undo: Undo | None = None) -> AgentTask:
+        """Return the task of having an agent follow its desired state and read its hardware.
+
+        Each ``phase`` of a work row is a query of its own.
+        """
+        return self.task(partial(self._ask, phase), end, undo)
+
+    def task(self, ask: Ask, end: End, undo: Undo | None = None) -> AgentTask:
+        """Return the task of asking the agent of a host, as soon as it is up.
+
+        A fault ends the host's part of the operation. If the agent does not know such requests,
+        ``undo`` is called in the transaction of that.
+        """
+
+        def ask_if_up(row: Record, agent: Record | None) -> Answer | Waiting:
+            if agent is None:
+                return Outcome(row.uuid, fault="the host was removed")
+            if not agent.up:
+                return self.wait(row, ResultState.WAITING, "its agent is down")
+            show_progress(self.queue, row, ResultState.RUNNING, None)
+            return ask(row, agent)
+
+        return AgentTask(
+            queue=self.queue,
+            read=self.agent,
+            ask=ask_if_up,
+            end=end,
+            fail=self.fail,
+            refuse=lambda row, agent, outcome: self.fail(row, agent, outcome, undo),
+            overdue=OVERDUE,
+            poll_ms=_ANSWER_POLL_MS,
+            refusals={exception.UnknownVerb: "", exception.Invalid: _OTHER_RELEASE},
+        )
+
+    def agent(self, tx: Transaction, row: Record) -> Record | None:
+        """Return the agent of the host of a work row, and whether it is ``up``."""
+        return hosts.agent_of(tx, self.down_after, row.host_id)
+
+    def _ask(self, phase: str, row: Record, agent: Record) -> Discovered | Outcome | Waiting:
+        """Query an agent that is up.
+
+        An agent that is up and does not answer gets requests about drivers with the desired state,
+        after its heartbeat. So work on drivers waits for it, and so does a discovery without a
+        deadline; another discovery fails after the second query without an answer.
+        """
+        task = DiscoveryTask(
+            str(uuid5(UUID(row.uuid), phase)), row.spec.get("driver"), agent_epoch=agent.epoch
+        )
+        silence = 1 + int(row.spec.get(_SILENCE, 0))
+        try:
+            answer = self.agents.request(agent.service_host, Discover(task))
+        except exception.NoAnswer:
+            reason = agent.bus_error or "it does not answer"
+            error = f"its agent sends heartbeats but receives no requests: {reason}"
+            if row.kind == WorkKind.DISCOVER and row.deadline_ms is not None:
+                if agent.bus_error or silence >= _UNANSWERED:
+                    return Outcome(row.uuid, fault=error)
+                self._note_silence(row, silence)
+            return self.wait(row, ResultState.WAITING, error, pause_ms=0)
+        except exception.UnknownVerb:
+            raise
+        except exception.Unavailable as error:
+            show_progress(self.queue, row, ResultState.WAITING, str(error))
+            raise
+        self._note_silence(row, 0)
+        return answer
 
     @retried
-    def _end_discovery(self, row: Record, answer: Discovered) -> None:
+    def _end_discovery(self, row: Record, agent: Record, answer: Discovered) -> None:
         """End a discovery; begin the set-up of enabled devices that need one again.
 
         With ``setup`` in its spec, devices that are inactive and need a set-up get one as well.
@@ -100,139 +165,52 @@ class AgentQuery:
         ready = [driver.name for driver in answer.drivers if driver.state is DriverState.READY]
         which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(ready))
         result = host_result(row, answer)
-        with self._queue.complete([row]) as tx:
-            if devices.needing_set_up(tx, which):
-                hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-                self._record_set_up(
-                    tx, row, set_up.repeat(tx, self._db.now, which, row.operation_id)
-                )
-            inactive = (
-                devices.needing_set_up(tx, which, status=DeviceStatus.INACTIVE)
-                if row.spec.get("setup")
-                else []
-            )
-            if inactive:
-                hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-                devices.move_all(tx, [device.id for device in inactive], DeviceEvent.INSTALL)
-                set_up.begin(tx, self._db.now, inactive, row.operation_id)
-                self._record_set_up(tx, row, [device.uuid for device in inactive])
+        statuses = [DeviceStatus.ENABLED]
+        if row.spec.get("setup"):
+            statuses.append(DeviceStatus.INACTIVE)
+        with self.queue.complete([row]) as tx:
+            for status in statuses:
+                if devices.needing_set_up(tx, which, status=status):
+                    hosts.bump_desired_generation(tx, row.host_id)
+                    uuids = set_up.begin_needed(tx, which, row.operation_id, status=status)
+                    state, host = DeviceStatus.INSTALLING.value, row.spec["host"]
+                    entries = [events.Entry("device", uuid, state, hostname=host) for uuid in uuids]
+                    work.record(tx, row, entries)
             installing = devices.in_set_up(tx, row.host_id, ready)
             result = replace(result, result={**(result.result or {}), "installing": installing})
-            operations.end(tx, self._db.now, row.operation_id, result)
+            operations.end(tx, row.operation_id, result)
         _log(row, result)
-
-    def _record_set_up(self, tx: sa.Connection, row: Record, uuids: Sequence[str]) -> None:
-        status, hostname = DeviceStatus.INSTALLING.value, row.spec["host"]
-        entries = [events.Entry("device", uuid, status, hostname=hostname) for uuid in uuids]
-        work.record(tx, self._db.now, row, entries)
-
-    def ask(self, row: Record, phase: str = VERB, undo: Undo | None = None) -> Discovered | None:
-        """Return what the agent of a work row answers to a query.
-
-        None means that there is no answer yet, or that there will be none; the row then says so.
-        Each ``phase`` of the work is a query of its own. If the agent does not know such queries,
-        ``undo`` is called in the transaction that ends the work.
-        """
-        if row.overdue:
-            self.overdue(row)
-            return None
-        agent = self.agent(row)
-        if agent is None:
-            return None
-        task = DiscoveryTask(
-            str(uuid5(UUID(row.uuid), phase)), row.spec.get("driver"), agent_epoch=agent.epoch
-        )
-        try:
-            answer = self._agents.discovery(agent.service_host, task)
-        except (exception.UnknownVerb, exception.Invalid) as error:
-            self.refused(row, error, undo)
-            return None
-        except exception.NoAnswer:
-            self._unanswered(row, agent)
-            return None
-        except exception.Unavailable as error:
-            self.pause(row, ResultState.WAITING, str(error))
-            raise
-        self._note_silence(row, 0)
-        if not answer.done:
-            self._queue.reschedule([row], None, pause_ms=_ANSWER_POLL_MS)
-            return None
-        return answer
-
-    def _unanswered(self, row: Record, agent: Record) -> None:
-        """Reschedule work whose agent is up and does not answer; end a discovery after the second.
-
-        Such an agent gets requests about drivers with the desired state, after its heartbeat. So
-        work on drivers continues, and so does a discovery that waits without a deadline.
-        """
-        silence = 1 + int(row.spec.get(_SILENCE, 0))
-        reason = agent.bus_error or "it does not answer"
-        error = f"its agent sends heartbeats but receives no requests: {reason}"
-        if row.kind == WorkKind.DISCOVER and row.deadline_ms is not None:
-            if agent.bus_error or silence >= _UNANSWERED:
-                self.end(row, _failed(row, error))
-                return
-            self._note_silence(row, silence)
-        self.pause(row, ResultState.WAITING, error)
-        self._queue.reschedule([row], error)
 
     @retried
     def _note_silence(self, row: Record, silence: int) -> None:
         """Store how many queries in a row were not answered, if the number has changed."""
         if silence != int(row.spec.get(_SILENCE, 0)):
-            with self._queue.checkpoint([row]) as tx:
+            with self.queue.checkpoint([row]) as tx:
                 work.set_spec(tx, row, {**row.spec, _SILENCE: silence})
 
-    def agent(self, row: Record) -> Record | None:
-        """Return the agent of a work row if it is up.
-
-        None means that it is down or removed; the result of the operation then says so.
-        """
-        with self._db.reader() as tx:
-            agent = hosts.agent_of(tx, self._db.now, self._down_after, row.host_id)
-        if agent is None:
-            self.end(row, _failed(row, "the host was removed"))
-            return None
-        if not agent.up:
-            self.pause(row, ResultState.WAITING, "its agent is down")
-            self._queue.reschedule([row], "its agent is down", pause_ms=_AGENT_POLL_MS)
-            return None
-        self.pause(row, ResultState.RUNNING, None)
-        return agent
-
-    def refused(
-        self,
-        row: Record,
-        error: exception.UnknownVerb | exception.Invalid,
-        undo: Undo | None = None,
-    ) -> None:
-        """Fail one host's part of an operation whose request its agent does not understand."""
-        prefix = _OTHER_RELEASE if isinstance(error, exception.Invalid) else ""
-        self.end(row, _failed(row, f"{prefix}{error}"), undo)
-
-    def overdue(self, row: Record) -> None:
-        """Fail one host's part of an operation whose deadline has passed."""
-        self.end(row, _failed(row, "it was not carried out in time"))
+    def fail(self, row: Record, agent: Record, outcome: Outcome, undo: Undo | None = None) -> None:
+        """End one host's part of an operation with a fault."""
+        failed = HostResult(row.spec["host"], ResultState.FAILED, error=outcome.fault)
+        self.end(row, failed, undo)
 
     @retried
     def end(self, row: Record, result: HostResult, undo: Undo | None = None) -> None:
         """End one host's part of an operation; ``undo`` is called in the same transaction."""
-        with self._queue.complete([row]) as tx:
+        with self.queue.complete([row]) as tx:
             if undo is not None:
-                undo(tx)
-            operations.end(tx, self._db.now, row.operation_id, result)
+                undo(tx, row)
+            operations.end(tx, row.operation_id, result)
         _log(row, result)
 
-    @retried
-    def pause(self, row: Record, state: ResultState, error: str | None) -> None:
-        """Store what one host's part of an operation waits for, if that has changed."""
-        with self._db.reader() as tx:
-            if operations.result_of(tx, row.operation_id, row.spec["host"]) == (state.value, error):
-                return
-        with self._queue.checkpoint([row]) as tx:
-            operations.update_result(
-                tx, row.operation_id, HostResult(row.spec["host"], state, error=error)
-            )
+    def wait(
+        self, row: Record, state: ResultState, reason: str, *, pause_ms: int = AGENT_POLL_MS
+    ) -> Waiting:
+        """Return that one host's part of an operation waits, and store for what.
+
+        WAITING, for an agent that does not answer, is an error of the work as well.
+        """
+        show_progress(self.queue, row, state, reason)
+        return Waiting(reason if state is ResultState.WAITING else None, pause_ms)
 
 
 def host_result(row: Record, answer: Discovered) -> HostResult:
@@ -260,10 +238,6 @@ def _counted(findings: dict[str, Any]) -> dict[str, Any]:
     if "backends" in counted:
         counted["backends"] = [_counted(backend) for backend in counted["backends"]]
     return counted
-
-
-def _failed(row: Record, reason: str) -> HostResult:
-    return HostResult(row.spec["host"], ResultState.FAILED, error=reason)
 
 
 def _log(row: Record, result: HostResult) -> None:

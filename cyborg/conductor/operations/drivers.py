@@ -6,23 +6,31 @@ reports it. If the agent cannot, the request is rolled back and the earlier driv
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from cyborg import exception
-from cyborg.conductor.operations.discovery import AgentQuery, host_result
+from cyborg.conductor.operations.discovery import (
+    OVERDUE,
+    AgentQuery,
+    host_result,
+)
 from cyborg.conductor.operations.operations import Operations, Order, Task
-from cyborg.conductor.tasks.queue import WorkQueue
+from cyborg.conductor.tasks.agent_task import AgentTask, Answer, Waiting
+from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import drivers, events, hosts, operations, work
 from cyborg.db.base import Record
-from cyborg.db.engine import Database, retried
+from cyborg.db.engine import retried
+from cyborg.db.transaction import Transaction
 from cyborg.model.device import LOST, DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
-from cyborg.model.work import Discovered, WorkKind
+from cyborg.model.work import Discovered, Outcome, WorkKind
 from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import DesiredChanged, Reload
 
 INSTALL = "install_driver"
 UPDATE = "update_driver"
@@ -36,25 +44,26 @@ _DISABLED, _UNINSTALLED = "disabled", "uninstalled"
 #: The columns of a driver that operators set.
 _SETTINGS = ("requested", "enabled", "options")
 
-#: The key in the spec of work for its phase.
+#: The key in the spec of work for its phase; it is missing in the first phase.
 _PHASE = "phase"
-#: Reload: the agent executes itself again; ``epoch`` is its epoch before that.
-_RELOAD = "reload"
-#: Install and update: the agent follows the request (APPLY). If it cannot, the request is rolled
-#: back (UNDO).
-_APPLY, _UNDO = "apply", "undo"
-#: Uninstall: the agent shows that it knows the request (CONFIRM), all units are released (DRAIN),
-#: the agent unloads the driver (UNLOAD), and its devices leave Placement (REMOVE).
-_CONFIRM, _DRAIN, _UNLOAD, _REMOVE = "confirm", "drain", "unload", "remove"
-#: Milliseconds before it is checked again whether a driver is unused, or its devices removed.
-_POLL_MS = 1000
+
+
+class Phase(StrEnum):
+    """The phases of the work on a driver; each may be repeated without harm."""
+
+    RELOAD = "reload"
+    APPLY = "apply"
+    UNDO = "undo"
+    CONFIRM = "confirm"
+    DRAIN = "drain"
+    UNLOAD = "unload"
+    REMOVE = "remove"
 
 
 class Drivers:
     """Begin to install, update and uninstall drivers."""
 
-    def __init__(self, *, db: Database, operations: Operations) -> None:
-        self._db = db
+    def __init__(self, *, operations: Operations) -> None:
         self._operations = operations
 
     def install(
@@ -70,7 +79,7 @@ class Drivers:
         ``driver`` is a name, or the uuid of one host's row. Raises NotFound, Unavailable, Conflict.
         """
 
-        def plan(tx: sa.Connection) -> list[Task]:
+        def plan(tx: Transaction) -> list[Task]:
             name, only_host_id = self._name(tx, driver)
             wait = order.wait or only_host_id is not None
             chosen = self._operations.hosts(tx, hosts, wait=wait)
@@ -104,14 +113,14 @@ class Drivers:
         disabled.
         """
 
-        def plan(tx: sa.Connection) -> list[Task]:
+        def plan(tx: Transaction) -> list[Task]:
             name, chosen = self._installed(tx, driver, wait=order.wait)
             self._check_not_being_uninstalled(tx, chosen, name)
             if options is None and enabled is None:
                 rows = drivers.on_hosts(tx, name, [host.id for host in chosen])
                 stays_enabled = {row.host_id: row.enabled for row in rows}
                 self._record(tx, order, chosen, rows)
-                spec = {"driver": name, "settings": {}, _PHASE: _RELOAD, "previous": {}}
+                spec = {"driver": name, "settings": {}, _PHASE: Phase.RELOAD, "previous": {}}
                 return [
                     Task(
                         host,
@@ -147,12 +156,12 @@ class Drivers:
         NotFound, Unavailable as well.
         """
 
-        def plan(tx: sa.Connection) -> list[Task]:
+        def plan(tx: Transaction) -> list[Task]:
             name, chosen = self._installed(tx, driver, wait=order.wait)
             self._check_not_being_uninstalled(tx, chosen, name)
             host_ids = [host.id for host in chosen]
             for host_id in host_ids:
-                hosts.bump_desired_generation(tx, self._db.now, host_id)
+                hosts.bump_desired_generation(tx, host_id)
             drivers.lock_handles(tx, host_ids, name)
             if not drain:
                 self._check_unused(tx, chosen, name, _UNINSTALLED)
@@ -160,9 +169,7 @@ class Drivers:
             reserved = drivers.reserve(tx, host_ids, name, _REASON)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
             entries = _device_entries(reserved, DeviceStatus.MAINTAINING.value)
-            events.record(
-                tx, self._db.now, entries, caller=order.caller, request_key=order.request_key
-            )
+            events.record(tx, entries, caller=order.caller, request_key=order.request_key)
             unlimited = drain or order.wait
             spec = {"driver": name, "enabled_devices": enabled_devices}
             subject = {"driver": name}
@@ -173,7 +180,7 @@ class Drivers:
 
         return self._operations.begin(order, plan)
 
-    def _name(self, tx: sa.Connection, key: str) -> tuple[str, int | None]:
+    def _name(self, tx: Transaction, key: str) -> tuple[str, int | None]:
         """Return the driver name for a key, and the host id when the key is the uuid of a row."""
         try:
             uuid = str(UUID(key))
@@ -184,7 +191,7 @@ class Drivers:
             raise exception.NotFound(noun="Driver", key=key)
         return rows[0].name, rows[0].host_id
 
-    def _installed(self, tx: sa.Connection, key: str, *, wait: bool) -> tuple[str, list[Record]]:
+    def _installed(self, tx: Transaction, key: str, *, wait: bool) -> tuple[str, list[Record]]:
         """Return the name and the hosts of an installed driver.
 
         Raises NotFound, Conflict (installed nowhere), Unavailable (an agent is down).
@@ -208,14 +215,14 @@ class Drivers:
         return name, chosen
 
     def _check_not_being_uninstalled(
-        self, tx: sa.Connection, chosen: Sequence[Record], name: str
+        self, tx: Transaction, chosen: Sequence[Record], name: str
     ) -> None:
         """Raise Conflict while the driver is being uninstalled."""
         if drivers.is_uninstalling(tx, [host.id for host in chosen], name):
             raise exception.Conflict(reason=f"Driver {name} is being uninstalled.")
 
     def _check_unused(
-        self, tx: sa.Connection, chosen: Sequence[Record], name: str, action: str
+        self, tx: Transaction, chosen: Sequence[Record], name: str, action: str
     ) -> None:
         """Raise Conflict naming the ARQs that have accelerators of the driver."""
         arqs = drivers.arqs(tx, [host.id for host in chosen], name)
@@ -230,7 +237,7 @@ class Drivers:
 
     def _request(
         self,
-        tx: sa.Connection,
+        tx: Transaction,
         order: Order,
         chosen: Sequence[Record],
         *,
@@ -239,7 +246,7 @@ class Drivers:
     ) -> list[Task]:
         """Store the requested settings of each host; the work keeps those before for a rollback."""
         for host in chosen:
-            hosts.bump_desired_generation(tx, self._db.now, host.id)
+            hosts.bump_desired_generation(tx, host.id)
         host_ids = [host.id for host in chosen]
         rows = {row.host_id: row for row in drivers.on_hosts(tx, name, host_ids)}
         tasks = []
@@ -266,7 +273,7 @@ class Drivers:
 
     def _record(
         self,
-        tx: sa.Connection,
+        tx: Transaction,
         order: Order,
         chosen: Sequence[Record],
         rows: Collection[Record],
@@ -278,189 +285,170 @@ class Drivers:
             )
             for row in rows
         ]
-        events.record(tx, self._db.now, entries, caller=order.caller, request_key=order.request_key)
+        events.record(tx, entries, caller=order.caller, request_key=order.request_key)
 
 
 def _device_entries(rows: Collection[Record], action: str) -> list[events.Entry]:
     return [events.Entry("device", row.uuid, action, hostname=row.hostname) for row in rows]
 
 
+@dataclass(frozen=True, kw_only=True)
 class DriverWork:
     """The handlers of work that configures and uninstalls drivers.
 
     ``wake`` is called when work waits.
     """
 
-    def __init__(
-        self,
-        *,
-        db: Database,
-        queue: WorkQueue,
-        query: AgentQuery,
-        agents: AgentClient,
-        wake: Callable[[], None],
-    ) -> None:
-        self._db = db
-        self._queue = queue
-        self._query = query
-        self._agents = agents
-        self._wake = wake
+    queue: WorkQueue
+    query: AgentQuery
+    agents: AgentClient
+    wake: Callable[[], None]
 
-    def configure(self, rows: Sequence[Record]) -> None:
-        """Have one host follow a request about a driver; roll back what the host cannot do."""
-        (row,) = rows
-        phase = row.spec.get(_PHASE, _APPLY)
-        if phase == _RELOAD:
-            self._reload(row)
-            return
+    def handlers(self) -> dict[WorkKind, Handler]:
+        """Return the handlers by kind of work."""
+        task, discovery = self.query.task, self.query.discovery
+        enter = self._enter
+        # These ask only the database.
+        check = partial(AgentTask, queue=self.queue, fail=self.query.fail)
+        phases = {
+            Phase.RELOAD: task(self._ask_reload, partial(enter, Phase.APPLY, step="reloaded")),
+            # The agent follows a request to install or update the driver. If it cannot, the request
+            # is rolled back.
+            Phase.APPLY: discovery(Phase.APPLY, self._applied, self._undo_request),
+            Phase.UNDO: discovery(Phase.UNDO, self._undone, self._undo_request),
+            # The agent shows that it knows the request to uninstall the driver.
+            Phase.CONFIRM: discovery(
+                Phase.CONFIRM, partial(enter, Phase.DRAIN), self._undo_uninstall
+            ),
+            Phase.DRAIN: check(ask=self._drain, end=partial(enter, Phase.UNLOAD, step="free")),
+            # The agent unloads the driver.
+            Phase.UNLOAD: discovery(Phase.UNLOAD, partial(enter, Phase.REMOVE)),
+            Phase.REMOVE: check(read=self.query.agent, ask=self._remove, end=self._removed),
+        }
 
-        def undo(tx: sa.Connection) -> None:
-            self._restore_settings(tx, row)
-            if row.spec["previous"] is None:
-                self._remove_row(tx, row)
+        def run(first: Phase, rows: Sequence[Record]) -> None:
+            phases[rows[0].spec.get(_PHASE, first)].run(rows)
 
-        answer = self._query.ask(row, phase, undo)
-        if answer is None:
-            return
-        if phase == _UNDO:
-            self._end_rollback(row)
-            return
+        return {
+            WorkKind.CONFIGURE_DRIVER: partial(run, Phase.APPLY),
+            WorkKind.UNINSTALL_DRIVER: partial(run, Phase.CONFIRM),
+        }
+
+    def _ask_reload(self, row: Record, agent: Record) -> Outcome | Waiting:
+        """Ask the agent to execute itself again, until another epoch shows that it has."""
+        if agent.epoch != row.spec["epoch"]:
+            return Outcome(row.uuid)
+        self.agents.request(agent.service_host, Reload(agent.epoch))
+        return Waiting()
+
+    def _applied(self, row: Record, agent: Record, answer: Discovered) -> None:
         refused = any(not driver.accepted for driver in answer.drivers)
         # A driver that is disabled need not be ready.
         checked = row.spec["enabled"] or refused
         result = host_result(row, answer if checked else Discovered(answer.request_key))
         if row.spec["settings"] and refused:
-            self._roll_back(row, result)
+            more = {"result": result.result, "error": result.error}
+            self._enter(Phase.UNDO, row, agent, answer, more=more)
         else:
-            self._query.end(row, result)
+            self.query.end(row, result)
 
-    def _reload(self, row: Record) -> None:
-        """Ask the agent to execute itself again, until another epoch shows that it has."""
-        if row.overdue:
-            self._query.overdue(row)
-            return
-        agent = self._query.agent(row)
-        if agent is None:
-            return
-        if agent.epoch != row.spec["epoch"]:
-            self._next_phase(row, _APPLY, step="reloaded")
-            return
-        try:
-            self._agents.reload(agent.service_host, agent.epoch)
-        except exception.UnknownVerb as error:
-            self._query.refused(row, error)
-            return
-        self._queue.reschedule([row], None, pause_ms=_POLL_MS)
+    def _undone(self, row: Record, agent: Record, answer: Discovered) -> None:
+        """End the operation with the error, now that the host is as before."""
+        result = HostResult(
+            row.spec["host"], ResultState.FAILED, row.spec["result"], row.spec["error"]
+        )
+        self.query.end(row, result, self._remove_new)
 
-    @retried
-    def _roll_back(self, row: Record, result: HostResult) -> None:
-        """Begin to roll a request back that the host cannot follow."""
-        spec = {**row.spec, _PHASE: _UNDO, "result": result.result, "error": result.error}
-        with self._queue.checkpoint([row]) as tx:
-            self._restore_settings(tx, row)
-            work.set_spec(tx, row, spec)
-        self._queue.reschedule([row], None, pause_ms=1)
-        self._wake()
+    def _undo_request(self, tx: Transaction, row: Record) -> None:
+        self._restore_settings(tx, row)
+        self._remove_new(tx, row)
 
-    def _restore_settings(self, tx: sa.Connection, row: Record) -> None:
+    def _restore_settings(self, tx: Transaction, row: Record) -> None:
         """Request the earlier settings again, unless a later request has changed them."""
         name, settings = row.spec["driver"], row.spec["settings"]
         previous = row.spec["previous"] or {"requested": None, "enabled": True, "options": None}
-        hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+        hosts.bump_desired_generation(tx, row.host_id)
         for driver in drivers.on_hosts(tx, name, [row.host_id]):
             if all(getattr(driver, key) == value for key, value in settings.items()):
                 drivers.set_requested(
                     tx, row.host_id, name, {key: previous[key] for key in settings}
                 )
 
-    @retried
-    def _end_rollback(self, row: Record) -> None:
-        """End the operation with the error, now that the host is as before."""
-        result = HostResult(
-            row.spec["host"], ResultState.FAILED, row.spec["result"], row.spec["error"]
-        )
-        with self._queue.checkpoint([row]) as tx:
-            if row.spec["previous"] is None:
-                self._remove_row(tx, row)
-        self._query.end(row, result)
-
-    def _remove_row(self, tx: sa.Connection, row: Record) -> None:
-        """Remove the row of a driver that was never loaded."""
+    def _remove_new(self, tx: Transaction, row: Record) -> None:
+        """Remove the row of a driver that this request has added and that was never loaded."""
+        if row.spec["previous"] is not None:
+            return
         for driver in drivers.on_hosts(tx, row.spec["driver"], [row.host_id]):
             if driver.requested is None and driver.state != DriverState.READY.value:
                 drivers.remove_driver(tx, row.host_id, driver.name)
 
-    def uninstall(self, rows: Sequence[Record]) -> None:
-        """Remove a driver from one host, as far as that is possible now."""
-        (row,) = rows
-        phase = row.spec.get(_PHASE, _CONFIRM)
-
-        def undo(tx: sa.Connection) -> None:
-            hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-            enabled = drivers.return_to_service(
-                tx, row.host_id, row.spec["driver"], row.spec["enabled_devices"]
-            )
-            work.record(tx, self._db.now, row, _device_entries(enabled, DeviceStatus.ENABLED.value))
-
-        if phase == _CONFIRM:
-            if self._query.ask(row, phase, undo) is not None:
-                self._next_phase(row, _DRAIN)
-        elif phase == _DRAIN:
-            self._drain(row)
-        elif phase == _UNLOAD:
-            if self._query.ask(row, phase) is not None:
-                self._next_phase(row, _REMOVE)
-        else:
-            self._remove(row)
+    def _undo_uninstall(self, tx: Transaction, row: Record) -> None:
+        hosts.bump_desired_generation(tx, row.host_id)
+        enabled = drivers.return_to_service(
+            tx, row.host_id, row.spec["driver"], row.spec["enabled_devices"]
+        )
+        work.record(tx, row, _device_entries(enabled, DeviceStatus.ENABLED.value))
 
     @retried
-    def _drain(self, row: Record) -> None:
-        """Have the agent unload the driver once all its units are released."""
+    def _drain(self, row: Record, agent: Record) -> Outcome | Waiting:
+        """Check that all units of the driver are released; then its devices are lost."""
         name = row.spec["driver"]
-        with self._queue.checkpoint([row]) as tx:
-            hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+        with self.queue.checkpoint([row]) as tx:
+            hosts.bump_desired_generation(tx, row.host_id)
             drivers.lock_handles(tx, [row.host_id], name)
             users = drivers.arqs(tx, [row.host_id], name)
             remaining = len(users) or drivers.count_unreleased(tx, row.host_id, name)
             if not remaining:
-                lost = drivers.mark_lost(tx, self._db.now, row.host_id, name)
-                work.record(tx, self._db.now, row, _device_entries(lost, LOST))
+                lost = drivers.mark_lost(tx, row.host_id, name)
+                work.record(tx, row, _device_entries(lost, LOST))
                 settings = {"requested": False, "enabled": False, "options": None}
                 drivers.set_requested(tx, row.host_id, name, settings)
-        if remaining and row.overdue:
-            self._query.overdue(row)
-        elif remaining:
-            what = "accelerator request(s) that use it" if users else "unit(s) to be released"
-            self._query.pause(row, ResultState.RUNNING, f"it waits for {remaining} {what}")
-            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
-        else:
-            self._next_phase(row, _UNLOAD, step="free")
+        if not remaining:
+            return Outcome(row.uuid)
+        if row.overdue:
+            return Outcome(row.uuid, fault=OVERDUE)
+        what = "accelerator request(s) that use it" if users else "unit(s) to be released"
+        return self.query.wait(row, ResultState.RUNNING, f"it waits for {remaining} {what}")
 
     @retried
-    def _remove(self, row: Record) -> None:
-        """End when the last device of the driver has left Placement and thereby the database."""
+    def _remove(self, row: Record, agent: Record) -> Outcome | Waiting:
+        """Check that the last device of the driver has left Placement, and so the database."""
         name = row.spec["driver"]
-        with self._db.reader() as tx:
+        with self.queue.db.reader() as tx:
             remaining = drivers.count_devices(tx, row.host_id, name)
             obstacles = drivers.removal_errors(tx, row.host_id, name)
-            agent = hosts.agent_of(tx, self._db.now, 0, row.host_id)
         if not remaining:
-            self._query.end(row, HostResult(row.spec["host"], ResultState.SUCCEEDED, {}))
-        elif row.overdue:
-            self._query.overdue(row)
-        else:
-            reason = "; ".join(obstacles) or f"{remaining} device(s) have to leave Placement"
-            self._query.pause(row, ResultState.RUNNING, reason)
-            if agent is not None:
-                self._agents.desired_changed(agent.service_host)
-            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
+            return Outcome(row.uuid)
+        if row.overdue:
+            return Outcome(row.uuid, fault=OVERDUE)
+        if agent is not None:
+            self.agents.cast(agent.service_host, DesiredChanged())
+        reason = "; ".join(obstacles) or f"{remaining} device(s) have to leave Placement"
+        return self.query.wait(row, ResultState.RUNNING, reason)
+
+    def _removed(self, row: Record, agent: Record, outcome: Outcome) -> None:
+        self.query.end(row, HostResult(row.spec["host"], ResultState.SUCCEEDED, {}))
 
     @retried
-    def _next_phase(self, row: Record, phase: str, *, step: str | None = None) -> None:
-        """Store the next phase, and the ``step`` that the operation has reached; run it at once."""
-        with self._queue.checkpoint([row]) as tx:
+    def _enter(
+        self,
+        phase: Phase,
+        row: Record,
+        agent: Record,
+        answer: Answer,
+        *,
+        step: str | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store the next phase, with ``more`` for it, and run it at once.
+
+        ``step`` is the step that the operation has reached then.
+        """
+        with self.queue.checkpoint([row]) as tx:
+            if phase is Phase.UNDO:
+                self._restore_settings(tx, row)
             if step is not None:
-                operations.add_step(tx, self._db.now, row.operation_id, step)
-            work.set_spec(tx, row, {**row.spec, _PHASE: phase})
-        self._queue.reschedule([row], None, pause_ms=1)
-        self._wake()
+                operations.add_step(tx, row.operation_id, step)
+            work.set_spec(tx, row, {**row.spec, **(more or {}), _PHASE: phase})
+        self.queue.reschedule([row], None, pause_ms=1)
+        self.wake()

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import sqlalchemy as sa
-
 from cyborg import exception
+from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import events, hosts, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.work import WorkKind
@@ -71,7 +71,7 @@ class Done:
 
 
 #: Checks a request, makes its first changes, and returns the parts of the operation.
-Plan = Callable[[sa.Connection], Sequence[Task | Done]]
+Plan = Callable[[Transaction], Sequence[Task | Done]]
 
 
 class Operations:
@@ -119,7 +119,6 @@ class Operations:
                 subject["hosts"] = names
             operations.begin(
                 tx,
-                self._db.now,
                 order.caller,
                 uuid=order.request_key,
                 verb=order.verb,
@@ -138,27 +137,25 @@ class Operations:
                 for part in parts
                 if isinstance(part, Task)
             ]
-            work.add(tx, self._db.now, rows)
+            work.add(tx, rows)
             for part in parts:
                 if isinstance(part, Done):
                     result = HostResult(part.host.name, ResultState.SUCCEEDED, dict(part.result))
-                    operations.end(tx, self._db.now, order.request_key, result)
+                    operations.end(tx, order.request_key, result)
             entry = events.Entry("operation", order.request_key, order.verb)
-            events.record(
-                tx, self._db.now, [entry], caller=order.caller, request_key=order.request_key
-            )
+            events.record(tx, [entry], caller=order.caller, request_key=order.request_key)
             operation = operations.show(tx, order.request_key)
         assert operation is not None
         return operation
 
-    def hosts(self, tx: sa.Connection, names: Sequence[str] | None, *, wait: bool) -> list[Record]:
+    def hosts(self, tx: Transaction, names: Sequence[str] | None, *, wait: bool) -> list[Record]:
         """Return the hosts with these names; None means all hosts whose agent is up.
 
         With ``wait``, hosts whose agent is down are included. Raises NotFound for a name that no
         agent ever had, Unavailable naming the hosts whose agent is down (unless ``wait``), and
         Conflict when there is no such host at all.
         """
-        rows = list(hosts.with_agents(tx, self._db.now, self._down_after, names))
+        rows = list(hosts.with_agents(tx, self._down_after, names))
         if names is None:
             chosen = [row for row in rows if row.up or wait]
             if not chosen:
@@ -182,9 +179,7 @@ class Operations:
             )
 
 
-def begun_before(
-    tx: sa.Connection, caller: Caller, request_key: str, verb: str
-) -> Operation | None:
+def begun_before(tx: Transaction, caller: Caller, request_key: str, verb: str) -> Operation | None:
     """Return the operation that this id has begun before, if any.
 
     Raises OperationTaken when the id belongs to another verb or project.
@@ -196,3 +191,14 @@ def begun_before(
     if foreign or existing.verb != verb:
         raise exception.OperationTaken(uuid=request_key)
     return existing
+
+
+@retried
+def show_progress(queue: WorkQueue, row: Record, state: ResultState, error: str | None) -> None:
+    """Store what one host's part of an operation waits for, if that has changed."""
+    result = HostResult(row.spec["host"], state, error=error)
+    with queue.db.reader() as tx:
+        if operations.result_of(tx, row.operation_id, result.host) == (state.value, error):
+            return
+    with queue.checkpoint([row]) as tx:
+        operations.update_result(tx, row.operation_id, result)

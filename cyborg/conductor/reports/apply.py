@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-import sqlalchemy as sa
-
 from cyborg.conductor import device_health
 from cyborg.conductor.leases import check_epoch
-from cyborg.conductor.reports import device_diff
+from cyborg.conductor.reports.comparison import Comparison
 from cyborg.conductor.reports.device_diff import DeviceDiff, StoredDevices
 from cyborg.conductor.reports.driver_inventory import DriverInventory
 from cyborg.conductor.tasks import set_up
-from cyborg.db import created_accelerators, events, host_inventory, hosts
+from cyborg.db import base, created_accelerators, events, host_inventory, hosts
 from cyborg.db.base import Record
 from cyborg.db.created_accelerators import Request
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Deployable, Device
+from cyborg.db.transaction import Transaction
 from cyborg.model import device as facts
 from cyborg.model import health
 from cyborg.model.attribute import Origin
@@ -56,30 +55,30 @@ class ReportApplier:
             inventory = (
                 DriverInventory.read(tx, host.id) if host.has_drivers else DriverInventory(host.id)
             )
-            diff = DeviceDiff(host.id, host.name, self.auto_enable)
+            diff = DeviceDiff(host.id, host.name, self.auto_enable, stored)
             owning_drivers: dict[str, str] = {}
             refused = self._compare(
-                tx, report, stored, diff, inventory=inventory, owning_drivers=owning_drivers
+                tx, report, diff, inventory=inventory, owning_drivers=owning_drivers
             )
-            changed = inventory.note_drivers(tx, self.db.now, report)
-            uuids = diff.uuids(stored)
+            changed = inventory.note_drivers(tx, report)
+            uuids = diff.uuids()
             health_changes = device_health.of_report(report, uuids, stored.devices)
             changed |= any(
                 health.offered(change.before) is not health.offered(change.health)
                 for change in health_changes
             )
-            device_diff.write(tx, self.db.now, diff)
-            device_health.write(tx, self.db.now, health_changes)
-            unready = inventory.note_hardware(tx, self.db.now, report, uuids)
+            changed |= diff.write(tx)
+            device_health.write(tx, health_changes)
+            unready = inventory.note_hardware(tx, report, uuids)
             begun = self._set_up(tx, report, diff, unready)
             entries = [
                 events.Entry("device", uuid, action, hostname=host.name, state=state)
                 for uuid, action, state in diff.history
             ]
             entries += device_health.entries(health_changes, host.name)
-            events.record(tx, self.db.now, entries)
+            events.record(tx, entries)
             generation = hosts.record_report(
-                tx, self.db.now, host, report.digest(), changed=bool(diff or begun) or changed
+                tx, host, report.digest(), changed=changed or bool(begun)
             )
         for uuid, action, _ in diff.history:
             LOG.info("Device %s on %s: %s", uuid, host.name, action)
@@ -92,9 +91,8 @@ class ReportApplier:
 
     def _compare(
         self,
-        tx: sa.Connection,
+        tx: Transaction,
         report: Report,
-        stored: StoredDevices,
         diff: DeviceDiff,
         *,
         inventory: DriverInventory,
@@ -112,9 +110,9 @@ class ReportApplier:
         ]
         names = {deployable.name for _, device in reported for deployable in device.deployables}
         taken = host_inventory.taken_names(tx, names)
-        matched = _match(reported, stored.devices)
+        matched = _match(reported, diff.stored.devices)
         ordered: dict[tuple[str, str], Request] = {}
-        keys = {(row.driver, row.device_key) for row in stored.devices}
+        keys = {(row.driver, row.device_key) for row in diff.stored.devices}
         if any(
             device.operator_created and (driver, device.key) not in keys
             for driver, device in reported
@@ -126,7 +124,7 @@ class ReportApplier:
             }
         refused: dict[str, str] = {}
         used: dict[object, str] = {}
-        taken_uuids = {row.uuid for row in stored.devices}
+        taken_uuids = {row.uuid for row in diff.stored.devices}
         for index, (driver, device) in enumerate(reported):
             row = matched.get(index)
             reason = _refusal(driver, device, row, taken=taken, used=used)
@@ -140,9 +138,9 @@ class ReportApplier:
             used |= {(driver, device.key): driver}
             used |= {deployable.name: driver for deployable in device.deployables}
             if row is not None and _is_operator_created(row):
-                diff.compare_created(row, device, stored)
+                diff.compare_created(row, device)
             elif row is not None:
-                diff.compare_device(row, driver, device, stored)
+                diff.compare_device(row, driver, device)
             elif not device.operator_created:
                 # The device keeps the uuid that it had as hardware.
                 entry = inventory.hardware.get((driver, device.key))
@@ -157,13 +155,13 @@ class ReportApplier:
         # them again.
         conclusive = (DriverState.READY, DriverState.STOPPED)
         failed = {driver.driver for driver in report.drivers if driver.state not in conclusive}
-        for row in stored.devices:
+        for row in diff.stored.devices:
             if row.id not in kept and row.driver not in failed:
                 diff.lose_device(row)
         return refused
 
     def _set_up(
-        self, tx: sa.Connection, report: Report, diff: DeviceDiff, unready: set[str]
+        self, tx: Transaction, report: Report, diff: DeviceDiff, unready: set[str]
     ) -> list[str]:
         """Begin the set-up of the enabled devices that need it; return their uuids.
 
@@ -174,11 +172,10 @@ class ReportApplier:
         entries = [entry for driver in report.drivers for entry in driver.hardware or ()]
         if not any(entry.setup_required for entry in entries):
             return []
-        enabled = DeviceStatus.ENABLED.value
-        candidates = unready | {row["uuid"] for row in diff.devices if row["status"] == enabled}
+        candidates = unready | diff.new_devices(DeviceStatus.ENABLED)
         if not candidates:
             return []
-        uuids = set_up.repeat(tx, self.db.now, Device.uuid.in_(sorted(candidates)), None)
+        uuids = set_up.begin_needed(tx, Device.uuid.in_(sorted(candidates)), None)
         diff.history += [(uuid, DeviceStatus.INSTALLING.value, None) for uuid in uuids]
         return uuids
 
@@ -191,10 +188,9 @@ class ReportApplier:
         with self.db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
-            for row in host_inventory.deployables(tx, host.id):
-                error = refused.get(row.name)
-                if row.publish_error != error:
-                    host_inventory.change(tx, Deployable, row.id, {"publish_error": error})
+            rows = {row.name: row for row in host_inventory.deployables(tx, host.id)}
+            expected = {name: {"publish_error": refused.get(name)} for name in rows}
+            base.change(tx, Deployable, Comparison(rows, expected).changed)
 
 
 def _match(

@@ -45,9 +45,7 @@ class DesiredStates:
         """Return the provider tree and the drivers of an agent's host; raises NotFound, StaleEpoch.
 
         ``total`` counts all units, lost units too, because allocations may refer to them.
-        ``reserved`` counts the units that must not be allocated: all units of a device that is not
-        enabled, is lost, is not healthy or has a driver that is not ready; of other devices the
-        units that are lost or in quarantine.
+        ``reserved`` follows ``cyborg.model.availability``.
         """
         with self.db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
@@ -61,11 +59,11 @@ class DesiredStates:
             # Ids of the deployables to be removed, alone or with their devices.
             removed: set[int] = set()
             if any(row.lost_ms is not None for row in devices.values()):
-                due = lost_devices.due_devices(tx, self.db.now, host.id, self.lost_retention)
+                due = lost_devices.due_devices(tx, host.id, self.lost_retention)
                 device_ids = {row.id for row in due}
                 removed |= {row.id for row in deployables if row.device_id in device_ids}
             if any(row.lost_ms is not None for row in deployables):
-                due = lost_devices.due_deployables(tx, self.db.now, host.id, self.lost_retention)
+                due = lost_devices.due_deployables(tx, host.id, self.lost_retention)
                 removed |= {row.id for row in due}
         # Deployable id → its handles, and its traits.
         handles = defaultdict(list)
@@ -190,6 +188,7 @@ def _provider(
         driver=driver.state if driver is not None else None,
         disabled=disabled,
         health=device.health,
+        refused=deployable.publish_error is not None,
     )
     return Provider(
         uuid=deployable.rp_uuid,

@@ -7,24 +7,22 @@ of the device.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
 
-import sqlalchemy as sa
-
-from cyborg.db import base, host_inventory
+from cyborg.conductor.reports.comparison import Comparison
+from cyborg.db import base
 from cyborg.db import drivers as drivers_db
 from cyborg.db.base import Record
 from cyborg.db.models import Backend, Driver, Hardware
+from cyborg.db.transaction import Transaction
 from cyborg.model.report import DriverState, InstalledDriver, Report
 
 LOG = logging.getLogger(__name__)
 
-Row = dict[str, Any]
-#: Driver and key, which identify a device or a piece of hardware of a host.
+#: Driver and key or name, which identify a device, a backend or a piece of hardware of a host.
 Key = tuple[str, str]
 
 
@@ -34,29 +32,22 @@ class DriverInventory:
 
     host_id: int
     drivers: dict[str, Record] = field(default_factory=dict)
-    #: Driver id → its backends by name.
-    backends: dict[int, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
+    backends: dict[Key, drivers_db.StoredBackend] = field(default_factory=dict)
     hardware: dict[Key, Record] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, tx: sa.Connection, host_id: int) -> "DriverInventory":
+    def read(cls, tx: Transaction, host_id: int) -> "DriverInventory":
         """Read the rows of a host with two statements."""
-        inventory = cls(host_id)
-        for row in drivers_db.with_backends(tx, host_id):
-            inventory.drivers[row.name] = row
-            if row.backend_id is not None:
-                inventory.backends[row.id][row.backend_name] = row
-        for row in drivers_db.hardware(tx, host_id):
-            inventory.hardware[row.driver, row.hardware_key] = row
-        return inventory
+        hardware = {(row.driver, row.hardware_key): row for row in drivers_db.hardware(tx, host_id)}
+        return cls(host_id, *drivers_db.with_backends(tx, host_id), hardware)
 
-    def note_drivers(self, tx: sa.Connection, now: sa.ColumnElement[int], report: Report) -> bool:
+    def note_drivers(self, tx: Transaction, report: Report) -> bool:
         """Store each driver's state and backends; return whether a driver's state has changed."""
+        rows = Comparison(self.drivers)
         changed = False
-        added: list[Row] = []
         for driver in report.drivers:
             old = self.drivers.get(driver.driver)
-            columns: Row = {
+            columns = rows.reported[driver.driver] = {
                 "state": driver.state.value,
                 "error": driver.error,
                 "version": driver.version,
@@ -67,36 +58,30 @@ class DriverInventory:
             if old is None or old.requested is None:
                 # The host decides until an operator has enabled or disabled the driver.
                 columns["enabled"] = driver.state is not DriverState.STOPPED
-            if old is None:
-                added.append({"uuid": str(uuid4()), "name": driver.driver, **columns})
-                # After an upgrade a driver without a row may have devices.
-                changed |= driver.state is not DriverState.READY
-            else:
-                _change(tx, Driver, old, columns)
-                changed |= old.state != driver.state.value
-        for name in self.drivers.keys() - {driver.driver for driver in report.drivers}:
-            row = self.drivers[name]
-            stopped: Row = {"state": DriverState.STOPPED.value}
+            # After an upgrade a driver without a row may have devices.
+            before = DriverState.READY.value if old is None else old.state
+            changed |= before != driver.state.value
+        ready = {driver.driver for driver in report.drivers if driver.state is DriverState.READY}
+        for row in rows.missing:
+            rows.reported[row.name] = {"state": DriverState.STOPPED.value}
             if row.requested is None:
-                stopped["enabled"] = False
-            _change(tx, Driver, row, stopped)
-        common = {"host_id": self.host_id, "discovered_ms": now}
-        added_ids = base.insert_ids(tx, Driver, added, common)
-        ids = {row.name: row.id for row in self.drivers.values()}
-        ready_ids = [
-            ids[driver.driver]
-            for driver in report.drivers
-            if driver.state is DriverState.READY and driver.driver in ids
-        ]
-        drivers_db.set_discovered(tx, Driver, ready_ids, now)
-        ids |= {row["name"]: added_ids[row["uuid"]] for row in added}
-        self._note_backends(tx, now, report, ids)
+                rows.reported[row.name]["enabled"] = False
+        base.change(tx, Driver, rows.changed)
+        seen = [row.id for row in rows.kept if row.name in ready]
+        drivers_db.set_discovered(tx, Driver, seen, tx.now)
+        added = {name: {"uuid": str(uuid4()), **row} for name, row in rows.added.items()}
+        common = {"host_id": self.host_id, "discovered_ms": tx.now}
+        ids = base.insert_ids(
+            tx, Driver, [{"name": name, **row} for name, row in added.items()], common
+        )
+        driver_ids = {name: row.id for name, row in self.drivers.items()}
+        driver_ids |= {name: ids[row["uuid"]] for name, row in added.items()}
+        self._note_backends(tx, report, driver_ids)
         return changed
 
     def note_hardware(
         self,
-        tx: sa.Connection,
-        now: sa.ColumnElement[int],
+        tx: Transaction,
         report: Report,
         devices: Mapping[Key, str],
     ) -> set[str]:
@@ -106,10 +91,8 @@ class DriverInventory:
         reported.
         """
         silent = {driver.driver for driver in report.drivers if driver.hardware is None}
-        remaining = {key: row for key, row in self.hardware.items() if key[0] not in silent}
+        rows = Comparison({key: row for key, row in self.hardware.items() if key[0] not in silent})
         taken = set(devices.values())
-        added: list[Row] = []
-        changes: list[tuple[Record, Row]] = []
         unready: set[str] = set()
         entries = {
             (driver.driver, key): entry
@@ -119,11 +102,10 @@ class DriverInventory:
             ).items()
         }
         for key, entry in entries.items():
-            old = remaining.pop(key, None)
+            old = rows.stored.get(key)
             uuid = devices.get(key)
             if uuid is None:
-                keeps = old is not None and old.uuid not in taken
-                uuid = old.uuid if keeps else str(uuid4())
+                uuid = str(uuid4()) if old is None or old.uuid in taken else old.uuid
             if entry.setup_required and not (old is not None and old.setup_required):
                 unready.add(uuid)
             kind = {"device_type": entry.kind}
@@ -132,7 +114,7 @@ class DriverInventory:
                 "reboot_required": entry.reboot_required,
                 "reason": entry.reason,
             }
-            columns = {
+            rows.reported[key] = {
                 "uuid": uuid,
                 "offered": entry.offered,
                 **kind,
@@ -145,41 +127,31 @@ class DriverInventory:
                 },
                 "acc_status": status,
             }
-            if old is None:
-                added.append({"driver": key[0], "hardware_key": key[1], **columns})
-            else:
-                changes.append((old, columns))
-        base.remove(tx, Hardware, [row.id for row in remaining.values()])
+        base.remove(tx, Hardware, [row.id for row in rows.missing])
         # A row that gives up a device's uuid is changed before the row that gets it.
-        for old, columns in sorted(changes, key=lambda change: change[1]["uuid"] in taken):
-            _change(tx, Hardware, old, columns)
-        base.insert(tx, Hardware, added, {"host_id": self.host_id, "seen_ms": now})
+        changes = sorted(rows.changed, key=lambda change: change[1].get("uuid") in taken)
+        base.change(tx, Hardware, changes)
+        added = [
+            {"driver": driver, "hardware_key": key, **row}
+            for (driver, key), row in rows.added.items()
+        ]
+        base.insert(tx, Hardware, added, {"host_id": self.host_id, "seen_ms": tx.now})
         return unready
 
     def _note_backends(
         self,
-        tx: sa.Connection,
-        now: sa.ColumnElement[int],
+        tx: Transaction,
         report: Report,
         driver_ids: Mapping[str, int],
     ) -> None:
         """Store the backends; ``driver_ids`` are the ids of all drivers of the report by name."""
-        removed_ids = [
-            row.backend_id
-            for name in self.drivers.keys() - {driver.driver for driver in report.drivers}
-            for row in self.backends[self.drivers[name].id].values()
-        ]
-        added: list[Row] = []
-        seen_ids = []
+        silent = {driver.driver for driver in report.drivers if driver.backends is None}
+        rows = Comparison({key: row for key, row in self.backends.items() if key[0] not in silent})
         for driver in report.drivers:
-            if driver.backends is None:
-                continue
-            driver_id = driver_ids[driver.driver]
-            remaining = dict(self.backends[driver_id])
-            backends = _valid(driver.driver, "Backend", driver.backends, "name")
+            backends = _valid(driver.driver, "Backend", driver.backends or (), "name")
             for name, backend in backends.items():
                 services = sorted(backend.services, key=lambda service: service.name)
-                columns = {
+                rows.reported[driver.driver, name] = {
                     "state": backend.state,
                     "services": [
                         {"name": service.name, "state": service.state} for service in services
@@ -187,51 +159,37 @@ class DriverInventory:
                     "capabilities": backend.capabilities,
                     "creates": None if backend.creates is None else backend.creates.value,
                 }
-                old = remaining.pop(name, None)
-                if old is None:
-                    added.append(
-                        {"uuid": str(uuid4()), "driver_id": driver_id, "name": name, **columns}
-                    )
-                    continue
-                seen_ids.append(old.backend_id)
-                before = {
-                    "state": old.backend_state,
-                    "services": old.services,
-                    "capabilities": old.capabilities,
-                    "creates": old.creates,
-                }
-                if before != columns:
-                    host_inventory.change(tx, Backend, old.backend_id, columns)
-            removed_ids += [row.backend_id for row in remaining.values()]
-        base.remove(tx, Backend, removed_ids)
-        drivers_db.set_discovered(tx, Backend, seen_ids, now)
-        base.insert(tx, Backend, added, {"discovered_ms": now})
+        base.change(tx, Backend, rows.changed)
+        base.remove(tx, Backend, [row.id for row in rows.missing])
+        drivers_db.set_discovered(tx, Backend, [row.id for row in rows.kept], tx.now)
+        added = [
+            {"uuid": str(uuid4()), "driver_id": driver_ids[driver], "name": name, **row}
+            for (driver, name), row in rows.added.items()
+        ]
+        base.insert(tx, Backend, added, {"discovered_ms": tx.now})
 
 
 def register_drivers(
-    tx: sa.Connection, host_id: int, installed_drivers: Sequence[InstalledDriver]
+    tx: Transaction, host_id: int, installed_drivers: Sequence[InstalledDriver]
 ) -> None:
     """Store the drivers that an agent names in a heartbeat; its report will tell their state.
 
     One statement where nothing has changed.
     """
-    rows = drivers_db.of_host(tx, host_id)
-    added = []
+    rows = Comparison(drivers_db.of_host(tx, host_id))
     for installed in installed_drivers:
-        columns: Row = {
+        columns = rows.reported[installed.driver] = {
             "version": installed.version,
             "device_type": installed.type,
             "endpoint": installed.endpoint,
         }
-        if installed.driver in rows:
-            _change(tx, Driver, rows[installed.driver], columns)
-            continue
-        ready = installed.status is DriverState.READY
-        state = DriverState.STARTING if ready else installed.status
-        enabled = installed.status is not DriverState.STOPPED
-        columns |= {"name": installed.driver, "state": state.value, "enabled": enabled}
-        added.append({"uuid": str(uuid4()), **columns})
-    base.insert_ids(tx, Driver, added, {"host_id": host_id})
+        if installed.driver not in rows.stored:
+            ready = installed.status is DriverState.READY
+            columns["state"] = (DriverState.STARTING if ready else installed.status).value
+            columns["enabled"] = installed.status is not DriverState.STOPPED
+    base.change(tx, Driver, rows.changed)
+    added = [{"uuid": str(uuid4()), "name": name, **row} for name, row in rows.added.items()]
+    base.insert(tx, Driver, added, {"host_id": host_id})
 
 
 def _valid(driver: str, noun: str, items: Sequence[Any], key: str) -> dict[str, Any]:
@@ -248,10 +206,3 @@ def _valid(driver: str, noun: str, items: Sequence[Any], key: str) -> dict[str, 
             continue
         valid[name] = item
     return valid
-
-
-def _change(tx: sa.Connection, model: Any, row: Record, columns: Row) -> None:
-    """Write the columns that differ from the row."""
-    changed = {name: value for name, value in columns.items() if getattr(row, name) != value}
-    if changed:
-        host_inventory.change(tx, model, row.id, changed)

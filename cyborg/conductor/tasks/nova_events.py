@@ -83,4 +83,4 @@ class NovaEvents:
     def _finish(self, rows: Sequence[Record], entries: Sequence[history.Entry] = ()) -> None:
         # This has its own retry: after a deadlock here, Nova does not get the events again.
         with self.queue.complete(rows) as tx:
-            history.record(tx, self.db.now, entries, ordered_by=work.origin(rows[0]))
+            history.record(tx, entries, ordered_by=work.origin(rows[0]))

@@ -15,14 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import sqlalchemy as sa
-
 from cyborg import exception, tracing
 from cyborg.conductor.leases import ConductorLease
 from cyborg.context import working_for
 from cyborg.db import work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.transaction import Transaction
 from cyborg.model.work import WorkKind
 from cyborg.service import PeriodicTask
 
@@ -38,8 +37,6 @@ _BATCH = 50
 #: Seconds after which a job that calls nothing but the database counts as stuck. When a database
 #: server disappears silently, the kernel notices after about fifteen minutes; a restart is faster.
 DATABASE_LIMIT: Final = 300.0
-#: Milliseconds until an agent that has not finished its part of some work is called again.
-AGENT_POLL_MS: Final = 1000
 
 
 class Fenced(Exception):
@@ -56,15 +53,20 @@ class WorkQueue:
     db: Database
 
     @contextmanager
-    def complete(self, rows: Sequence[Record]) -> Iterator[sa.Connection]:
+    def complete(self, rows: Sequence[Record]) -> Iterator[Transaction]:
         """Yield a transaction that also ends the work; raises Fenced and rolls all back."""
         with self.db.writer() as tx:
             yield tx
             if not work.finish(tx, rows):
                 raise Fenced
 
+    def drop(self, rows: Sequence[Record]) -> None:
+        """End work of which nothing is left to do; a handler."""
+        with self.complete(rows):
+            LOG.info("Ended work that this release does not need: %s", rows[0].kind)
+
     @contextmanager
-    def checkpoint(self, rows: Sequence[Record]) -> Iterator[sa.Connection]:
+    def checkpoint(self, rows: Sequence[Record]) -> Iterator[Transaction]:
         """Yield a transaction in the middle of the work.
 
         Raises Fenced when the work belongs to another conductor.
@@ -81,7 +83,7 @@ class WorkQueue:
         growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))
         pause = pause_ms or int(growing * random.uniform(0.5, 1.0))
         with self.db.writer() as tx:
-            work.postpone(tx, self.db.now, rows, delay_ms=pause, error=error)
+            work.postpone(tx, rows, delay_ms=pause, error=error)
 
 
 class Worker:
@@ -168,7 +170,7 @@ class Worker:
     @retried
     def _claim(self, owner: tuple[int, int]) -> Sequence[Record]:
         with self._db.writer() as tx:
-            return work.claim(tx, self._db.now, owner=owner, lease_ms=self._lease_ms, limit=_BATCH)
+            return work.claim(tx, owner=owner, lease_ms=self._lease_ms, limit=_BATCH)
 
     def _run(self, rows: Sequence[Record]) -> None:
         """Run the handler with the request ids of the first row's origin."""

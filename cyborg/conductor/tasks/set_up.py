@@ -4,8 +4,8 @@
 A device that is enabled and must be set up again is not changed while an instance may have a unit
 of it. From then on no bind gets its units, and the set-up begins when its last ARQ is deleted.
 
-Each call to the agent carries the uuid of the work as request key, so a repeated call only asks
-for the result. A device that an operator disables in the meantime stays disabled.
+The request key of the agent is the uuid of the work. A device that an operator disables in the
+meantime stays disabled.
 """
 
 import logging
@@ -16,14 +16,16 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor import device_health
-from cyborg.conductor.tasks.queue import AGENT_POLL_MS, WorkQueue
+from cyborg.conductor.tasks.agent_task import AgentTask, Waiting
+from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import devices, events, hosts, lost_devices, work
 from cyborg.db.base import Record
-from cyborg.db.engine import Database, retried
+from cyborg.db.engine import retried
+from cyborg.db.transaction import Transaction
 from cyborg.model.device import MOVES, DeviceEvent, DeviceStatus
-from cyborg.model.health import DeviceHealth
-from cyborg.model.work import InstallTask, WorkKind
+from cyborg.model.work import InstallTask, Outcome, WorkKind
 from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import DesiredChanged, Install
 
 LOG = logging.getLogger(__name__)
 
@@ -39,8 +41,7 @@ _TIMED_OUT = "the host did not finish the set-up in time"
 
 
 def begin(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+    tx: Transaction,
     rows: Iterable[Record],
     request_key: str | None,
     *,
@@ -52,7 +53,6 @@ def begin(
     """
     work.add(
         tx,
-        now,
         [
             {
                 "kind": WorkKind.SET_UP_DEVICE,
@@ -67,71 +67,60 @@ def begin(
     )
 
 
-def repeat(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
+def begin_needed(
+    tx: Transaction,
     condition: sa.ColumnElement[bool],
     request_key: str | None,
+    *,
+    status: DeviceStatus = DeviceStatus.ENABLED,
 ) -> list[str]:
-    """Begin the set-up of the enabled devices that match and need it; return their uuids.
+    """Begin the set-up of the devices that match, have this status and need it; return their uuids.
 
     The caller holds the lock of their host.
     """
-    unready = devices.needing_set_up(tx, condition)
+    unready = devices.needing_set_up(tx, condition, status=status)
     if unready:
-        devices.move_all(tx, [row.id for row in unready], DeviceEvent.REINSTALL)
-        begin(tx, now, unready, request_key, wait=True)
+        again = status is DeviceStatus.ENABLED
+        event = DeviceEvent.REINSTALL if again else DeviceEvent.INSTALL
+        devices.move_all(tx, [row.id for row in unready], event)
+        begin(tx, unready, request_key, wait=again)
     return [row.uuid for row in unready]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSetUp:
-    """The handler of ``install`` work."""
+    """The handler of ``install`` work: bring a device from installing to enabled, or to failed."""
 
-    db: Database
     queue: WorkQueue
     agents: AgentClient
 
-    def install(self, rows: Sequence[Record]) -> None:
-        """Bring a device from installing to enabled, or to failed with the reason.
+    def handlers(self) -> dict[WorkKind, Handler]:
+        """Return the handler by its kind of work."""
+        task = AgentTask(
+            queue=self.queue,
+            read=_device,
+            ask=self._ask,
+            end=self._end,
+            overdue=_TIMED_OUT,
+            refusals={exception.UnknownVerb: ""},
+        )
+        return {WorkKind.SET_UP_DEVICE: task.run}
 
-        A device that is set up again waits until no ARQ has a unit of it.
-        """
-        (row,) = rows
-        with self.db.reader() as tx:
-            device = devices.with_agent(tx, row.spec["device"])
-        if device is None or device.status != DeviceStatus.INSTALLING:
-            with self.queue.complete(rows):
-                return
+    def _ask(self, row: Record, device: Record | None) -> Outcome | Waiting:
+        """Have the host set the device up, unless ARQs have units of it or it is ready."""
+        if device is None:
+            return Outcome(row.uuid)
         if row.spec.get(_AGAIN):
-            if not device.unready:
-                self._end(row, device, DeviceEvent.FINISH, None)
-                return
-            with self.db.reader() as tx:
-                held = devices.arqs_of(tx, device.id)
-            if held:
-                self._wait(row, device, held)
-            else:
-                self._begin_unused(row, device)
-            return
-        if row.overdue or device.service_host is None:
-            self._end(row, device, DeviceEvent.FAIL, _TIMED_OUT)
-            return
+            with self.queue.db.reader() as tx:
+                held = devices.arqs_of(tx, device.id) if device.unready else []
+            return self._wait(row, device, held) if held else Outcome(row.uuid)
+        if device.service_host is None:
+            return Outcome(row.uuid, fault=_TIMED_OUT)
         task = InstallTask(row.uuid, device.driver, device.device_key, device.agent_epoch or 0)
-        try:
-            outcome = self.agents.install(device.service_host, task)
-        except exception.UnknownVerb as fault:
-            self._end(row, device, DeviceEvent.FAIL, str(fault))
-            return
-        if not outcome.done:
-            self.queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
-        elif outcome.fault is not None:
-            self._end(row, device, DeviceEvent.FAIL, outcome.fault)
-        else:
-            self._end(row, device, DeviceEvent.FINISH, outcome.note, reported=outcome.health)
+        return self.agents.request(device.service_host, Install(task))
 
     @retried
-    def _wait(self, row: Record, device: Record, held: Sequence[str]) -> None:
+    def _wait(self, row: Record, device: Record, held: Sequence[str]) -> Waiting:
         more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
         reason = (
             "It has to be set up again, and accelerator requests have units of it: "
@@ -141,47 +130,40 @@ class DeviceSetUp:
             with self.queue.checkpoint([row]) as tx:
                 devices.set_reason(tx, device.id, reason)
             LOG.warning("Device %s on host %s: %s", device.uuid, device.hostname, reason)
-        self.queue.reschedule([row], reason, pause_ms=_ARQ_POLL_MS)
+        return Waiting(reason, _ARQ_POLL_MS)
 
     @retried
-    def _begin_unused(self, row: Record, device: Record) -> None:
-        """Replace this work by work that does not wait, unless a bind is faster."""
-        with self.queue.complete([row]) as tx:
-            lost_devices.lock_handles_of_device(tx, device.id)
-            taken = bool(devices.arqs_of(tx, device.id))
-            begin(tx, self.db.now, [device], row.operation_id, wait=taken)
+    def _end(self, row: Record, device: Record | None, outcome: Outcome) -> None:
+        """End the work: move the device, store its health, record both and notify the agent.
 
-    @retried
-    def _end(
-        self,
-        row: Record,
-        device: Record,
-        event: DeviceEvent,
-        reason: str | None,
-        *,
-        reported: DeviceHealth | None = None,
-    ) -> None:
-        """End the work: move the device, store its health, record both and notify the agent."""
-        status = MOVES[event].target.value
-        change = (
-            device_health.of_device(device.uuid, device, reported) if reported is not None else None
-        )
-        changes = [change] if change is not None else []
+        Work that has waited until its device is unused is replaced by work that does not wait,
+        unless a bind is faster.
+        """
+        if device is None:
+            with self.queue.complete([row]):
+                return
+        if row.spec.get(_AGAIN) and device.unready:
+            with self.queue.complete([row]) as tx:
+                lost_devices.lock_handles_of_device(tx, device.id)
+                taken = bool(devices.arqs_of(tx, device.id))
+                begin(tx, [device], row.operation_id, wait=taken)
+            return
+        event = DeviceEvent.FINISH if outcome.fault is None else DeviceEvent.FAIL
+        status, reason = MOVES[event].target.value, outcome.fault or outcome.note
+        changes = []
+        if outcome.fault is None and outcome.health is not None:
+            change = device_health.of_device(device.uuid, device, outcome.health)
+            changes = [] if change is None else [change]
         with self.queue.complete([row]) as tx:
-            hosts.bump_desired_generation(tx, self.db.now, device.host_id)
+            hosts.bump_desired_generation(tx, device.host_id)
             if devices.move(tx, device.id, event, reason):
                 entry = events.Entry(
                     "device", device.uuid, status, hostname=device.hostname, reason=reason
                 )
                 # In the same transaction, so that a faulty device is never offered in between.
-                device_health.write(tx, self.db.now, changes)
-                events.record(
-                    tx,
-                    self.db.now,
-                    [entry, *device_health.entries(changes, device.hostname)],
-                    request_key=row.operation_id,
-                    ordered_by=work.origin(row),
-                )
+                device_health.write(tx, changes)
+                entries = [entry, *device_health.entries(changes, device.hostname)]
+                work.record(tx, row, entries)
         device_health.log(changes, device.hostname)
         LOG.log(
             logging.INFO if event is DeviceEvent.FINISH else logging.WARNING,
@@ -190,4 +172,10 @@ class DeviceSetUp:
             f": {reason}" if reason else "",
         )
         if device.service_host is not None:
-            self.agents.desired_changed(device.service_host)
+            self.agents.cast(device.service_host, DesiredChanged())
+
+
+def _device(tx: Transaction, row: Record) -> Record | None:
+    """Return the device of the work; None when it is no longer in set-up."""
+    device = devices.with_agent(tx, row.spec["device"])
+    return device if device and device.status == DeviceStatus.INSTALLING else None

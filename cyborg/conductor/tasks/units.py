@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work on units in which a host's agent takes part: prepare, release and program.
 
-Each call to the agent carries the uuid of the work as request key, so a repeated call only asks
-for the result. What the database must know is committed before the agent is called, and after it
-has answered; no transaction is open during a call.
+The request key of each call to the agent is the uuid of the work.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import sqlalchemy as sa
+from functools import partial
 
 from cyborg import exception
 from cyborg.conductor.arqs import bind, images
-from cyborg.conductor.tasks.queue import AGENT_POLL_MS, WorkQueue
+from cyborg.conductor.tasks.agent_task import AgentTask, Waiting
+from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import arqs, attach_handles, deployables, events, hosts, work
 from cyborg.db.base import Record
 from cyborg.db.deployables import set_image
-from cyborg.db.engine import Database, retried
+from cyborg.db.engine import retried
 from cyborg.db.models import Arq
-from cyborg.model.arq import Event, State
+from cyborg.db.transaction import Transaction
+from cyborg.model.arq import MOVES, Event, State
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.device_profile import parse_image
-from cyborg.model.work import HandleTask, Outcome, ProgramTask
+from cyborg.model.work import HandleTask, Outcome, ProgramTask, WorkKind
 from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import Prepare, Program, Release
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ LOG = logging.getLogger(__name__)
 _MAX_REFUSALS = 8
 #: Key in the ``spec`` of release work that counts the refusals.
 _REFUSALS = "refusals"
-_TIMED_OUT = "the host did not finish the preparation in time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,60 +45,56 @@ class UnitTasks:
     ``wake`` after each commit that may have made work due.
     """
 
-    db: Database
     queue: WorkQueue
     agents: AgentClient
     wake: Callable[[], None]
     record_bind: Callable[[State, float], None] | None = None
 
-    def prepare(self, rows: Sequence[Record]) -> None:
-        """Bring a started bind to Bound, or to BindFailed at its deadline or on a fault."""
-        (row,) = rows
-        begun = time.monotonic() - row.age_ms / 1000
-        if row.overdue:
-            # The last error of the work, if there is one, says more.
-            self._fail(row, f"{_TIMED_OUT}: {row.error}" if row.error else _TIMED_OUT, begun)
-            return
-        with self.db.reader() as tx:
-            handle = deployables.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
+    def handlers(self) -> dict[WorkKind, Handler]:
+        """Return the handlers by kind of work."""
+        task = partial(AgentTask, queue=self.queue, read=_handle, overdue_error=True)
+        return {
+            WorkKind.PREPARE: task(
+                read=lambda tx, row: (_handle(tx, row), time.monotonic() - row.age_ms / 1000),
+                ask=self._ask_prepare,
+                end=self._end_prepare,
+                overdue="the host did not finish the preparation in time",
+            ).run,
+            WorkKind.RELEASE: task(
+                ask=self._ask_release, end=self._end_release, fail=self._count_refusal
+            ).run,
+            WorkKind.PROGRAM: task(
+                read=lambda tx, row: deployables.by_uuid(tx, row.spec["deployable"]),
+                ask=self._ask_program,
+                end=self._end_program,
+                overdue="image or host could not be reached in time",
+            ).run,
+        }
+
+    def _ask_prepare(self, row: Record, subject: tuple[Record, float]) -> Outcome | Waiting:
+        """Have the host prepare a unit, unless it has nothing to do or other work goes first."""
+        handle, _ = subject
         if handle is not None and handle.state in UNRELEASED:
-            reason = "the release of its attach handle after the last instance is going on"
-            self.queue.reschedule(rows, reason, pause_ms=AGENT_POLL_MS)
-            return
+            return Waiting("the release of its attach handle after the last instance is going on")
         if handle is None or handle.state != HandleState.HELD:
-            self._fail(row, "its attach handle is gone", begun)
-            return
+            return Outcome(row.uuid, fault="its attach handle is gone")
         if parse_image(row.spec or {}) is not None and not handle.programmable:
-            self._fail(row, f"driver {handle.driver} cannot load images any more", begun)
-            return
+            fault = f"driver {handle.driver} cannot load images any more"
+            return Outcome(row.uuid, fault=fault)
         decision = self._decide(row, handle)
         if decision.waits:
-            reason = f"other work on {handle.name} may be loading an image"
-            self.queue.reschedule(rows, reason, pause_ms=AGENT_POLL_MS)
-            return
-        outcome = Outcome(row.uuid)
-        if handle.prepare or decision.image is not None:
-            try:
-                outcome = self.agents.prepare(
-                    _agent_of(handle),
-                    _task(row, handle, row.spec or {}),
-                    image=decision.image,
-                    within=row.left_ms / 1000,
-                )
-            except exception.UnknownVerb as error:
-                if decision.image is None:
-                    raise
-                self._fail(row, f"no image can be loaded for a bind yet: {error}", begun)
-                return
-            if not outcome.done:
-                self.queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
-                return
-            if outcome.fault is not None:
-                self._fail(row, outcome.fault, begun)
-                return
-        self._resolve(row, Event.FINISH, None, image=outcome.image, clean=not handle.prepare)
-        if self.record_bind is not None:
-            self.record_bind(State.BOUND, time.monotonic() - begun)
+            return Waiting(f"other work on {handle.name} may be loading an image")
+        if not handle.prepare and decision.image is None:
+            return Outcome(row.uuid)
+        try:
+            task = _task(row, handle, row.spec or {})
+            return self.agents.request(
+                _agent_of(handle), Prepare(task, decision.image), within=row.left_ms / 1000
+            )
+        except exception.UnknownVerb as error:
+            if decision.image is None:
+                raise
+            return Outcome(row.uuid, fault=f"no image can be loaded for a bind yet: {error}")
 
     @retried
     def _decide(self, row: Record, handle: Record) -> images.ImageDecision:
@@ -115,141 +110,119 @@ class UnitTasks:
                         arqs.mark_prepared(tx, arq.id)
         return decision
 
-    def _fail(self, row: Record, fault: str, begun: float) -> None:
-        LOG.warning(
-            "Bind of ARQ %s to instance %s failed: %s", row.arq_uuid, row.instance_uuid, fault
-        )
-        self._resolve(row, Event.FAIL, fault)
-        if self.record_bind is not None:
-            self.record_bind(State.BIND_FAILED, time.monotonic() - begun)
-
     @retried
-    def _resolve(
-        self,
-        row: Record,
-        event: Event,
-        fault: str | None,
-        *,
-        image: str | None = None,
-        clean: bool = False,
-    ) -> None:
-        """End a started bind and add the notification of Nova, in one transaction.
+    def _end_prepare(self, row: Record, subject: tuple[Record, float], outcome: Outcome) -> None:
+        """Bring the bind to Bound or BindFailed, and add the notification of Nova.
 
-        ``image`` is what the deployable holds now; ``clean`` says that the host has nothing to
-        undo for this bind. Raises Fenced for an ARQ that has been unbound or deleted in the
-        meantime: its work row is gone.
+        Raises Fenced for an ARQ that has been unbound or deleted in the meantime: its work row is
+        gone.
         """
+        handle, begun = subject
+        bound = outcome.fault is None
+        event = Event.FINISH if bound else Event.FAIL
         with self.queue.complete([row]) as tx:
             locked = arqs.lock(tx, Arq.uuid == row.arq_uuid)
-            if image is not None:
-                set_image(tx, row.deployable_id, image)
-            if clean:
-                for arq in locked:
-                    if arq.prepared:
-                        arqs.mark_prepared(tx, arq.id, prepared=False)
+            if bound and outcome.image is not None:
+                set_image(tx, row.deployable_id, outcome.image)
+            for arq in locked:
+                if bound and arq.prepared and not handle.prepare:
+                    # The host has nothing to undo for this bind.
+                    arqs.mark_prepared(tx, arq.id, prepared=False)
             bind.resolve(
                 tx,
-                self.db.now,
                 locked,
                 event,
-                fault=fault,
+                fault=outcome.fault,
                 request_key=row.operation_id,
                 ordered_by=work.origin(row),
             )
-        if fault is None:
-            for arq in locked:
-                # A hidden ARQ is bound later, by the attach operation that it belongs to.
-                action = "prepared for" if arq.hidden else "bound to"
-                LOG.info(
-                    "ARQ %s %s instance %s on host %s (device %s, handle %s)",
-                    *(arq.uuid, action, arq.instance_uuid, arq.hostname),
-                    *(arq.device_uuid, arq.attach_handle_id),
-                )
+        if not bound:
+            LOG.warning(
+                "Bind of ARQ %s to instance %s failed: %s",
+                *(row.arq_uuid, row.instance_uuid, outcome.fault),
+            )
+        for arq in locked if bound else ():
+            # A hidden ARQ is bound later, by the attach operation that it belongs to.
+            action = "prepared for" if arq.hidden else "bound to"
+            LOG.info(
+                "ARQ %s %s instance %s on host %s (device %s, handle %s)",
+                *(arq.uuid, action, arq.instance_uuid, arq.hostname),
+                *(arq.device_uuid, arq.attach_handle_id),
+            )
         self.wake()
+        if self.record_bind is not None:
+            self.record_bind(MOVES[event].target, time.monotonic() - begun)
 
-    def release(self, rows: Sequence[Record]) -> None:
-        """Have the agent clean up a unit; then its handle is free, or the next ARQ has it.
-
-        A handle that the host refuses to release goes into quarantine; the work is tried again.
-        """
-        (row,) = rows
-        with self.db.reader() as tx:
-            handle = deployables.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
-        if handle is not None and handle.state in UNRELEASED:
-            outcome = self.agents.release(_agent_of(handle), _task(row, handle, {}))
-            if not outcome.done:
-                self.queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
-                return
-            if outcome.fault is not None:
-                self._count_refusal(row, handle, outcome.fault)
-                raise exception.DriverFailed(
-                    driver=handle.driver, verb="release", reason=outcome.fault
-                )
-        self._end_release(row, handle)
+    def _ask_release(self, row: Record, handle: Record) -> Outcome:
+        """Have the host clean up a unit, unless that is done."""
+        if handle is None or handle.state not in UNRELEASED:
+            return Outcome(row.uuid)
+        return self.agents.request(_agent_of(handle), Release(_task(row, handle, {})))
 
     @retried
-    def _end_release(self, row: Record, handle: Record) -> None:
+    def _end_release(self, row: Record, handle: Record, outcome: Outcome) -> None:
+        """Make the handle free, or give it to the ARQ that waits for it."""
         quarantined = handle is not None and handle.state == HandleState.QUARANTINED
         with self.queue.complete([row]) as tx:
             if quarantined:
-                hosts.bump_desired_generation(tx, self.db.now, handle.host_id)
+                hosts.bump_desired_generation(tx, handle.host_id)
             if handle is not None:
                 images.clear_after_release(tx, handle)
             attach_handles.finish_release(tx, row.attach_handle_id)
-            work.make_due(tx, self.db.now, row.attach_handle_id)
+            work.make_due(tx, row.attach_handle_id)
             if quarantined:
-                self._record(tx, row, handle, "out of quarantine")
+                entries = [_entry(handle, "out of quarantine", None)]
+                events.record(tx, entries, ordered_by=work.origin(row))
         if quarantined:
             LOG.info("%s released: it has left quarantine", _described(handle))
         self.wake()
 
     @retried
-    def _count_refusal(self, row: Record, handle: Record, fault: str) -> None:
-        """Count a refused release; the last that is tolerated puts the handle into quarantine."""
+    def _count_refusal(self, row: Record, handle: Record, outcome: Outcome) -> None:
+        """Count a refused release; the last that is tolerated puts the handle into quarantine.
+
+        Raises DriverFailed, so that it is tried again.
+        """
         refusals = int((row.spec or {}).get(_REFUSALS, 0)) + 1
         quarantines = refusals == _MAX_REFUSALS and handle.state == HandleState.RELEASING
         with self.queue.checkpoint([row]) as tx:
             if quarantines:
-                hosts.bump_desired_generation(tx, self.db.now, handle.host_id)
+                hosts.bump_desired_generation(tx, handle.host_id)
                 if attach_handles.quarantine(tx, handle.id):
-                    self._record(tx, row, handle, "quarantined", reason=fault)
+                    entries = [_entry(handle, "quarantined", outcome.fault)]
+                    events.record(tx, entries, ordered_by=work.origin(row))
             work.set_spec(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
         if quarantines:
             LOG.warning(
                 "%s is in quarantine: the host refused %d times to release it: %s",
-                *(_described(handle), refusals, fault),
+                *(_described(handle), refusals, outcome.fault),
             )
+        raise exception.DriverFailed(driver=handle.driver, verb="release", reason=outcome.fault)
 
-    def program(self, rows: Sequence[Record]) -> None:
-        """Load an operator's image into a deployable, and store which image it holds."""
-        (row,) = rows
-        with self.db.reader() as tx:
-            deployable = deployables.by_uuid(tx, row.spec["deployable"])
-        fault: str | None = "the deployable is gone"
-        if row.overdue:
-            fault = "image or host could not be reached in time"
-            fault = f"{fault}: {row.error}" if row.error else fault
-        elif deployable is not None:
-            if deployable.bitstream_id is not None:
-                # The loaded image is unknown until the agent has answered.
-                with self.queue.checkpoint(rows) as tx:
-                    set_image(tx, row.deployable_id, None)
-            task = ProgramTask(
-                row.uuid,
-                deployable.driver,
-                deployable.device_key,
-                deployable.name,
-                image_uuid=row.spec["image_uuid"],
-                agent_epoch=deployable.agent_epoch or 0,
-                order=row.id,
-                issued_ms=row.created_ms,
-            )
-            outcome = self.agents.program(_agent_of(deployable), task)
-            if not outcome.done:
-                self.queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
-                return
-            fault = outcome.fault
-        with self.queue.complete(rows) as tx:
+    def _ask_program(self, row: Record, deployable: Record) -> Outcome:
+        """Have the host load an operator's image into a deployable."""
+        if deployable is None:
+            return Outcome(row.uuid, fault="the deployable is gone")
+        if deployable.bitstream_id is not None:
+            # The loaded image is unknown until the agent has answered.
+            with self.queue.checkpoint([row]) as tx:
+                set_image(tx, row.deployable_id, None)
+        task = ProgramTask(
+            row.uuid,
+            deployable.driver,
+            deployable.device_key,
+            deployable.name,
+            image_uuid=row.spec["image_uuid"],
+            agent_epoch=deployable.agent_epoch or 0,
+            order=row.id,
+            issued_ms=row.created_ms,
+        )
+        return self.agents.request(_agent_of(deployable), Program(task))
+
+    def _end_program(self, row: Record, deployable: Record, outcome: Outcome) -> None:
+        """Record the end, and store which image the deployable holds."""
+        fault = outcome.fault
+        with self.queue.complete([row]) as tx:
             entry = events.Entry(
                 "deployable",
                 row.spec["deployable"],
@@ -258,35 +231,13 @@ class UnitTasks:
                 reason=fault,
                 device_uuid=deployable and deployable.device_uuid,
             )
-            events.record(
-                tx,
-                self.db.now,
-                [entry],
-                request_key=row.operation_id,
-                ordered_by=work.origin(row),
-            )
+            work.record(tx, row, [entry])
             if fault is None:
                 set_image(tx, row.deployable_id, row.spec["image_uuid"])
 
-    def _record(
-        self,
-        tx: sa.Connection,
-        row: Record,
-        handle: Record,
-        action: str,
-        *,
-        reason: str | None = None,
-    ) -> None:
-        """Record what happened to a handle, with the ids of the request that ordered the work."""
-        entry = events.Entry(
-            "handle",
-            handle.uuid,
-            action,
-            hostname=handle.hostname,
-            reason=reason,
-            device_uuid=handle.device_uuid,
-        )
-        events.record(tx, self.db.now, [entry], ordered_by=work.origin(row))
+
+def _handle(tx: Transaction, row: Record) -> Record | None:
+    return deployables.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
 
 
 def _agent_of(row: Record) -> str:
@@ -311,6 +262,17 @@ def _task(row: Record, handle: Record, spec: dict[str, str]) -> HandleTask:
         order=row.id,
         issued_ms=row.created_ms,
         agent_epoch=handle.agent_epoch or 0,
+    )
+
+
+def _entry(handle: Record, action: str, reason: str | None) -> events.Entry:
+    return events.Entry(
+        "handle",
+        handle.uuid,
+        action,
+        hostname=handle.hostname,
+        reason=reason,
+        device_uuid=handle.device_uuid,
     )
 
 

@@ -89,7 +89,8 @@ _ON_POSTGRESQL = [
 ]
 #: "tools/test --full" leaves nothing of that out.
 _FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
-_left_out = _ONCE if SERVER else []
+#: On SQLite these are the tests of unit/api, which run there.
+_left_out = _ONCE if SERVER else ["api"]
 if SERVER and not _FULL:
     other = _ON_MARIADB if SERVER.startswith("postgresql") else _ON_POSTGRESQL
     _left_out = [*_ONCE, *_ON_SQLITE, *other]

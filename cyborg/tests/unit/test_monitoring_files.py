@@ -12,6 +12,7 @@ import yaml
 
 from cyborg.metrics import catalogue
 from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.tests.fixtures import pages
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "etc" / "monitoring"
@@ -23,8 +24,7 @@ RULES: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 METRICS = {
-    one.name: one
-    for one in (*catalogue.API_METRICS, *catalogue.CONDUCTOR_METRICS, *catalogue.AGENT_METRICS)
+    one.name: one for one in (*pages.API_METRICS, *pages.CONDUCTOR_METRICS, *pages.AGENT_METRICS)
 }
 #: What Prometheus adds: where it scraped a value, and the bucket of a histogram.
 ADDED = {"instance", "job", "le"}

@@ -6,6 +6,7 @@ import configparser
 import importlib
 import importlib.metadata
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
@@ -172,6 +173,21 @@ def test_every_import_is_a_requirement() -> None:
     assert {path: missing for path, missing in found.items() if missing} == {}
 
 
+def test_every_requirement_is_imported_and_documented() -> None:
+    used = {
+        name
+        for path in sources()
+        if PACKAGE / "testing" not in path.parents
+        for name in imported(path)
+    }
+    owners = {normal(owner) for name in used for owner in providers().get(name, [])}
+    required = requirements("requirements.txt")
+    assert required <= owners
+    page = (ROOT / "doc" / "source" / "contributor" / "dependencies.rst").read_text()
+    named = re.findall(r"(?m)^\* ``([\w.-]+)``: ", page.partition("Written by hand")[0])
+    assert {normal(name) for name in named} == required
+
+
 def test_every_requirement_has_a_bound() -> None:
     unbound = []
     for name in ("requirements.txt", "test-requirements.txt"):
@@ -184,6 +200,28 @@ def test_every_requirement_has_a_bound() -> None:
             if not wanted.specifier or not wanted.specifier.contains(present, prereleases=True):
                 unbound.append(f"{asked} (installed: {present})")
     assert unbound == []
+
+
+def test_lowest_environment_has_exactly_the_lower_bounds(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/command\n')
+    python.chmod(0o755)
+    # The module is untyped: an old Python must be able to read it.
+    ensure = "environment.ensure(sys.argv[1], ['test-requirements.txt'], lowest=True)"
+    code = f"import sys; sys.path.insert(0, 'tools'); import environment; {ensure}"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
+    words = (tmp_path / "command").read_text().split()
+    constraints = Path(words[words.index("-c") + 1]).read_text().splitlines()
+    bounds = [
+        Requirement(line.partition("#")[0])
+        for name in ("requirements.txt", "test-requirements.txt")
+        for line in (ROOT / name).read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    assert constraints == [
+        f"{bound.name}{str(bound.specifier).replace('>', '=')}" for bound in bounds
+    ]
 
 
 def test_modules_stay_small() -> None:

@@ -96,6 +96,21 @@ def test_stop_finishes_the_current_run() -> None:
     assert not wait_until(lambda: job.turns > turns, timeout=0.1)
 
 
+def test_stop_interrupts_the_current_run() -> None:
+    job, interrupted = Counter(), threading.Event()
+
+    def waiting() -> None:
+        job()
+        interrupted.wait(60)
+
+    periodic = PeriodicTask("job", waiting, interval=3600, interrupt=interrupted.set)
+    periodic.start()
+    assert job.reaches(1)
+    periodic.stop()
+    assert interrupted.is_set()
+    periodic.stop()
+
+
 def test_stop_returns_quickly_at_any_time() -> None:
     """Whatever the job's thread is about, nobody waits for its next turn."""
     for _ in range(200):

@@ -22,7 +22,7 @@ import os, pathlib, sys, threading
 from cyborg import exception
 from cyborg.service import Daemon, PeriodicTask
 
-daemon, place = Daemon("test"), pathlib.Path(sys.argv[1])
+daemon, place = Daemon("test", ready_timeout=0.5), pathlib.Path(sys.argv[1])
 """
 RUN = "\nsys.exit(daemon.run())\n"
 

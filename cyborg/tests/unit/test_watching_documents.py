@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from cyborg.drivers.fake import FakeDriver
-from cyborg.metrics import catalogue
 from cyborg.model import notification
 from cyborg.model.health import action as health_action
 from cyborg.model.notification import DeviceFacts, HistoryEvent, Notification
 from cyborg.model.report import FIGURES, Reading
 from cyborg.testing.servers import bare
+from cyborg.tests.fixtures import pages
 from cyborg.tests.unit.drivers.configured import configured
 
 DOC = Path(__file__).parents[3] / "doc" / "source"
 MONITORING = (DOC / "admin" / "monitoring.rst").read_text()
 NOTIFICATIONS = (DOC / "reference" / "notifications.rst").read_text()
-METRICS = {*catalogue.API_METRICS, *catalogue.CONDUCTOR_METRICS, *catalogue.AGENT_METRICS}
+METRICS = {*pages.API_METRICS, *pages.CONDUCTOR_METRICS, *pages.AGENT_METRICS}
 
 
 def rows() -> dict[str, tuple[str, str, str]]:

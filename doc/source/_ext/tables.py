@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directives that generate tables and texts from the code, so that no page repeats the code.
 
-``arq-moves`` and ``device-moves`` list the state transitions, ``driver-support`` the methods of
-each driver, ``cyborg-commands`` the help of every command.
+``arq-moves``, ``device-moves`` and ``handle-moves`` list the state transitions, ``driver-support``
+the methods of each driver, ``cyborg-commands`` the help of every command.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from importlib.metadata import entry_points
 
 from docutils import nodes
@@ -17,7 +18,7 @@ from sphinx.application import Sphinx
 from cyborg.cli.shell import COMMANDS, Shell
 from cyborg.drivers.base import Driver
 from cyborg.model import arq, device
-from cyborg.model.device import DeviceStatus
+from cyborg.model.moves import Move
 
 #: The optional methods of a driver, with what the driver does in each.
 VERBS = {
@@ -58,16 +59,24 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
     yield ""
 
 
+def _moves(
+    head: Sequence[str], states: Iterable[StrEnum], moves: Mapping[StrEnum, Move[StrEnum]]
+) -> Iterable[str]:
+    """Yield the table of some state transitions: event, states before, state after."""
+    rows = [
+        (event, ", ".join(state for state in states if state in move.sources), move.target)
+        for event, move in moves.items()
+    ]
+    yield from table(head, rows)
+
+
 class ArqMoves(Written):
     """The table of the state transitions of accelerator requests."""
 
     def lines(self) -> Iterable[str]:
         """Yield the table from ``cyborg.model.arq.MOVES``."""
-        rows = [
-            (event, ", ".join(state for state in arq.State if state in move.sources), move.target)
-            for event, move in arq.MOVES.items()
-        ]
-        yield from table(("An accelerator request can …", "in the states", "New state"), rows)
+        head = ("An accelerator request can …", "in the states", "New state")
+        yield from _moves(head, arq.State, arq.MOVES)
 
 
 class DeviceMoves(Written):
@@ -75,15 +84,17 @@ class DeviceMoves(Written):
 
     def lines(self) -> Iterable[str]:
         """Yield the table from ``cyborg.model.device.MOVES``."""
-        rows = [
-            (
-                event,
-                ", ".join(status for status in DeviceStatus if status in move.sources),
-                move.target,
-            )
-            for event, move in device.MOVES.items()
-        ]
-        yield from table(("Event", "Status before", "Status after"), rows)
+        head = ("Event", "Status before", "Status after")
+        yield from _moves(head, device.DeviceStatus, device.MOVES)
+
+
+class HandleMoves(Written):
+    """The table of the state transitions of attach handles."""
+
+    def lines(self) -> Iterable[str]:
+        """Yield the table from ``cyborg.model.device.HANDLE_MOVES``."""
+        head = ("Event", "State before", "State after")
+        yield from _moves(head, device.HandleState, device.HANDLE_MOVES)
 
 
 class DriverSupport(Written):
@@ -132,6 +143,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives with Sphinx."""
     app.add_directive("arq-moves", ArqMoves)
     app.add_directive("device-moves", DeviceMoves)
+    app.add_directive("handle-moves", HandleMoves)
     app.add_directive("driver-support", DriverSupport)
     app.add_directive("cyborg-commands", Commands)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -103,6 +103,16 @@ class Count:
         return {**asdict(self), "exceeded": self.exceeded}
 
 
+@dataclass(frozen=True)
+class AuditFigure:
+    """Duration and peak memory of the process that audited a cloud with so many ARQs."""
+
+    arqs: int
+    seconds: float
+    mebibytes: float
+    findings: int
+
+
 @dataclass
 class Results:
     """Everything of one run; ``floor`` holds the parts that the floors are made of."""
@@ -112,6 +122,7 @@ class Results:
     counts: list[Count] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     floor: list[Figure] = field(default_factory=list)
+    audits: list[AuditFigure] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -129,4 +140,5 @@ class Results:
             "counts": [one.document() for one in self.counts],
             "floor": [one.document() for one in self.floor],
             "figures": [one.document() for one in self.figures],
+            "audits": [asdict(one) for one in self.audits],
         }

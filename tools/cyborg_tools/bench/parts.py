@@ -20,6 +20,7 @@ from cyborg.api import app as api_app
 from cyborg.api.server import HttpServer
 from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.transport import Bus
+from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -143,15 +144,15 @@ class Parts:
             host = f"reporting-{uuid4().hex[:12]}"
             report = report_of(host, devices)
             heartbeat = AgentHeartbeat(host, (host,), "0", f"agent@{host}", None)
-            epoch = self._agent.heartbeat(heartbeat).epoch
+            epoch = self._agent.request(Heartbeat(heartbeat)).epoch
             started = time.perf_counter()
             report.digest()
-            self._agent.report(host, epoch, report)
+            self._agent.request(SendReport(host, epoch, report))
             first.append(time.perf_counter() - started)
             heartbeat = replace(heartbeat, epoch=epoch)
             for _ in range(_REPEATS):
                 started = time.perf_counter()
-                if self._agent.heartbeat(heartbeat).digest != report.digest():
+                if self._agent.request(Heartbeat(heartbeat)).digest != report.digest():
                     raise RuntimeError("the conductor has another report")
                 unchanged.append(time.perf_counter() - started)
         return {"first": first, "unchanged": unchanged}

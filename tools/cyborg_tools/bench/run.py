@@ -23,7 +23,7 @@ from cyborg.tests.fixtures.counted_service import CountedService
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
-from cyborg_tools.bench import counts, databases, floor, parts
+from cyborg_tools.bench import audit, counts, databases, floor, parts
 from cyborg_tools.bench.child import Child
 from cyborg_tools.bench.figures import Figure, Results, Samples
 from cyborg_tools.bench.load import getting, living, repeated
@@ -63,12 +63,19 @@ class Run:
             with databases.prepared(self._plan.database_url, Path(directory)) as db:
                 results = Results(_product(db), self._plan.transport_url.partition(":")[0])
                 there = 0
-                for others in self._plan.others:
+                for others in () if self._plan.only_audits else self._plan.others:
                     self._say(f"{others:,} unrelated accelerator requests: filling the database")
                     crowd(db, others - there)
                     there = others
                     self._measure_among(db, others, results)
-                self._measure_reports(db, there, results)
+                if not self._plan.only_audits:
+                    self._measure_reports(db, there, results)
+            for arqs in self._plan.audits:
+                self._say(f"audit of {arqs:,} accelerator requests")
+                place = Path(directory) / str(arqs)
+                place.mkdir()
+                with databases.prepared(self._plan.database_url, place) as db:
+                    results.audits.append(audit.measure(db, arqs))
         results.seconds = time.monotonic() - started
         return results
 

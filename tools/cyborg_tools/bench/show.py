@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from cyborg_tools.bench.figures import Count, Figure, Results
+from cyborg_tools.bench.figures import AuditFigure, Count, Figure, Results
 
 _EXISTING = (
     "For comparison, the existing service with 1,000 other ARQs on two cores: 1.2 s to list them, "
@@ -23,8 +23,12 @@ _IN_PROCESS = (
 
 def tables(results: Results, *, in_process: bool) -> str:
     """Return all results as text."""
+    title = f"Cyborg on {results.database}, bus {results.transport}, {results.seconds:.0f} s"
+    audits = ["Audits, in a process of their own", _audits(results.audits)]
+    if not results.counts:
+        return "\n\n".join([title, *audits])
     parts = [
-        f"Cyborg on {results.database}, bus {results.transport}, {results.seconds:.0f} s",
+        title,
         "Statements / commits / RPC calls of each request, among so many unrelated requests",
         _counts(results.counts),
         "The parts of the floor (times in ms)",
@@ -33,6 +37,7 @@ def tables(results: Results, *, in_process: bool) -> str:
         _figures([one for one in results.figures if _is_read(one)]),
         "Life cycles and reports",
         _figures([one for one in results.figures if not _is_read(one)]),
+        *audits,
         _FLOOR,
         *([_IN_PROCESS] if in_process else []),
         _EXISTING,
@@ -90,6 +95,15 @@ def _figures(figures: Sequence[Figure]) -> str:
             "-" if one.aim is None or one.ratio is None else f"{one.aim:.0f}",
         ]
         for one in figures
+    ]
+    return aligned(rows)
+
+
+def _audits(audits: Sequence[AuditFigure]) -> str:
+    rows = [["ARQs", "seconds", "peak MiB", "findings"]]
+    rows += [
+        [f"{one.arqs:,}", f"{one.seconds:.1f}", f"{one.mebibytes:.0f}", f"{one.findings:,}"]
+        for one in audits
     ]
     return aligned(rows)
 

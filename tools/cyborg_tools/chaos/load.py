@@ -3,7 +3,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cyborg import service
 from cyborg_tools.chaos.client_log import ClientLog
@@ -15,8 +15,6 @@ PROBE = "probe"
 _KEPT = 1
 #: Seconds between two boots, so that two processors have capacity for the service.
 _REST = 0.2
-
-MakeLives = Callable[[str], ServerLifecycle]
 
 
 class Client:

@@ -79,7 +79,7 @@ class Judge:
 
     def _agents_are_back(self) -> bool:
         with self._world.reader.reader() as tx:
-            seen = services.statuses(tx, self._world.reader.now, {AGENT: _HEARD_MS})
+            seen = services.statuses(tx, {AGENT: _HEARD_MS})
             deaf = tx.scalars(sa.select(Service.bus_error).where(Service.binary == AGENT))
             return all(one.up for one in seen) and not any(deaf)
 

@@ -17,7 +17,7 @@ from cyborg.clients.placement import Placement
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.db.engine import Reader
 from cyborg.drivers.fake import FakeDriver
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import Ages
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.nova import SimulatedNova

@@ -19,6 +19,7 @@ from cyborg.api.rendering import instant, link, moment
 from cyborg.db import arqs, events
 from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.device_profile import parse_name
+from cyborg.rpc.verbs import CreateArqs, DeleteArqs, DeleteInstanceArqs, PatchArqs
 
 _RESOLVED = "resolved"
 _PROJECT: Final = "/project_id"
@@ -155,7 +156,7 @@ class Arqs(Controller):
         except exception.Invalid:
             # No profile can have this name, so clients get the answer for an absent profile.
             raise exception.NotFound(noun="Device profile", key=name[:255]) from None
-        created = self.conductor.create_arqs(call.caller, call.request_key, name)
+        created = self.conductor.write(CreateArqs(*call.origin, name))
         prefix = call.links.self_of(self.collection)
         return {"arqs": [_render(_values(arq), prefix) for arq in created]}
 
@@ -174,7 +175,7 @@ class Arqs(Controller):
             if not call.caller.all_projects:
                 raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
         _need_service(call, "Binding and unbinding accelerator requests")
-        self.conductor.patch_arqs(call.caller, call.request_key, body.bindings, body.unbindings)
+        self.conductor.write(PatchArqs(*call.origin, body.bindings, body.unbindings))
 
     @expose("cyborg:arq:delete", query=ArqDeleteQuery, status=204)
     def delete_some(self, call: Call, query: Mapping[str, Any]) -> None:
@@ -188,16 +189,16 @@ class Arqs(Controller):
             # After an evacuation by an administrator, the ARQs may not belong to the caller's
             # project.
             caller = replace(call.caller, all_projects=True)
-            self.conductor.delete_instance_arqs(caller, call.request_key, query["instance"])
+            self.conductor.write(DeleteInstanceArqs(caller, call.request_key, query["instance"]))
             return
         if not query["arqs"]:
             raise exception.Invalid(field="arqs", reason="it names no accelerator request")
-        self.conductor.delete_arqs(call.caller, call.request_key, query["arqs"])
+        self.conductor.write(DeleteArqs(*call.origin, query["arqs"]))
 
     @expose("cyborg:arq:delete", types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
         """Delete an ARQ."""
-        self.conductor.delete_arqs(call.caller, call.request_key, [uuid])
+        self.conductor.write(DeleteArqs(*call.origin, [uuid]))
 
 
 def _verb(ops: Sequence[Mapping[str, Any]]) -> str:

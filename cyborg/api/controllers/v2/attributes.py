@@ -13,6 +13,7 @@ from cyborg.api.framework import Routes
 from cyborg.api.rendering import link, moment
 from cyborg.db import attributes
 from cyborg.model.attribute import Attribute
+from cyborg.rpc.verbs import CreateAttribute, DeleteAttribute
 
 #: As many characters of any kind as fit in a TEXT column of MySQL.
 _VALUE = types.Text(16_000)
@@ -84,20 +85,21 @@ class Attributes(Controller):
     )
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Add an attribute to a deployable."""
-        created = self.conductor.create_attribute(
-            call.caller,
-            call.request_key,
-            deployable=body["deployable_id"],
-            key=body["key"],
-            value=body["value"],
-            uuid=body.get("uuid"),
+        created = self.conductor.write(
+            CreateAttribute(
+                *call.origin,
+                deployable=body["deployable_id"],
+                key=body["key"],
+                value=body["value"],
+                uuid=body.get("uuid"),
+            )
         )
         return render(created, call.links.self_of(self.collection))
 
     @expose("cyborg:attribute:delete", types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
         """Remove an attribute."""
-        self.conductor.delete_attribute(call.caller, call.request_key, uuid)
+        self.conductor.write(DeleteAttribute(*call.origin, uuid))
 
     @expose("cyborg:attribute:delete", status=204)
     def delete_none(self, call: Call) -> None:

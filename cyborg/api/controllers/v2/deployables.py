@@ -13,6 +13,7 @@ from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import link, moment
 from cyborg.db import deployables
+from cyborg.rpc.verbs import ProgramDeployable
 
 
 class DeployableQuery(types.Listing):
@@ -67,7 +68,7 @@ class Deployables(Controller):
     def program(self, call: Call, uuid: str, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Request that the host loads an image; answers before the host has finished."""
         image_uuid = body[0]["value"][0]["image_uuid"]
-        self.conductor.program_deployable(call.caller, call.request_key, uuid, image_uuid)
+        self.conductor.write(ProgramDeployable(*call.origin, uuid, image_uuid))
         return self._show(call, uuid)
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:

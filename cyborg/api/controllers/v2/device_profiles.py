@@ -24,6 +24,7 @@ from cyborg.model.device_profile import (
     parse_groups,
     parse_name,
 )
+from cyborg.rpc.verbs import CreateDeviceProfile, DeleteDeviceProfiles, UpdateDeviceProfile
 
 LOG = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class DeviceProfiles(Controller):
             groups=groups,
             description=members.get("description"),
         )
-        stored = self.conductor.create_device_profile(call.caller, call.request_key, profile)
+        stored = self.conductor.write(CreateDeviceProfile(*call.origin, profile))
         return self._render_stored(call, stored)
 
     @expose(
@@ -121,8 +122,8 @@ class DeviceProfiles(Controller):
             description=body.get("description"),
             sets_description="description" in body,
         )
-        changed = self.conductor.update_device_profile(
-            call.caller, call.request_key, types.canonical_uuid(key) or key, change
+        changed = self.conductor.write(
+            UpdateDeviceProfile(*call.origin, types.canonical_uuid(key) or key, change)
         )
         return self._render_stored(call, changed)
 
@@ -153,8 +154,8 @@ class DeviceProfiles(Controller):
     def _delete(self, call: Call, keys: Sequence[str]) -> None:
         if not keys:
             raise exception.NotFound(noun="Device profile", key="''")
-        self.conductor.delete_device_profiles(
-            call.caller, call.request_key, [types.canonical_uuid(key) or key for key in keys]
+        self.conductor.write(
+            DeleteDeviceProfiles(*call.origin, [types.canonical_uuid(key) or key for key in keys])
         )
 
     def _groups(self, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:

@@ -17,12 +17,14 @@ from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant, link, moment, since
 from cyborg.db import devices
 from cyborg.db import events as history_db
+from cyborg.db.transaction import Transaction
 from cyborg.model import creation
 from cyborg.model.attribute import parse_label_change, parse_label_filter
 from cyborg.model.creation import parse_traits
-from cyborg.model.device import DEVICE_STATES, DeviceStatus, DeviceType, shown_state
+from cyborg.model.device import DEVICE_STATES, DeviceStatus, DeviceType
 from cyborg.model.health import CONDITIONS
 from cyborg.model.operation import Operation
+from cyborg.rpc.verbs import CreateDevice, DeleteDevice, SetDeviceStatus, UpdateDevice
 
 #: The number of latest events in the answer for a device.
 LAST_EVENTS = 10
@@ -143,15 +145,16 @@ class Devices(Controller):
         facts = {"model": body["model"]} if "model" in body else {}
         if "traits" in body:
             facts["traits"] = list(parse_traits(body["traits"]))
-        self.conductor.update_device(
-            call.caller,
-            call.request_key,
-            uuid,
-            status=_STATUSES[body["status"]] if "status" in body else None,
-            labels=parse_label_change(body["labels"]) if "labels" in body else {},
-            project=call.own,
-            facts=facts,
-            reason=body.get("status_reason"),
+        self.conductor.write(
+            UpdateDevice(
+                *call.origin,
+                uuid,
+                status=_STATUSES[body["status"]] if "status" in body else None,
+                labels=parse_label_change(body["labels"]) if "labels" in body else {},
+                project=call.own,
+                facts=facts,
+                reason=body.get("status_reason"),
+            )
         )
         return self._show(call, uuid)
 
@@ -164,8 +167,8 @@ class Devices(Controller):
     )
     def create(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Create a device on a backend whose driver supports it."""
-        return self.conductor.create_device(
-            call.caller, call.request_key, creation.parse(body), wait=query.get("wait", False)
+        return self.conductor.write(
+            CreateDevice(*call.origin, creation.parse(body), wait=query.get("wait", False))
         )
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -183,7 +186,7 @@ class Devices(Controller):
         return rendered
 
     def _views(
-        self, tx: sa.Connection, call: Call, rows: Sequence[sa.Row[Any]]
+        self, tx: Transaction, call: Call, rows: Sequence[sa.Row[Any]]
     ) -> Mapping[int, View]:
         ids = [row.id for row in rows]
         holders: Mapping[int, Sequence[devices.Holder]] = {}
@@ -197,19 +200,17 @@ class Devices(Controller):
     @expose("cyborg:device:delete", types.UUID_TYPE, status=204, since=microversion.OPERATORS)
     def delete(self, call: Call, uuid: str) -> None:
         """Remove a device that an operator created or that is lost, from Placement first."""
-        self.conductor.delete_device(call.caller, call.request_key, uuid)
+        self.conductor.write(DeleteDevice(*call.origin, uuid))
 
     @expose("cyborg:device:enable", types.UUID_TYPE, status=204)
     def enable(self, call: Call, uuid: str) -> None:
         """Enable the device and all its deployables."""
-        self.conductor.set_device_status(call.caller, call.request_key, uuid, DeviceStatus.ENABLED)
+        self.conductor.write(SetDeviceStatus(*call.origin, uuid, DeviceStatus.ENABLED))
 
     @expose("cyborg:device:disable", types.UUID_TYPE, status=204)
     def disable(self, call: Call, uuid: str) -> None:
         """Disable the device; instances that use it keep it."""
-        self.conductor.set_device_status(
-            call.caller, call.request_key, uuid, DeviceStatus.MAINTAINING
-        )
+        self.conductor.write(SetDeviceStatus(*call.origin, uuid, DeviceStatus.MAINTAINING))
 
 
 def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
@@ -228,10 +229,12 @@ def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
             names.append(query["sort_key"])
         if names:
             raise exception.Forbidden(reason=f"Only operators list devices by {names[0]}.")
+    states = None if status is None else [_ENABLED if status == "ready" else status]
+    if older and status == _MAINTAINING:
+        states = [state for state in DEVICE_STATES if state != _ENABLED]
     return devices.Filters(
         equal={name: query[name] for name in _EQUAL if query.get(name)},
-        in_service=status == _ENABLED if older and status is not None else None,
-        status=None if older else {"ready": _ENABLED}.get(status or "", status),
+        states=states,
         in_use=query.get("in_use"),
         instance=query.get("instance"),
         labels=parse_label_filter(query["labels"]) if "labels" in query else {},
@@ -258,9 +261,8 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
         "links": [link(call.links.self_of(Devices.collection), row.uuid)],
     }
     if call.minor >= microversion.DEVICE_STATUS:
-        now = shown_state(row.status, lost=row.lost_ms is not None)
-        served = _ENABLED if now == _ENABLED else _MAINTAINING
-        rendered["status"] = now if call.minor >= microversion.OPERATORS else served
+        older = _ENABLED if row.state == _ENABLED else _MAINTAINING
+        rendered["status"] = row.state if call.minor >= microversion.OPERATORS else older
     if call.minor >= microversion.OPERATORS:
         reason: str | None = row.status_reason
         if reason is None and row.lost_ms is not None:

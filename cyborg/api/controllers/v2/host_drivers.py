@@ -17,6 +17,7 @@ from cyborg.api.rendering import since
 from cyborg.db import drivers
 from cyborg.model.operation import Operation
 from cyborg.model.report import DriverState
+from cyborg.rpc.verbs import InstallDriver, UninstallDriver, UpdateDriver
 
 #: The name of an entry point, or the uuid of one host's row.
 _DRIVER = types.Text(100, minimum=1)
@@ -86,13 +87,14 @@ class Drivers(Controller):
     )
     def install(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Load a driver on hosts, now and at every start of their agents."""
-        return self.conductor.install_driver(
-            call.caller,
-            call.request_key,
-            driver=body["driver"],
-            hosts=body.get("hosts"),
-            options=body.get("options"),
-            wait=query.get("wait", False),
+        return self.conductor.write(
+            InstallDriver(
+                *call.origin,
+                driver=body["driver"],
+                hosts=body.get("hosts"),
+                options=body.get("options"),
+                wait=query.get("wait", False),
+            )
         )
 
     @expose(
@@ -107,13 +109,14 @@ class Drivers(Controller):
         self, call: Call, driver: str, query: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Operation:
         """Change a driver's options, enable or disable it; an empty object loads it again."""
-        return self.conductor.update_driver(
-            call.caller,
-            call.request_key,
-            driver=driver,
-            options=body.get("options"),
-            enabled=body.get("enabled"),
-            wait=query.get("wait", False),
+        return self.conductor.write(
+            UpdateDriver(
+                *call.origin,
+                driver=driver,
+                options=body.get("options"),
+                enabled=body.get("enabled"),
+                wait=query.get("wait", False),
+            )
         )
 
     @expose(
@@ -125,12 +128,13 @@ class Drivers(Controller):
     )
     def uninstall(self, call: Call, driver: str, query: Mapping[str, Any]) -> Operation:
         """Remove a driver and all devices that it offers from its hosts."""
-        return self.conductor.uninstall_driver(
-            call.caller,
-            call.request_key,
-            driver=driver,
-            drain=query.get("drain", False),
-            wait=query.get("wait", False),
+        return self.conductor.write(
+            UninstallDriver(
+                *call.origin,
+                driver=driver,
+                drain=query.get("drain", False),
+                wait=query.get("wait", False),
+            )
         )
 
 

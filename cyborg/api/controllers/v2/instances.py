@@ -10,6 +10,7 @@ from cyborg.api import microversion, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.model.operation import Operation
+from cyborg.rpc.verbs import Attach, Detach
 
 
 class AttachBody(types.Declared):
@@ -37,12 +38,12 @@ class Instances(Controller):
     def attach(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Operation:
         """Start to attach all accelerators of a device profile, or none."""
         profile = body.get("device_profile")
-        return self.conductor.attach(call.caller, call.request_key, uuid, profile)
+        return self.conductor.write(Attach(*call.origin, uuid, profile))
 
     @expose("cyborg:instance:detach", types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def detach_all(self, call: Call, uuid: str) -> Operation:
         """Start to detach all attached accelerators; those of the flavor stay."""
-        return self.conductor.detach(call.caller, call.request_key, uuid, None)
+        return self.conductor.write(Detach(*call.origin, uuid, None))
 
     @expose(
         "cyborg:instance:detach",
@@ -53,4 +54,4 @@ class Instances(Controller):
     )
     def detach(self, call: Call, uuid: str, arq: str) -> Operation:
         """Start to detach one attached accelerator."""
-        return self.conductor.detach(call.caller, call.request_key, uuid, arq)
+        return self.conductor.write(Detach(*call.origin, uuid, arq))

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 from uuid import UUID, uuid5
 
-import sqlalchemy as sa
 import wsme
 
 from cyborg import exception
@@ -16,9 +15,11 @@ from cyborg.api.rendering import instant, since
 from cyborg.db import drivers, services
 from cyborg.db.base import Record
 from cyborg.db.listing import Page
+from cyborg.db.transaction import Transaction
 from cyborg.model import health_view
 from cyborg.model.operation import Operation
 from cyborg.model.process import API, CONDUCTOR
+from cyborg.rpc.verbs import DiscoverServices, RemoveService, SetServiceStatus
 
 PROCESS: Final = "process"
 BACKEND: Final = "backend"
@@ -70,7 +71,7 @@ class Services(Controller):
             documents = _on_backends(tx, query)
             # A process has no driver and no backend.
             if query.get("kind") != BACKEND and not {"driver", "backend"} & set(query):
-                rows = services.processes(tx, self.reader.now, host=query.get("host"))
+                rows = services.processes(tx, host=query.get("host"))
                 documents = self._documents(tx, rows, call.minor) + documents
         return {self.collection: rendering.cut(documents, parsing.page(query), SORT_KEYS)}
 
@@ -92,19 +93,17 @@ class Services(Controller):
             raise exception.Invalid(
                 field="disabled_reason", reason=f"it goes with status {DISABLED} only"
             )
-        self.conductor.set_service_status(
-            call.caller, call.request_key, uuid, disabled=disabled, reason=reason
-        )
+        self.conductor.write(SetServiceStatus(*call.origin, uuid, disabled=disabled, reason=reason))
         return self._show(uuid, call.minor)
 
     @expose("cyborg:service:delete", types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def forget(self, call: Call, uuid: str) -> Operation:
         """Remove a process that is down and, for an agent, its host with all its devices."""
-        return self.conductor.remove_service(call.caller, call.request_key, uuid)
+        return self.conductor.write(RemoveService(*call.origin, uuid))
 
     def _show(self, uuid: str, minor: int) -> dict[str, Any]:
         with self.reader.reader() as tx:
-            rows = services.processes(tx, self.reader.now, uuid=uuid)
+            rows = services.processes(tx, uuid=uuid)
             documents = self._documents(tx, rows, minor) or _on_backends(tx, {})
         for document in documents:
             if document["uuid"] == uuid:
@@ -123,17 +122,18 @@ class Services(Controller):
         setup = body.get("setup", False)
         if setup and "driver" not in body:
             raise exception.Invalid(field="setup", reason="it needs a driver")
-        return self.conductor.discover_services(
-            call.caller,
-            call.request_key,
-            hosts=body.get("hosts"),
-            driver=body.get("driver"),
-            wait=query.get("wait", False),
-            setup=setup,
+        return self.conductor.write(
+            DiscoverServices(
+                *call.origin,
+                hosts=body.get("hosts"),
+                driver=body.get("driver"),
+                wait=query.get("wait", False),
+                setup=setup or None,
+            )
         )
 
     def _documents(
-        self, tx: sa.Connection, rows: Sequence[Record], minor: int
+        self, tx: Transaction, rows: Sequence[Record], minor: int
     ) -> list[dict[str, Any]]:
         """Return the JSON of processes; from 2.5 on with the members of the health view."""
         documents: list[dict[str, Any]] = [
@@ -154,7 +154,7 @@ class Services(Controller):
         if minor < microversion.OPERATOR_VIEWS or not rows:
             return documents
         # The health view needs all conductors to judge a process without heartbeats.
-        others = services.processes(tx, self.reader.now, binary=CONDUCTOR)
+        others = services.processes(tx, binary=CONDUCTOR)
         cloud = health_view.Cloud(
             [services.health(row) for row in others], self.settings.down_after
         )
@@ -174,7 +174,7 @@ class Services(Controller):
         return documents
 
 
-def _on_backends(tx: sa.Connection, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _on_backends(tx: Transaction, query: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the JSON of the services on backends that match the filters."""
     if query.get("kind") == PROCESS:
         return []

@@ -11,6 +11,7 @@ from cyborg.api import microversion, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.db import units
+from cyborg.model.availability import UnitWord
 
 
 class UsageQuery(types.Declared):
@@ -60,12 +61,12 @@ def counts(words: Mapping[str, int]) -> dict[str, Any]:
     reasons = {
         word: amount
         for word, amount in sorted(words.items())
-        if word not in (units.USED, units.FREE)
+        if word not in (UnitWord.USED, UnitWord.FREE)
     }
     return {
         "total": sum(words.values()),
-        "used": words.get(units.USED, 0),
-        "free": words.get(units.FREE, 0),
+        "used": words.get(UnitWord.USED, 0),
+        "free": words.get(UnitWord.FREE, 0),
         "out_of_service": sum(reasons.values()),
         "reasons": reasons,
     }

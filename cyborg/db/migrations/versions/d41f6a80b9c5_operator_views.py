@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns for operators: health, message bus errors, and history by device and host.
+"""For operators: health, message bus errors, history by device and host, and the outbox.
 
-Every column may be NULL, so services of the previous release work on this schema. The revision can
+Every new column of an older table may be NULL, so services of the previous release work on this
+schema. The revision can
 be run again after it was interrupted at any point.
 """
 
@@ -9,6 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+
+from cyborg.db.base import MYSQL
 
 revision = "d41f6a80b9c5"
 down_revision = "c3e1d9f0a7b2"
@@ -22,7 +25,7 @@ _INDEXES = {
 
 
 def upgrade() -> None:
-    """Add the columns and indexes that are missing."""
+    """Add the columns, indexes and the table that are missing."""
     # Made here: a column can be added to one table object only.
     added: dict[str, tuple[sa.Column[Any], ...]] = {
         "services": (
@@ -31,6 +34,8 @@ def upgrade() -> None:
             # Why a process cannot receive requests over the message bus, and since when.
             sa.Column("bus_error", sa.Text),
             sa.Column("bus_error_ms", sa.BigInteger),
+            # When a notification said that the service is down.
+            sa.Column("reported_down_ms", sa.BigInteger),
         ),
         "devices": (
             sa.Column("health", sa.String(16)),
@@ -54,3 +59,11 @@ def upgrade() -> None:
     for name, indexed in _INDEXES.items():
         if name not in indexes:
             op.create_index(name, "events", list(indexed))
+    if not inspector.has_table("outbox"):
+        # The events that are not sent as notifications yet.
+        event = sa.ForeignKey("events.id", name="fk_outbox_event_id_events", ondelete="CASCADE")
+        op.create_table(
+            "outbox",
+            sa.Column("event_id", sa.Integer, event, primary_key=True, autoincrement=False),
+            **MYSQL,
+        )

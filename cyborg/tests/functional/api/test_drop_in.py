@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that the API promises, with a real conductor behind it: the same tests once more.
+"""Everything that the API promises, on the database servers: the same tests as on SQLite.
 
 Names of tests carry the lines of the check list of what drop-in means.
 """

@@ -34,10 +34,12 @@ from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.agent_runs import run_agent
 from cyborg.tests.fixtures.crash import FaultPlan
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.single_step_processes import LEASE, Environment
@@ -172,7 +174,9 @@ class _Agent:
         self, environment: Environment, host: str, loaded: list[LoadResult], later: LoadResult
     ) -> None:
         self._bus = DirectBus(environment.exchange)
-        self._conductor = ReportClient(self._bus, timeout=_PATIENCE, sender=f"{AGENT_TOPIC}@{host}")
+        self._conductor = ConductorClient(
+            self._bus, timeout=_PATIENCE, sender=f"{AGENT_TOPIC}@{host}"
+        )
         glance = Glance(environment.glance, retries=0)
 
         def load(name: str, _options: Mapping[str, str]) -> LoadResult:
@@ -203,10 +207,14 @@ class _Agent:
             AgentEndpoint(
                 self.parts.operations,
                 discoveries=self.parts.discoveries,
-                on_desired_changed=self.parts.loop.run_once,
-                check=self.parts.loop.check,
+                on_desired_changed=self.run_once,
+                check=self.parts.heartbeats.check,
             ),
         )
+
+    def run_once(self) -> None:
+        """The agent's round."""
+        run_agent(self.parts.heartbeats, self.parts.loop)
 
     def end(self) -> None:
         """Run no more."""
@@ -275,13 +283,13 @@ class Site:
 
     def signal(self, host: str) -> None:
         """The sign of life of an API process."""
-        self.bus.api_heartbeat(
-            host, version=VERSION, endpoint="https://cloud.example.com/accelerator"
+        self.bus.request(
+            ApiHeartbeat(host, version=VERSION, endpoint="https://cloud.example.com/accelerator")
         )
 
     def run_once(self) -> None:
         """The agent's round."""
-        self._agent.parts.loop.run_once()
+        self._agent.run_once()
 
     def check(self, address: str, *, faulty: bool) -> None:
         """Have the agent ask for the health of a graphics card that is faulty or not."""

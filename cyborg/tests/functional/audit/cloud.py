@@ -25,8 +25,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Deployable, Device, Host
 from cyborg.db.services import Process
 from cyborg.model.arq import Binding
-from cyborg.model.audit_findings import Kind
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import Ages, Kind
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.process import CONDUCTOR
@@ -35,6 +34,7 @@ from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.oracle.audit import expected_findings
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -54,6 +54,7 @@ class ListingNova(SimulatedNova):
     def __init__(self) -> None:
         super().__init__()
         self.servers: dict[str, str] = {}
+        self.unscheduled: list[str] = []
         self.sees_all = True
         self.listings = 0
 
@@ -76,7 +77,7 @@ class ListingNova(SimulatedNova):
         query = parse_qs(environ.get("QUERY_STRING", ""))
         if query["all_tenants"] != ["True"] or not self.sees_all:
             return 403, {"forbidden": {"code": 403, "message": "Policy doesn't allow it."}}
-        known = sorted(self.servers)
+        known = [*self.unscheduled, *sorted(self.servers.keys() - set(self.unscheduled))]
         start = known.index(query["marker"][0]) + 1 if "marker" in query else 0
         count = min(2, int(query["limit"][0]))
         return 200, {"servers": [{"id": one} for one in known[start : start + count]]}
@@ -175,9 +176,14 @@ class SmallCloud:
                 tx.execute(one)
 
     def found(self, host: str | None = None, ages: Ages = AT_ONCE) -> set[tuple[Kind, str]]:
-        """What an audit finds now, as kinds and keys."""
+        """What an audit finds now, as kinds and keys; the oracle finds the same, with causes."""
         verdict = self.auditor(ages).look(host)
         assert verdict.unasked == ()
+        placement, servers = Placement(self.placement.adapter()), Servers(self.nova.adapter())
+        expected = expected_findings(self.db, placement, servers, ages)
+        assert verdict.findings == tuple(
+            finding for finding in expected if host is None or finding.host == host
+        )
         return keys(verdict.findings)
 
     def fix(self) -> list[str]:

@@ -21,8 +21,7 @@ from cyborg.db.models import (
     Service,
     Work,
 )
-from cyborg.model.audit_findings import RULES, Kind
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import RULES, Ages, Kind
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of
 from cyborg.tests.functional.audit.cloud import AT_ONCE, SmallCloud

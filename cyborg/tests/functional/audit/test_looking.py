@@ -17,11 +17,11 @@ from cyborg.clients.placement import Placement
 from cyborg.conductor.arqs.bind import ArqBinder
 from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.db import snapshot
+from cyborg.db import audit
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Instance
 from cyborg.model.arq import Binding
-from cyborg.model.audit_findings import Finding, Fix, Kind
+from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
 from cyborg.tests.fixtures.cost_meter import CountedAdapter, Meter
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.unrelated_rows import crowd
@@ -32,6 +32,7 @@ from cyborg.tests.functional.audit.test_damages import (
     delete_traits,
     leak_handle,
     leave_allocation,
+    misname,
 )
 from cyborg.tests.functional.life.steps import everything
 
@@ -61,7 +62,8 @@ def test_other_findings_are_reported_without_nova(cloud: SmallCloud) -> None:
 def test_other_findings_are_reported_without_placement(cloud: SmallCloud) -> None:
     host = cloud.host()
     key = delete_server(cloud, host)
-    provider = delete_traits(cloud, host)
+    delete_traits(cloud, host)
+    misnamed = misname(cloud, host)
     auditor = Auditor(
         db=cloud.db,
         # Nobody answers like this there.
@@ -71,7 +73,8 @@ def test_other_findings_are_reported_without_placement(cloud: SmallCloud) -> Non
     )
     verdict = auditor.look()
     assert (Kind.VANISHED_INSTANCE, key) in keys(verdict.findings)
-    assert (Kind.DRIFT, provider) not in keys(verdict.findings)
+    assert (Kind.MISNAMED_PROVIDER, misnamed) in keys(verdict.findings)
+    assert not {Kind.DRIFT, Kind.MISSING_PROVIDER} & {one.kind for one in verdict.findings}
     assert len(verdict.unasked) == 1
 
 
@@ -89,17 +92,29 @@ def test_audit_of_one_host_reports_no_other(cloud: SmallCloud) -> None:
 
 def test_servers_are_read_in_pages(cloud: SmallCloud) -> None:
     """What is soft-deleted stands in no list, but is there."""
-    hidden = str(uuid4())
-    cloud.nova.own(hidden, "somebody")
+    first, gone, hidden, *others = sorted(str(uuid4()) for _ in range(8))
+    for server in (first, hidden, *others):
+        cloud.nova.own(server, "somebody")
     del cloud.nova.servers[hidden]
-    for _ in range(5):
-        cloud.nova.own(str(uuid4()), "somebody")
-    gone = str(uuid4())
     servers = Servers(cloud.nova.adapter())
-    assert servers.vanished({gone, hidden, *cloud.nova.servers}) == {gone}
-    assert cloud.nova.listings == 4
+    assert servers.vanished(sorted([first, gone, hidden, *others])) == {gone}
+    assert cloud.nova.listings == 3
     assert servers.vanished([]) == frozenset()
-    assert cloud.nova.listings == 5
+    assert cloud.nova.listings == 4
+    assert servers.vanished([gone]) == {gone}
+
+
+def test_servers_listed_out_of_order_are_not_missing(cloud: SmallCloud) -> None:
+    """Nova lists servers that are not scheduled yet before all others."""
+    uuids = sorted(str(uuid4()) for _ in range(6))
+    for server in (uuids[4], *uuids[:4], uuids[5]):
+        cloud.nova.own(server, "somebody")
+    cloud.nova.unscheduled.append(uuids[4])
+    meter = Meter()
+    servers = Servers(CountedAdapter(cloud.nova.adapter(), meter))
+    with meter.tally() as tally:
+        assert servers.vanished(uuids) == frozenset()
+    assert all("/servers?" in request for request in tally.http)
 
 
 def test_repeated_audit_reads_no_unchanged_provider(cloud: SmallCloud) -> None:
@@ -123,34 +138,35 @@ def test_repeated_audit_reads_no_unchanged_provider(cloud: SmallCloud) -> None:
     assert len(asked) == 4 + 3
 
 
-def test_database_is_read_in_a_constant_number_of_statements(
-    cloud: SmallCloud, quiet_url: str
-) -> None:
-    cloud.bind(cloud.host())
+def test_number_of_statements_grows_only_with_pages(cloud: SmallCloud, quiet_url: str) -> None:
     meter = Meter()
     db = Database(quiet_url)
     meter.watch(db.engine)
     costs = []
-    for _ in range(2):
+    for others in (1, 100, 400):
+        crowd(cloud.db, others)
         with meter.tally() as tally:
-            taken = snapshot.take(db)
+            for check in (*audit.CHECKS, *audit.WORK_CHECKS):
+                assert list(audit.violations(db, check, Ages())) == []
+            instances = list(audit.bound_instances(db))
+            pages = list(audit.host_pages(db))
         costs.append(tally.sql)
-        crowd(cloud.db, 100)
     db.close()
-    assert len(taken.arqs) == 101
-    assert costs[0] == costs[1] <= 13
+    assert len(instances) == 501
+    # Eight ARQs a host, fifty hosts a page.
+    assert [len(page) for page in pages] == [50, 14]
+    assert costs[0] == costs[1]
+    assert costs[2] - costs[1] <= 6
 
 
-def test_snapshot_is_consistent_during_a_delete(cloud: SmallCloud, quiet_url: str) -> None:
-    """A delete that commits while the tables are read is in none of them, or in all."""
-    host = cloud.host()
-    arq, instance = cloud.bind(host)
+def test_page_of_hosts_is_consistent_during_a_delete(cloud: SmallCloud, quiet_url: str) -> None:
+    """A delete that commits while the tables are read shows in all of them, or in none."""
+    arq, instance = cloud.bind(cloud.host())
     db = Database(quiet_url)
-
     done: list[str] = []
 
     def meanwhile(*details: object) -> None:
-        if "FROM extended_accelerator_requests" in str(details[2]) and not done:
+        if "extended_accelerator_requests.hidden" in str(details[2]) and not done:
             done.append(arq)
             cloud.execute(
                 sa.delete(Arq).where(Arq.uuid == arq),
@@ -159,13 +175,11 @@ def test_snapshot_is_consistent_during_a_delete(cloud: SmallCloud, quiet_url: st
             )
 
     sa.event.listen(db.engine, "before_cursor_execute", meanwhile)
-    taken = snapshot.take(db)
-    after = snapshot.take(db)
+    pages = [next(audit.host_pages(db)) for _ in range(2)]
     db.close()
-    assert [one.uuid for one in taken.arqs] == [arq]
-    assert [(one.uuid, one.bound) for one in taken.instances] == [(instance, True)]
-    assert {one.state for one in taken.handles} == {"free", "held"}
-    assert (after.arqs, after.instances) == ((), ())
+    (before,), (after,) = (page[0].deployables for page in pages)
+    assert (before.claimable, before.bound) == (3, {instance: 1})
+    assert (after.claimable, after.bound) == (4, {})
 
 
 def test_age_of_an_allocation_is_kept_between_audits(cloud: SmallCloud) -> None:

@@ -30,6 +30,7 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.db.services import Process
+from cyborg.db.transaction import Transaction
 from cyborg.model.audit_findings import Kind
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import Desired, DriverState
@@ -238,33 +239,33 @@ def test_device_reported_again_is_kept_and_published(aged: Aged) -> None:
     assert aged.cloud.found() == set()
 
 
-def _arq(aged: Aged, tx: sa.Connection) -> None:
+def _arq(aged: Aged, tx: Transaction) -> None:
     """An ARQ has a unit of it."""
     handle = sa.select(sa.func.min(AttachHandle.id)).scalar_subquery()
     tx.execute(sa.update(Arq).values(attach_handle_id=handle))
 
 
-def _release(aged: Aged, tx: sa.Connection) -> None:
+def _release(aged: Aged, tx: Transaction) -> None:
     tx.execute(sa.update(AttachHandle).values(state="releasing"))
 
 
-def _held(aged: Aged, tx: sa.Connection) -> None:
+def _held(aged: Aged, tx: Transaction) -> None:
     tx.execute(sa.update(AttachHandle).values(state="held"))
 
 
-def _programming(aged: Aged, tx: sa.Connection) -> None:
+def _programming(aged: Aged, tx: Transaction) -> None:
     tx.execute(_work(tx, kind="program"))
 
 
-def _made_by_an_operator(aged: Aged, tx: sa.Connection) -> None:
+def _made_by_an_operator(aged: Aged, tx: Transaction) -> None:
     tx.execute(sa.update(Device).values(origin="operator"))
 
 
-def _blind(aged: Aged, tx: sa.Connection) -> None:
+def _blind(aged: Aged, tx: Transaction) -> None:
     tx.execute(sa.update(Driver).values(state=DriverState.FAILED.value))
 
 
-def _work(tx: sa.Connection, **values: Any) -> sa.Insert:
+def _work(tx: Transaction, **values: Any) -> sa.Insert:
     deployable = tx.execute(sa.select(Deployable.id)).scalar_one()
     return sa.insert(Work).values(
         uuid=str(uuid4()), deployable_id=deployable, not_before_ms=0, created_ms=0, **values
@@ -272,7 +273,7 @@ def _work(tx: sa.Connection, **values: Any) -> sa.Insert:
 
 
 @pytest.mark.parametrize("use", [_arq, _release, _held, _programming, _made_by_an_operator, _blind])
-def test_device_in_use_is_kept(aged: Aged, use: Callable[[Aged, sa.Connection], None]) -> None:
+def test_device_in_use_is_kept(aged: Aged, use: Callable[[Aged, Transaction], None]) -> None:
     aged.cloud.request()
     with aged.cloud.db.writer() as tx:
         use(aged, tx)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import Ages
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits

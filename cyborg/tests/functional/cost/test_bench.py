@@ -20,6 +20,8 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
         devices=(2,),
         seconds=0.05,
         as_json=True,
+        audits=(200,),
+        only_audits=False,
     )
     told: list[str] = []
     results = Run(plan, conf, told.append).measure()
@@ -30,5 +32,7 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
     assert figures["whole ARQ life cycle", 2].samples >= 6
     assert (figures["whole ARQ life cycle", 1].ratio is None) is plan.in_process
     assert figures["first report", 1].rows == figures["unchanged report", 1].rows == 2
+    (audit,) = results.audits
+    assert (audit.arqs, audit.findings) == (200, 1)
     assert json.loads(json.dumps(results.document()))["figures"]
     assert any("10 unrelated" in sentence for sentence in told)

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db import base, models
+from cyborg.db.transaction import Transaction
 from cyborg.tests.fixtures.cost_meter import Tally
 from cyborg.tests.fixtures.counted_service import CountedService
 
@@ -25,7 +26,7 @@ class Undone(Exception):
 
 
 @pytest.fixture
-def tx(counted_service: CountedService) -> Iterator[sa.Connection]:
+def tx(counted_service: CountedService) -> Iterator[Transaction]:
     """A transaction that leaves nothing behind."""
     with suppress(Undone), counted_service.db.writer() as tx:
         yield tx
@@ -52,14 +53,14 @@ def test_a_transaction_is_one_commit_and_its_statements(
 
 @pytest.mark.parametrize(("rows", "counted"), [(1, 1), (1000, 1), (1001, 2), (2500, 3)])
 def test_an_insert_counts_once_per_thousand_rows(
-    tx: sa.Connection, statements: Statements, rows: int, counted: int
+    tx: Transaction, statements: Statements, rows: int, counted: int
 ):
     with statements() as tally:
         base.insert(tx, models.Host, _rows(rows))
     assert tally.sql == counted
 
 
-def test_an_update_of_many_sets_counts_each(tx: sa.Connection, statements: Statements):
+def test_an_update_of_many_sets_counts_each(tx: Transaction, statements: Statements):
     many = sa.update(_HOST).where(_HOST.c.name == sa.bindparam("who"))
     with statements() as tally:
         tx.execute(many.values(updated_ms=1), [{"who": str(one)} for one in range(7)])

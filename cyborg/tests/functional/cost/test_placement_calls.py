@@ -16,6 +16,7 @@ from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.testing.fake_host import FakeClock, FakeHost
+from cyborg.tests.fixtures.agent_runs import run_agent
 from cyborg.tests.fixtures.cost_meter import CountedAdapter, Tally
 from cyborg.tests.fixtures.counted_service import CountedService
 from cyborg.tests.fixtures.host_reports import DRIVER, provider_of, report_of
@@ -82,7 +83,7 @@ class Agent:
             glance=_no_glance,
             clock=self.clock.monotonic,
         )
-        self.beat = parts.loop.run_once
+        self.beat = lambda: run_agent(parts.heartbeats, parts.loop)
 
 
 @pytest.fixture(params=["FPGA", "CUSTOM_BENCH"])

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What it costs to be watched: the same number of statements, whatever there is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from types import SimpleNamespace
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cyborg import exception
+from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.metrics import Readings
-from cyborg.db import metrics, notifications
-from cyborg.db.notifications import Position
-from cyborg.model.process import AGENT
+from cyborg.conductor.notifications import NotificationPublisher
+from cyborg.db import metrics
+from cyborg.db.services import Process
+from cyborg.model.notification import Notification
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.cost_meter import Tally
+from cyborg.tests.fixtures.costs import DELETE_BY_INSTANCE, Scenarios, bind_allowance
 from cyborg.tests.fixtures.counted_service import CountedService
 
 Statements = Callable[[], AbstractContextManager[Tally]]
@@ -22,24 +27,83 @@ def test_cost_of_a_scrape_of_a_conductor(
     counted_service: CountedService, statements: Statements
 ) -> None:
     with statements() as tally, counted_service.db.reader() as tx:
-        metrics.totals(tx, counted_service.db.now)
+        metrics.totals(tx)
     assert tally.costs == (9, 0, 0), str(tally)
 
 
-def test_cost_of_reading_unchanged_history(
-    counted_service: CountedService, statements: Statements
-) -> None:
-    with counted_service.db.reader() as tx:
-        position = Position(notifications.newest(tx), {}, frozenset())
-    nobody = SimpleNamespace(id=0, fence=0)
-    with statements() as tally, counted_service.db.reader() as tx:
-        notifications.owned_now(tx, counted_service.db.now, nobody)
-        assert notifications.next_events(tx, position, 200) == ([], False)
-        assert notifications.arq_projects(tx, ()) == {}
-        assert notifications.devices(tx, ()) == {}
-        notifications.down_services(tx, counted_service.db.now, {AGENT: 30_000})
-        notifications.last_heartbeats(tx, ())
+class Recorder:
+    """A notifier that records messages."""
+
+    enabled = True
+
+    def __init__(self) -> None:
+        self.sent: list[Notification] = []
+
+    def send(self, messages: Sequence[Notification]) -> None:
+        self.sent += messages
+
+
+@pytest.fixture
+def publisher(counted_service: CountedService, notifier: Recorder) -> NotificationPublisher:
+    # The counted conductor, so that no other one is older.
+    process = Process("counted", CONDUCTOR, "0", "cyborg-conductor", "0")
+    lease = ConductorLease(db=counted_service.db, process=process)
+    lease.renew()
+    untyped: Any = notifier
+    return NotificationPublisher(
+        db=counted_service.db,
+        lease=lease,
+        notifier=untyped,
+        down_after={AGENT: 3600_000},
+        lease_ms=3600_000,
+    )
+
+
+@pytest.fixture
+def notifier() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def enabled(counted_service: CountedService) -> Iterator[None]:
+    """Notifications are enabled."""
+    counted_service.db.outbox = True
+    yield
+    counted_service.db.outbox = False
+
+
+def test_cost_of_an_empty_outbox(publisher: NotificationPublisher, statements: Statements) -> None:
+    publisher.run_once()
+    with statements() as tally:
+        publisher.run_once()
     assert tally.costs == (3, 0, 0), str(tally)
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize("units", [1, 8])
+def test_cost_of_notifications_in_a_request(scenarios: Scenarios, units: int) -> None:
+    bindable = scenarios.bindable(units, 1)
+    tally = scenarios.bind(bindable)
+    allowed = bind_allowance(1)
+    assert replace(allowed, statements=allowed.statements + 1).covers(tally), str(tally)
+    assert len(tally.writes_to("outbox")) == 1
+    tally = scenarios.delete(bindable.instance)
+    allowed = DELETE_BY_INSTANCE
+    assert replace(allowed, statements=allowed.statements + 1).covers(tally), str(tally)
+
+
+@pytest.mark.usefixtures("enabled")
+def test_cost_of_publishing_does_not_depend_on_the_history(
+    publisher: NotificationPublisher,
+    notifier: Recorder,
+    scenarios: Scenarios,
+    statements: Statements,
+) -> None:
+    scenarios.bind(scenarios.bindable(8, 1))
+    with statements() as tally:
+        publisher.run_once()
+    assert len(notifier.sent) >= 8
+    assert tally.costs == (8, 1, 0), str(tally)
 
 
 def test_cost_of_storing_readings(counted_service: CountedService, statements: Statements) -> None:

@@ -17,7 +17,7 @@ from cyborg.db import arqs
 from cyborg.db.listing import Page
 from cyborg.db.models import METADATA, Host, Service
 from cyborg.model.arq import Binding
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import Ages
 from cyborg.model.caller import Caller
 from cyborg.model.process import AGENT
 from cyborg.model.provider import ProviderTree

@@ -11,6 +11,7 @@ from cyborg.db import schema
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import CreateArqs, CreateDeviceProfile, PatchArqs
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
@@ -90,7 +91,7 @@ def _build(cloud: SimulatedCloud, name: str) -> None:
             run.ask(lambda client, request_key: _request(cloud, client, request_key))
             cloud.allocate()
         if name.startswith("bound"):
-            run.ask(lambda client, one: client.patch_arqs(NOVA, one, cloud.bindings, []))
+            run.ask(lambda client, one: client.write(PatchArqs(NOVA, one, cloud.bindings, [])))
             run.settle()
         if "attached" in name:
             attach(run)
@@ -104,6 +105,6 @@ def _request(cloud: SimulatedCloud, client: ConductorClient, request_key: str) -
     if cloud.imaged:
         group["accel:bitstream_id"] = cloud.image
     profile = DeviceProfile(str(uuid4()), cloud.profile, (group,))
-    client.create_device_profile(NOVA, request_key, profile)
-    made = client.create_arqs(NOVA, str(uuid4()), cloud.profile)
+    client.write(CreateDeviceProfile(NOVA, request_key, profile))
+    made = client.write(CreateArqs(NOVA, str(uuid4()), cloud.profile))
     cloud.arqs = tuple(one.uuid for one in made)

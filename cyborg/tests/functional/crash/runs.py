@@ -14,6 +14,7 @@ from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import DeleteInstanceArqs
 from cyborg.tests.fixtures.crash import CrashPoint, FaultPlan, Kind
 from cyborg.tests.fixtures.direct_bus import Died, DirectBus
 from cyborg.tests.fixtures.single_step_processes import CrashableAgent, CrashableConductor
@@ -181,7 +182,7 @@ class Run:
                 self._send(request, request_key)
 
     def _undo(self, client: ConductorClient, request_key: str) -> None:
-        client.delete_instance_arqs(NOVA, request_key, self.cloud.instance)
+        client.write(DeleteInstanceArqs(NOVA, request_key, self.cloud.instance))
 
     def _power_off(self) -> None:
         """Crash the other processes with the victim."""

@@ -13,6 +13,14 @@ from cyborg.model.arq import State
 from cyborg.model.device import DeviceStatus
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import (
+    Attach,
+    DeleteInstanceArqs,
+    Detach,
+    PatchArqs,
+    ProgramDeployable,
+    SetDeviceStatus,
+)
 from cyborg.tests.functional.crash.cloud import NOVA, UNITS
 from cyborg.tests.functional.crash.runs import Run
 from cyborg.tests.functional.life.cards import CARD, OTHER
@@ -44,7 +52,7 @@ class Scenario:
 
 def _bind(run: Run) -> None:
     def request(client: ConductorClient, request_key: str) -> None:
-        client.patch_arqs(NOVA, request_key, run.cloud.bindings, [])
+        client.write(PatchArqs(NOVA, request_key, run.cloud.bindings, []))
 
     run.ask(request)
     run.work()
@@ -64,7 +72,7 @@ def _is_given_up(run: Run) -> None:
 
 def _unbind(run: Run) -> None:
     def request(client: ConductorClient, request_key: str) -> None:
-        client.patch_arqs(NOVA, request_key, [], list(run.cloud.arqs))
+        client.write(PatchArqs(NOVA, request_key, [], list(run.cloud.arqs)))
 
     run.ask(request)
     run.work()
@@ -77,7 +85,7 @@ def _is_unbound(run: Run) -> None:
 
 def _delete(run: Run) -> None:
     def request(client: ConductorClient, request_key: str) -> None:
-        client.delete_instance_arqs(NOVA, request_key, run.cloud.instance)
+        client.write(DeleteInstanceArqs(NOVA, request_key, run.cloud.instance))
 
     run.ask(request)
     run.work()
@@ -92,7 +100,7 @@ def attach(run: Run) -> None:
     """One unit more, of the flavor's profile."""
 
     def request(client: ConductorClient, request_key: str) -> None:
-        client.attach(NOVA, request_key, run.cloud.instance, None)
+        client.write(Attach(NOVA, request_key, run.cloud.instance, None))
 
     run.ask(request)
     _work_on(run)
@@ -114,7 +122,7 @@ def _fail_to_attach(run: Run) -> None:
 
 def _detach(run: Run) -> None:
     def request(client: ConductorClient, request_key: str) -> None:
-        client.detach(NOVA, request_key, run.cloud.instance, None)
+        client.write(Detach(NOVA, request_key, run.cloud.instance, None))
 
     run.ask(request)
     _work_on(run)
@@ -188,7 +196,7 @@ def _is_lost(run: Run) -> None:
 
 def _program(run: Run) -> None:
     def request(client: ConductorClient, request_key: str) -> None:
-        client.program_deployable(NOVA, request_key, _deployable(run)[0], run.cloud.image)
+        client.write(ProgramDeployable(NOVA, request_key, _deployable(run)[0], run.cloud.image))
 
     run.ask(request)
     run.work()
@@ -249,7 +257,7 @@ def _is_set_up(run: Run) -> None:
 def _set_status(run: Run, status: DeviceStatus, client: ConductorClient, request_key: str) -> None:
     with run.cloud.environment.watch.reader() as tx:
         uuid = tx.execute(sa.select(Device.uuid)).scalar_one()
-    client.set_device_status(NOVA, request_key, uuid, status)
+    client.write(SetDeviceStatus(NOVA, request_key, uuid, status))
 
 
 def _devices(run: Run) -> list[tuple[str, str, bool]]:

@@ -38,7 +38,7 @@ def states(components: dict[str, dict[str, Any]]) -> dict[str, str]:
 def conductors(database: str) -> list[Any]:
     reader = Reader(database)
     with reader.reader() as tx:
-        rows = list(services.processes(tx, reader.now, binary=CONDUCTOR))
+        rows = list(services.processes(tx, binary=CONDUCTOR))
     reader.close()
     return rows
 

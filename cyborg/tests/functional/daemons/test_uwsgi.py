@@ -84,7 +84,7 @@ def db(database: str) -> Iterator[Database]:
 def seen(db: Database, host: str) -> list[services.ProcessStatus]:
     """The APIs of a host, as their rows show them."""
     with db.reader() as tx:
-        return [one for one in services.statuses(tx, db.now, {API: 0}) if one.process.host == host]
+        return [one for one in services.statuses(tx, {API: 0}) if one.process.host == host]
 
 
 def test_uwsgi_workers_share_one_service_row(

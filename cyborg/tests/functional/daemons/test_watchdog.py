@@ -44,7 +44,7 @@ def test_agent_sends_no_watchdog_after_its_loop_ends(
         assert manager.hears("WATCHDOG=1"), program.output
         program.wait_for(r"Reported 1 device")
         (tmp_path / "rude").touch()
-        assert manager.hears("STATUS=Stuck: heartbeat has ended"), program.output
+        assert manager.hears("STATUS=Stuck: inventory has ended"), program.output
         assert manager.silent(2.0)
         assert program.running
     assert "Only a restart helps" in program.output

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import service as runner
-from cyborg.db import events, notifications
+from cyborg.db import events
 from cyborg.db.engine import Database
-from cyborg.db.models import Work
-from cyborg.metrics import catalogue
-from cyborg.model.process import API
+from cyborg.db.models import Service
+from cyborg.model.process import API, CONDUCTOR
+from cyborg.tests.fixtures import pages
 from cyborg.tests.fixtures.pages import Page, free_port
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
@@ -63,14 +63,15 @@ def db(database: str) -> Iterator[Database]:
 
 
 def write_history(db: Database, uuid: str) -> None:
+    db.outbox = True
     with db.writer() as tx:
-        events.record(tx, db.now, [events.Entry("arq", uuid, "Bound")])
+        events.record(tx, [events.Entry("arq", uuid, "Bound")])
 
 
-def followed(db: Database) -> bool:
+def heartbeats(db: Database) -> set[str]:
+    """The hosts of the conductors that run, or were killed."""
     with db.reader() as tx:
-        owner = sa.select(Work.owner_id).where(Work.uuid == notifications.WORK_UUID)
-        return tx.execute(owner).scalar_one_or_none() is not None
+        return set(tx.execute(sa.select(Service.host).where(Service.binary == CONDUCTOR)).scalars())
 
 
 def test_notification_is_sent_after_conductor_is_killed(
@@ -81,7 +82,7 @@ def test_notification_is_sent_after_conductor_is_killed(
 ):
     deployment = deploy(telling)
     first = deployment.conductor({"DEFAULT": {"host": "control-1"}})
-    soon(lambda: followed(db))
+    soon(lambda: heartbeats(db) == {"control-1"})
     before, after = str(uuid4()), str(uuid4())
     write_history(db, before)
     # Whether it has told this one or not when it dies.
@@ -115,9 +116,9 @@ def test_readings_of_an_agent_appear_in_conductor_metrics(
     soon(lambda: listener.of("accelerator.usage", host=host) != [])
     power = "cyborg_accelerator_power_watts"
     soon(lambda: conductor.value(power, host=host, driver="fake_driver") == 75.0)
-    assert conductor.names == {one.name for one in catalogue.CONDUCTOR_METRICS}
+    assert conductor.names == {one.name for one in pages.CONDUCTOR_METRICS}
     soon(lambda: agent.value("cyborg_drivers", driver="fake_driver", state="READY") == 1)
-    assert agent.names == {one.name for one in catalogue.AGENT_METRICS}
+    assert agent.names == {one.name for one in pages.AGENT_METRICS}
 
 
 def test_daemon_does_not_start_when_metrics_port_is_unusable(deploy: Callable[..., Deployment]):
@@ -147,5 +148,5 @@ def test_uwsgi_workers_share_their_counters(
         seconds = "cyborg_http_request_duration_seconds_count"
         assert page.value(seconds, route="/v2/devices/{id}", method="GET") == CLIENTS
         assert page.value("cyborg_build_info", binary=API) == 1
-    assert page.names == {one.name for one in catalogue.API_METRICS}
+    assert page.names == {one.name for one in pages.API_METRICS}
     assert server.stop() == 0

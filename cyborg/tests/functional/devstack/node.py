@@ -88,12 +88,6 @@ class Node:
             check=False,
         )
 
-    def variable(self, name: str) -> str:
-        """The value of a variable once local.conf and the settings were read."""
-        ran = self.bash(f'source {STANDIN}/devstack/stackrc; echo "${name}"')
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout.rstrip("\n")
-
     @property
     def calls(self) -> list[str]:
         """The calls so far of what is written down only."""

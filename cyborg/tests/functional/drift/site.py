@@ -20,17 +20,18 @@ from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.endpoint import Endpoint
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA, Work
-from cyborg.model.audit_findings import Kind
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import Ages, Kind
 from cyborg.model.provider import provider_uuid
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.tests.fixtures.agent_runs import run_agent
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.cards import Rack, Traits
 from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
+from cyborg.tests.oracle.audit import expected_findings
 
 UNITS = 2
 CARDS = tuple(f"0000:{bus:02x}:00.0" for bus in range(0x81, 0x81 + 20))
@@ -90,12 +91,12 @@ class Site:
     def check(self) -> None:
         """The agent looks at its host and does one full check."""
         self.clock[0] += _FULL_CHECK + 1
-        self.parts.loop.run_once()
+        run_agent(self.parts.heartbeats, self.parts.loop)
 
     def look(self) -> None:
         """The agent looks at its host and does no full check."""
         self.clock[0] += 2
-        self.parts.loop.run_once()
+        run_agent(self.parts.heartbeats, self.parts.loop)
 
     def found(self) -> set[tuple[Kind, str]]:
         """What an audit without memory finds now."""
@@ -111,6 +112,8 @@ class Site:
         )
         verdict = auditor.look()
         assert verdict.unasked == ()
+        placement, servers = Placement(self.service.adapter()), Servers(self.nova.adapter())
+        assert verdict.findings == expected_findings(self.db, placement, servers, _AT_ONCE)
         return verdict.findings
 
     def shown(self) -> dict[str, Entry]:
@@ -183,7 +186,7 @@ def site(
     )
     DirectBus(exchange).server(CONDUCTOR_TOPIC, "control", Endpoint(conductor.cases)).start()
     rack = Rack.build(name, Traits(RESOURCE_CLASS, prepare=True), dict.fromkeys(CARDS, UNITS))
-    client = ReportClient(DirectBus(exchange), timeout=5.0, sender=f"{AGENT_TOPIC}@{name}")
+    client = ConductorClient(DirectBus(exchange), timeout=5.0, sender=f"{AGENT_TOPIC}@{name}")
     parts = agent_app.make_parts(
         settings=agent_app.Settings(
             host=name,
@@ -205,7 +208,7 @@ def site(
         parts.operations,
         discoveries=parts.discoveries,
         on_desired_changed=lambda: None,
-        check=parts.loop.check,
+        check=parts.heartbeats.check,
     )
     DirectBus(exchange).server(AGENT_TOPIC, name, agent).start()
     root = placement.make_compute(name)

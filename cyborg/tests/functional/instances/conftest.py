@@ -21,7 +21,8 @@ from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Instance
 from cyborg.db.services import Process
 from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -56,10 +57,10 @@ class Cloud:
     def fill(self) -> None:
         """Report the devices, and make a profile for one unit."""
         sender = f"agent@{HOST}"
-        client = ReportClient(self.stack.bus(), timeout=60.0, sender=sender)
+        client = ConductorClient(self.stack.bus(), timeout=60.0, sender=sender)
         with closing(reach(client)) as agent:
-            epoch = agent.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", sender, None)).epoch
-            agent.report(HOST, epoch, report_of(HOST, 2, handles=_UNITS))
+            epoch = agent.request(Heartbeat(AgentHeartbeat(HOST, (HOST,), "0", sender, None))).epoch
+            agent.request(SendReport(HOST, epoch, report_of(HOST, 2, handles=_UNITS)))
         groups = [{f"resources:{RESOURCE_CLASS}": "1"}]
         self.admin.post("/device_profiles", [{"name": self.profile, "groups": groups}])
 

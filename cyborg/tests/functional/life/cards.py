@@ -66,7 +66,8 @@ class Behaviour:
     half_done: bool = False
     #: What ``release`` throws.
     stuck: Exception | None = None
-    #: Closed, it keeps ``prepare`` and ``release`` from ending.
+    #: Closed, it keeps ``discover``, ``prepare`` or ``release`` from ending.
+    scanning: threading.Event = field(default_factory=threading.Event)
     preparing: threading.Event = field(default_factory=threading.Event)
     releasing: threading.Event = field(default_factory=threading.Event)
 
@@ -75,6 +76,7 @@ class Behaviour:
 
     def open(self) -> None:
         """Let everything go on."""
+        self.scanning.set()
         self.preparing.set()
         self.releasing.set()
 
@@ -108,6 +110,7 @@ class CardDriver(Driver):
     def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver."""
         self.scans += 1
+        self._wait(self.behaviour.scanning)
         if self.behaviour.broken is not None:
             raise self.behaviour.broken
         return [self._device(PciAddress.parse(one)) for one in self.host.list_dir(_PLACE)]

@@ -15,12 +15,12 @@ from cyborg.clients.placement import Allocations, Consumer, Placement
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.operations.attach_tasks import InstanceAllocation
 from cyborg.db.engine import Database
-from cyborg.db.models import AttachHandle, Device, Event, Service
-from cyborg.model.audit_findings import Severity
-from cyborg.model.audit_rules import Ages
+from cyborg.db.models import AttachHandle, Device, Driver, Event, Service
+from cyborg.model.audit_findings import Ages, Severity
 from cyborg.model.caller import Caller
 from cyborg.model.process import AGENT
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import Attach, Detach
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -370,14 +370,22 @@ def test_attach_fails_when_host_has_no_free_unit(
     assert untouched(scenario) == before
 
 
-def test_unhealthy_device_is_not_attached(scenario: Scenario) -> None:
+@pytest.mark.parametrize(
+    ("fault", "repair"),
+    [
+        (sa.update(Device).values(health="drain"), sa.update(Device).values(health="ok")),
+        (sa.update(Driver).values(state="FAILED"), sa.update(Driver).values(state="READY")),
+    ],
+)
+def test_device_out_of_service_is_not_attached(
+    scenario: Scenario, fault: sa.Update, repair: sa.Update
+) -> None:
     """Placement may still offer it: its agent has not heard of the fault yet."""
-    mine = Device.hostname == scenario.server.host
-    meddle(scenario.database, sa.update(Device).where(mine).values(health="drain"))
+    meddle(scenario.database, fault)
     before = untouched(scenario)
     assert "no free accelerators" in refused(scenario.operator.post(scenario.path, {}, status=409))
     assert untouched(scenario) == before
-    meddle(scenario.database, sa.update(Device).where(mine).values(health="ok"))
+    meddle(scenario.database, repair)
     assert scenario.attach()["state"] == "succeeded"
 
 
@@ -601,17 +609,17 @@ def test_repeated_attach_and_detach_run_once(
     caller = Caller("operators", "operator", "req-attach", all_projects=True)
     request_key, instance = str(uuid4()), scenario.server.uuid
     for _ in range(2):
-        conductor.attach(caller, request_key, instance, None)
+        conductor.write(Attach(caller, request_key, instance, None))
     scenario.settle()
-    conductor.attach(caller, request_key, instance, None)
+    conductor.write(Attach(caller, request_key, instance, None))
     scenario.settle()
     assert (len(scenario.attached), scenario.guest.reboots) == (1, 1)
     later = str(uuid4())
     for _ in range(2):
-        conductor.detach(caller, later, instance, None)
+        conductor.write(Detach(caller, later, instance, None))
     scenario.settle()
     scenario.attach()
-    conductor.detach(caller, later, instance, None)
+    conductor.write(Detach(caller, later, instance, None))
     scenario.settle()
     # What was attached since is not this operation's any more.
     assert (len(scenario.attached), scenario.guest.reboots) == (1, 3)
@@ -634,11 +642,11 @@ def test_policy_for_owners_reaches_only_their_servers(
     scenario: Scenario, conductor: ConductorClient
 ) -> None:
     stranger = Caller("strangers", "stranger", "req-attach")
-    for verb in (conductor.attach, conductor.detach):
+    for command in (Attach, Detach):
         with pytest.raises(exception.NotFound, match=f"Instance {scenario.server.uuid}"):
-            verb(stranger, str(uuid4()), scenario.server.uuid, None)
+            conductor.write(command(stranger, str(uuid4()), scenario.server.uuid, None))
     owner = Caller(scenario.member.project, "owner", "req-attach")
-    conductor.attach(owner, str(uuid4()), scenario.server.uuid, None)
+    conductor.write(Attach(owner, str(uuid4()), scenario.server.uuid, None))
     scenario.settle()
     assert len(scenario.attached) == 1
 

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC
+from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.service import wait_until
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.placement import fresh_host
@@ -26,7 +27,7 @@ class DeafAgent:
     """An agent without an RPC server."""
 
     host: str
-    client: ReportClient
+    client: ConductorClient
     epoch: int | None = None
 
     def beat(self, bus_error: str = "") -> None:
@@ -35,17 +36,17 @@ class DeafAgent:
         heartbeat = AgentHeartbeat(
             self.host, (self.host,), "0", endpoint, self.epoch, bus_error=bus_error
         )
-        self.epoch = self.client.heartbeat(heartbeat).epoch
+        self.epoch = self.client.request(Heartbeat(heartbeat)).epoch
 
 
 @pytest.fixture
 def agent(stack: Stack, clean: None) -> Iterator[DeafAgent]:
     host = fresh_host("deaf")
-    client = ReportClient(stack.bus(), timeout=10.0, sender=f"{AGENT_TOPIC}@{host}")
+    client = ConductorClient(stack.bus(), timeout=10.0, sender=f"{AGENT_TOPIC}@{host}")
     made = DeafAgent(host, reach(client))
     made.beat()
     assert made.epoch is not None
-    client.report(host, made.epoch, report_of(host, 1))
+    client.request(SendReport(host, made.epoch, report_of(host, 1)))
     yield made
     client.close()
 

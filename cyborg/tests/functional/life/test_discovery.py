@@ -15,7 +15,8 @@ from cyborg.model.device import AttachHandle, AttachType, DeviceType
 from cyborg.model.device import Deployable as DeployableFacts
 from cyborg.model.device import Device as DeviceFacts
 from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, Report
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import FetchDesired, Heartbeat, SendPublished, SendReport
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
@@ -24,7 +25,7 @@ from cyborg.tests.functional.life.steps import everything
 
 
 @pytest.fixture
-def reports(stack: Stack) -> Iterator[ReportClient]:
+def reports(stack: Stack) -> Iterator[ConductorClient]:
     """The verbs of agents."""
     client = reach(AnyHost(stack.bus(), timeout=10))
     yield client
@@ -45,11 +46,15 @@ def ready(*devices: DeviceFacts, driver: str = "card_driver") -> Report:
     return Report((DriverReport(driver, DriverState.READY, devices),))
 
 
-def test_device_name_of_another_host_is_refused(reports: ReportClient, database: Database) -> None:
+def test_device_name_of_another_host_is_refused(
+    reports: ConductorClient, database: Database
+) -> None:
     name = fresh_host()
     for host in ("first", "second"):
-        epoch = reports.heartbeat(heartbeat(host)).epoch
-        taken = reports.report(host, epoch, ready(card(name), card(f"{name}-{host}", OTHER)))
+        epoch = reports.request(Heartbeat(heartbeat(host))).epoch
+        taken = reports.request(
+            SendReport(host, epoch, ready(card(name), card(f"{name}-{host}", OTHER)))
+        )
         if host == "first":
             assert taken.refused == {}
         else:
@@ -60,12 +65,12 @@ def test_device_name_of_another_host_is_refused(reports: ReportClient, database:
     assert names == {name, f"{name}-first", f"{name}-second"}
 
 
-def test_device_name_of_two_drivers_is_refused_once(reports: ReportClient) -> None:
+def test_device_name_of_two_drivers_is_refused_once(reports: ConductorClient) -> None:
     name = fresh_host()
-    epoch = reports.heartbeat(heartbeat("both")).epoch
+    epoch = reports.request(Heartbeat(heartbeat("both"))).epoch
     drivers = [ready(card(name), driver=one).drivers[0] for one in ("card_driver", "other_driver")]
     report = Report(tuple(drivers))
-    taken = reports.report("both", epoch, report)
+    taken = reports.request(SendReport("both", epoch, report))
     assert "claimed by driver card_driver as well" in taken.refused[name]
     assert report.kept_out(taken) == {"card_driver": {}, "other_driver": taken.refused}
 
@@ -85,23 +90,23 @@ def test_device_name_of_two_drivers_is_refused_once(reports: ReportClient) -> No
     ids=lambda odd: next(iter(odd)),
 )
 def test_invalid_device_does_not_stop_others(
-    reports: ReportClient, database: Database, odd: dict[str, Any]
+    reports: ConductorClient, database: Database, odd: dict[str, Any]
 ) -> None:
-    epoch = reports.heartbeat(heartbeat("odd")).epoch
+    epoch = reports.request(Heartbeat(heartbeat("odd"))).epoch
     bad = replace(card("bad", OTHER), **odd)
-    taken = reports.report("odd", epoch, ready(card("good"), bad))
+    taken = reports.request(SendReport("odd", epoch, ready(card("good"), bad)))
     assert list(taken.refused) == ["bad"]
     with database.reader() as tx:
         assert tx.execute(sa.select(Deployable.name)).scalars().all() == ["good"]
 
 
 def test_device_keeps_its_row_under_another_driver(
-    reports: ReportClient, database: Database
+    reports: ConductorClient, database: Database
 ) -> None:
-    epoch = reports.heartbeat(heartbeat("host")).epoch
-    reports.report("host", epoch, ready(card("unit")))
+    epoch = reports.request(Heartbeat(heartbeat("host"))).epoch
+    reports.request(SendReport("host", epoch, ready(card("unit"))))
     before = everything(database, but=["drivers", "events", "hosts"])
-    reports.report("host", epoch, ready(card("unit"), driver="other_driver"))
+    reports.request(SendReport("host", epoch, ready(card("unit"), driver="other_driver")))
     after = everything(database, but=["drivers", "events", "hosts"])
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"devices"}
@@ -112,41 +117,41 @@ def test_device_keeps_its_row_under_another_driver(
 
 
 def test_unloadable_driver_reserves_devices_after_an_upgrade(
-    reports: ReportClient, database: Database
+    reports: ConductorClient, database: Database
 ) -> None:
-    epoch = reports.heartbeat(heartbeat("host")).epoch
-    reports.report("host", epoch, ready(card("unit")))
+    epoch = reports.request(Heartbeat(heartbeat("host"))).epoch
+    reports.request(SendReport("host", epoch, ready(card("unit"))))
     with database.writer() as tx:
         tx.execute(sa.delete(Driver))
-    generation = reports.heartbeat(heartbeat("host", epoch)).desired_generation
+    generation = reports.request(Heartbeat(heartbeat("host", epoch))).desired_generation
     failed = Report((DriverReport("card_driver", DriverState.FAILED, error="not there"),))
-    taken = reports.report("host", epoch, failed)
+    taken = reports.request(SendReport("host", epoch, failed))
     assert taken.desired_generation != generation
-    (shown,) = reports.desired("host", epoch).tree.providers
+    (shown,) = reports.request(FetchDesired("host", epoch)).tree.providers
     assert (shown.total, shown.reserved) == (1, 1)
 
 
-def test_second_agent_of_a_host_supersedes_the_first(reports: ReportClient) -> None:
-    first = reports.heartbeat(heartbeat("twin")).epoch
-    second = reports.heartbeat(heartbeat("twin")).epoch
+def test_second_agent_of_a_host_supersedes_the_first(reports: ConductorClient) -> None:
+    first = reports.request(Heartbeat(heartbeat("twin"))).epoch
+    second = reports.request(Heartbeat(heartbeat("twin"))).epoch
     assert second > first
     for verb in (
-        lambda: reports.heartbeat(heartbeat("twin", first)),
-        lambda: reports.report("twin", first, ready()),
-        lambda: reports.desired("twin", first),
-        lambda: reports.published("twin", first, {}),
+        lambda: reports.request(Heartbeat(heartbeat("twin", first))),
+        lambda: reports.request(SendReport("twin", first, ready())),
+        lambda: reports.request(FetchDesired("twin", first)),
+        lambda: reports.request(SendPublished("twin", first, {})),
     ):
         with pytest.raises(exception.StaleEpoch) as caught:
             verb()
         assert caught.value.fields["current"] == second
-    assert reports.heartbeat(heartbeat("twin", second)).epoch == second
+    assert reports.request(Heartbeat(heartbeat("twin", second))).epoch == second
 
 
 def test_silent_agent_is_superseded(
-    reports: ReportClient, database: Database, stack: Stack
+    reports: ConductorClient, database: Database, stack: Stack
 ) -> None:
-    first = reports.heartbeat(heartbeat("twin")).epoch
-    reports.heartbeat(heartbeat("twin"))
+    first = reports.request(Heartbeat(heartbeat("twin"))).epoch
+    reports.request(Heartbeat(heartbeat("twin")))
     silent = int(stack.times.agent_down_after * 1000) + 1000
     with database.writer() as tx:
         tx.execute(
@@ -154,21 +159,21 @@ def test_silent_agent_is_superseded(
             .where(Service.host == "twin")
             .values(last_seen_ms=Service.last_seen_ms - silent)
         )
-    assert reports.heartbeat(heartbeat("twin", first)).epoch > first + 1
+    assert reports.request(Heartbeat(heartbeat("twin", first))).epoch > first + 1
 
 
-def test_report_of_an_unknown_agent_is_refused(reports: ReportClient) -> None:
+def test_report_of_an_unknown_agent_is_refused(reports: ConductorClient) -> None:
     with pytest.raises(exception.NotFound):
-        reports.report("stranger", 1, ready())
+        reports.request(SendReport("stranger", 1, ready()))
     with pytest.raises(exception.NotFound):
-        reports.desired("stranger", 1)
+        reports.request(FetchDesired("stranger", 1))
 
 
-def test_renamed_compute_keeps_its_devices(reports: ReportClient, database: Database) -> None:
-    epoch = reports.heartbeat(heartbeat("short")).epoch
-    reports.report("short", epoch, ready(card("unit")))
+def test_renamed_compute_keeps_its_devices(reports: ConductorClient, database: Database) -> None:
+    epoch = reports.request(Heartbeat(heartbeat("short"))).epoch
+    reports.request(SendReport("short", epoch, ready(card("unit"))))
     found = replace(heartbeat("short", epoch), provider_names=("short.example.org",))
-    reports.heartbeat(found)
-    assert reports.desired("short", epoch).tree.root_name == "short.example.org"
+    reports.request(Heartbeat(found))
+    assert reports.request(FetchDesired("short", epoch)).tree.root_name == "short.example.org"
     with database.reader() as tx:
         assert tx.execute(sa.select(Host.name)).scalars().all() == ["short.example.org"]

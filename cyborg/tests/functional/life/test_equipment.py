@@ -21,7 +21,8 @@ from cyborg.model.report import (
     InstalledDriver,
     Report,
 )
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import IDLE
 from cyborg.tests.functional.life.test_discovery import card
@@ -31,18 +32,20 @@ ENGINE = facts.Backend("engine-0", "READY", (facts.BackendService("ipsec", "READ
 
 
 @pytest.fixture
-def reports(stack: Stack) -> Iterator[ReportClient]:
+def reports(stack: Stack) -> Iterator[ConductorClient]:
     """The verbs of the host's agent."""
-    client = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{HOST}"))
+    client = reach(ConductorClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{HOST}"))
     yield client
     client.close()
 
 
 def heartbeat(
-    reports: ReportClient, *drivers: InstalledDriver, epoch: int | None = None
+    reports: ConductorClient, *drivers: InstalledDriver, epoch: int | None = None
 ) -> HeartbeatReply:
     endpoint = f"cyborg-agent@{HOST}"
-    return reports.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", endpoint, epoch, drivers=drivers))
+    return reports.request(
+        Heartbeat(AgentHeartbeat(HOST, (HOST,), "0", endpoint, epoch, drivers=drivers))
+    )
 
 
 def one(**values: Any) -> Report:
@@ -61,10 +64,12 @@ def rows(db: Database, model: Any, *columns: str) -> list[Any]:
         ]
 
 
-def test_hardware_row_has_uuid_of_its_device(reports: ReportClient, database: Database) -> None:
+def test_hardware_row_has_uuid_of_its_device(reports: ConductorClient, database: Database) -> None:
     epoch = heartbeat(reports).epoch
     device = card("equipped-card")
-    reports.report(HOST, epoch, one(devices=(device,), hardware=(facts.Hardware.of(device), IDLE)))
+    reports.request(
+        SendReport(HOST, epoch, one(devices=(device,), hardware=(facts.Hardware.of(device), IDLE)))
+    )
     ((uuid,),) = rows(database, Device, "uuid")
     mine, idle = rows(database, Hardware, "uuid", "hardware_key", "offered", "acc_specs")
     assert mine[:3] == (uuid, device.key, True)
@@ -89,22 +94,24 @@ def test_hardware_row_has_uuid_of_its_device(reports: ReportClient, database: Da
 
 
 def test_hardware_that_becomes_a_device_keeps_its_uuid(
-    reports: ReportClient, database: Database
+    reports: ConductorClient, database: Database
 ) -> None:
     epoch = heartbeat(reports).epoch
     device = card("equipped-card")
     waiting = replace(facts.Hardware.of(device), offered=False, reason="not enabled")
     stopped = DriverReport("card_driver", DriverState.STOPPED, hardware=(waiting,))
-    reports.report(HOST, epoch, Report((stopped,)))
+    reports.request(SendReport(HOST, epoch, Report((stopped,))))
     ((before,),) = rows(database, Hardware, "uuid")
     assert rows(database, Device, "uuid") == []
-    reports.report(HOST, epoch, one(devices=(device,), hardware=(facts.Hardware.of(device),)))
+    reports.request(
+        SendReport(HOST, epoch, one(devices=(device,), hardware=(facts.Hardware.of(device),)))
+    )
     assert rows(database, Device, "uuid") == [(before,)]
     assert rows(database, Hardware, "uuid", "offered") == [(before, True)]
 
 
 def test_hardware_keeps_its_uuid_under_another_driver(
-    reports: ReportClient, database: Database
+    reports: ConductorClient, database: Database
 ) -> None:
     epoch = heartbeat(reports).epoch
     device = card("equipped-card")
@@ -124,9 +131,9 @@ def test_hardware_keeps_its_uuid_under_another_driver(
             )
         )
 
-    reports.report(HOST, epoch, report(DriverState.READY, DriverState.STOPPED))
+    reports.request(SendReport(HOST, epoch, report(DriverState.READY, DriverState.STOPPED)))
     ((uuid,),) = rows(database, Device, "uuid")
-    reports.report(HOST, epoch, report(DriverState.STOPPED, DriverState.READY))
+    reports.request(SendReport(HOST, epoch, report(DriverState.STOPPED, DriverState.READY)))
     assert rows(database, Device, "uuid", "driver") == [(uuid, "other_driver")]
     owners = dict(rows(database, Hardware, "driver", "uuid"))
     assert owners["other_driver"] == uuid
@@ -134,32 +141,36 @@ def test_hardware_keeps_its_uuid_under_another_driver(
 
 
 def test_missing_hardware_is_removed_unless_driver_failed(
-    reports: ReportClient, database: Database
+    reports: ConductorClient, database: Database
 ) -> None:
     epoch = heartbeat(reports).epoch
-    reports.report(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,)))
+    reports.request(SendReport(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,))))
     kept = rows(database, Hardware, "uuid"), rows(database, Backend, "uuid")
     failed = one(state=DriverState.FAILED, error="no bus")
-    reports.report(HOST, epoch, failed)
+    reports.request(SendReport(HOST, epoch, failed))
     assert (rows(database, Hardware, "uuid"), rows(database, Backend, "uuid")) == kept
     assert rows(database, Driver, "state", "error") == [("FAILED", "no bus")]
-    reports.report(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,)))
+    reports.request(SendReport(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,))))
     assert (rows(database, Hardware, "uuid"), rows(database, Backend, "uuid")) == kept
-    reports.report(HOST, epoch, one(hardware=(), backends=()))
+    reports.request(SendReport(HOST, epoch, one(hardware=(), backends=())))
     assert rows(database, Hardware, "uuid") == rows(database, Backend, "uuid") == []
-    reports.report(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,)))
-    reports.report(HOST, epoch, Report(()))
+    reports.request(SendReport(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,))))
+    reports.request(SendReport(HOST, epoch, Report(())))
     assert rows(database, Hardware, "uuid") == rows(database, Backend, "uuid") == []
     assert rows(database, Driver, "state", "enabled") == [("STOPPED", False)]
 
 
-def test_backends_and_services_follow_the_report(reports: ReportClient, database: Database) -> None:
+def test_backends_and_services_follow_the_report(
+    reports: ConductorClient, database: Database
+) -> None:
     epoch = heartbeat(reports).epoch
-    reports.report(HOST, epoch, one(backends=(ENGINE,)))
+    reports.request(SendReport(HOST, epoch, one(backends=(ENGINE,))))
     ((uuid,),) = rows(database, Backend, "uuid")
     down = facts.BackendService("ipsec", "FAILED")
     more = facts.BackendService("compression", "READY")
-    reports.report(HOST, epoch, one(backends=(replace(ENGINE, services=(down, more)),)))
+    reports.request(
+        SendReport(HOST, epoch, one(backends=(replace(ENGINE, services=(down, more)),)))
+    )
     assert rows(database, Backend, "uuid", "name", "state", "services", "capabilities") == [
         (
             uuid,
@@ -184,18 +195,20 @@ def test_backends_and_services_follow_the_report(reports: ReportClient, database
     ],
 )
 def test_invalid_hardware_does_not_stop_others(
-    reports: ReportClient, database: Database, odd: dict[str, Any]
+    reports: ConductorClient, database: Database, odd: dict[str, Any]
 ) -> None:
     epoch = heartbeat(reports).epoch
-    reports.report(HOST, epoch, one(hardware=(replace(IDLE, **odd), IDLE, IDLE)))
+    reports.request(SendReport(HOST, epoch, one(hardware=(replace(IDLE, **odd), IDLE, IDLE))))
     assert rows(database, Hardware, "hardware_key") == [(IDLE.key,)]
 
 
-def test_hello_stores_announced_drivers(reports: ReportClient, database: Database) -> None:
+def test_hello_stores_announced_drivers(reports: ConductorClient, database: Database) -> None:
     first = heartbeat(reports, InstalledDriver("card_driver", DriverState.READY))
     # The report that follows tells of a host that is news.
     assert rows(database, Driver, "name") == []
-    reports.report(HOST, first.epoch, one(version="1.0", type="FPGA", endpoint="vendor:Card"))
+    reports.request(
+        SendReport(HOST, first.epoch, one(version="1.0", type="FPGA", endpoint="vendor:Card"))
+    )
     columns = ("name", "state", "version", "device_type", "endpoint", "enabled")
     known = ("card_driver", "READY", "1.0", "FPGA", "vendor:Card", True)
     assert rows(database, Driver, *columns) == [known]
@@ -212,28 +225,30 @@ def test_hello_stores_announced_drivers(reports: ReportClient, database: Databas
     ]
 
 
-def test_requested_driver_state_survives_reports(reports: ReportClient, database: Database) -> None:
+def test_requested_driver_state_survives_reports(
+    reports: ConductorClient, database: Database
+) -> None:
     epoch = heartbeat(reports).epoch
-    reports.report(HOST, epoch, one())
+    reports.request(SendReport(HOST, epoch, one()))
     with database.writer() as tx:
         tx.execute(sa.update(Driver).values(requested=True, enabled=False))
-    reports.report(HOST, epoch, one(error="slow"))
+    reports.request(SendReport(HOST, epoch, one(error="slow")))
     assert rows(database, Driver, "enabled", "error") == [(False, "slow")]
 
 
 def test_report_for_another_host_is_refused_and_logged_once(
-    reports: ReportClient, stack: Stack, caplog: pytest.LogCaptureFixture
+    reports: ConductorClient, stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     epoch = heartbeat(reports).epoch
-    thief = reach(ReportClient(stack.bus(), timeout=10, sender="cyborg-agent@thief"))
+    thief = reach(ConductorClient(stack.bus(), timeout=10, sender="cyborg-agent@thief"))
     with caplog.at_level(logging.WARNING, "cyborg.conductor.endpoint"):
         for _ in range(2):
             with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
-                thief.report(HOST, epoch, one())
+                thief.request(SendReport(HOST, epoch, one()))
         with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
-            thief.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", "cyborg-agent@thief", None))
+            thief.request(Heartbeat(AgentHeartbeat(HOST, (HOST,), "0", "cyborg-agent@thief", None)))
         with pytest.raises(exception.StaleEpoch):
-            reports.report(HOST, epoch - 1, one())
+            reports.request(SendReport(HOST, epoch - 1, one()))
     thief.close()
     assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [
         ("cyborg-agent@thief", "report"),
@@ -245,7 +260,9 @@ def test_report_for_another_host_is_refused_and_logged_once(
 @pytest.mark.parametrize(
     ("host", "epoch"), [(7, 1), (None, 1), (HOST, "1"), (HOST, None), (HOST, True), (HOST, 1.0)]
 )
-def test_report_with_wrong_types_is_refused(reports: ReportClient, host: Any, epoch: Any) -> None:
+def test_report_with_wrong_types_is_refused(
+    reports: ConductorClient, host: Any, epoch: Any
+) -> None:
     heartbeat(reports)
     with pytest.raises(exception.Invalid, match="is needed"):
-        reports.report(host, epoch, one())
+        reports.request(SendReport(host, epoch, one()))

@@ -16,7 +16,8 @@ from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Backend, BackendService, Hardware
 from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import Heartbeat
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER, CardDriver, Rack, Traits
@@ -241,9 +242,11 @@ def test_process_is_up_until_heartbeats_stop(
 
 def test_services_are_filtered_by_both_host_names(operator: Client, stack: Stack) -> None:
     own, compute = f"node-{uuid4().hex[:8]}", f"compute-{uuid4().hex[:8]}"
-    reports = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{own}"))
+    reports = reach(ConductorClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{own}"))
     try:
-        reports.heartbeat(AgentHeartbeat(own, (compute,), "0", f"cyborg-agent@{own}", None))
+        reports.request(
+            Heartbeat(AgentHeartbeat(own, (compute,), "0", f"cyborg-agent@{own}", None))
+        )
     finally:
         reports.close()
     for name in (own, compute):

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents of the release before: they know neither hardware nor the verbs of operators."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-import oslo_messaging
 import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Deployable, Device, Driver, Hardware
 from cyborg.model import wire
-from cyborg.rpc.faults import answering
+from cyborg.rpc.endpoint import Endpoint
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
-from cyborg.rpc.versions import FIRST
+from cyborg.rpc.verbs import DesiredChanged
 from cyborg.tests.fixtures.host_reports import DRIVER, RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack
@@ -29,29 +28,16 @@ from cyborg.tests.functional.life.steps import (
     work_left,
 )
 
-_answering = answering("agent")
 _REASON = "it is of another release and does not know"
-
-
-class OlderEndpoint:
-    """The verbs that such an agent has; it does nothing."""
-
-    target = oslo_messaging.Target(version=FIRST)
-
-    @_answering
-    def ping(self, context: Mapping[str, Any]) -> str:
-        return "pong"
-
-    @_answering
-    def desired_changed(self, context: Mapping[str, Any]) -> None:
-        return None
 
 
 @pytest.fixture
 def host(stack: Stack) -> Iterator[str]:
     """A host whose agent sends its heartbeat, and reports one device, in the older words."""
     name, bus = fresh_host("older"), stack.bus()
-    server = bus.server(AGENT_TOPIC, name, OlderEndpoint())
+    # Such an agent has no other verbs.
+    older = Endpoint("agent", {}, DesiredChanged.handled(lambda _: None))
+    server = bus.server(AGENT_TOPIC, name, older)
     server.start()
     sender = f"{AGENT_TOPIC}@{name}"
     line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, sender=sender)

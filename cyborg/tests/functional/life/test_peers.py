@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-import oslo_messaging
 import pytest
 
 from cyborg import exception
@@ -20,16 +19,17 @@ from cyborg.model.device import Hardware
 from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, InstalledDriver, Report
 from cyborg.model.work import Discovered, DiscoveryTask
 from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.conductor import ReportClient
-from cyborg.rpc.faults import answering
+from cyborg.rpc.command import Command, Handler
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.endpoint import Endpoint
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
-from cyborg.rpc.versions import FIRST
+from cyborg.rpc.verbs import Discover, Heartbeat, SendReport
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ended, everything, work_left
 from cyborg.tests.functional.life.test_discovery import card
-from cyborg.tests.unit.rpc.endpoints import arguments, verbs
+from cyborg.tests.unit.rpc.endpoints import verbs
 
 HOST = "strange"
 SENDER = f"cyborg-agent@{HOST}"
@@ -62,9 +62,9 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def epoch(stack: Stack) -> int:
     """The host has sent a heartbeat and reported; its epoch."""
-    client = reach(ReportClient(stack.bus(), timeout=10, sender=SENDER))
-    begun = client.heartbeat(HEARTBEAT).epoch
-    client.report(HOST, begun, REPORT)
+    client = reach(ConductorClient(stack.bus(), timeout=10, sender=SENDER))
+    begun = client.request(Heartbeat(HEARTBEAT)).epoch
+    client.request(SendReport(HOST, begun, REPORT))
     client.close()
     return begun
 
@@ -80,7 +80,7 @@ def ask(stack: Stack) -> Iterator[Ask]:
                 stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10, sender=sender
             )
             lines[sender] = line
-            reach(line)  # type: ignore[type-var]
+            reach(line)
         return lines[sender].call(verb, **words)
 
     yield ask
@@ -200,50 +200,40 @@ def test_request_without_sender_is_refused_and_logged_once(
     stack: Stack, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = everything(database)
-    line = reach(RPCClient(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10))  # type: ignore[type-var]
-    requests = verbs(CONDUCTOR_TOPIC).keys() - {"ping"}
-    missing: dict[str, dict[str, Any]] = {
-        verb: dict.fromkeys(arguments(CONDUCTOR_TOPIC, verb)) for verb in requests
-    }
+    line = reach(RPCClient(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10))
+    requests = verbs(CONDUCTOR_TOPIC) - {"ping"}
     # Other tests of this process may have been refused before.
     for _ in range(2):
         caplog.clear()
         for verb in requests:
             with pytest.raises(exception.Forbidden, match=f"{verb} names no sender"):
-                line.call(verb, **missing[verb])
+                line.call(verb)
     assert [one for one in caplog.records if one.name == "cyborg.conductor.endpoint"] == []
     assert len(requests) > 25
     assert everything(database) == before
     line.close()
 
 
-class Older:
-    """The endpoint of an agent without the verb discovery."""
+class StrangeDiscovery(Command[Any], verb="discovery"):
+    """A discovery whose task is something else."""
 
-    target = oslo_messaging.Target(version=FIRST)
-
-    @answering("cyborg-agent")
-    def ping(self, context: Any) -> str:
-        return "pong"
+    drivers: Any
 
 
-class Stranger(Older):
-    """One that takes something else for a task."""
+class AnyDiscovery(Command[Any], verb="discovery"):
+    """A discovery that may have any answer."""
 
-    @answering("cyborg-agent")
-    def discovery(self, context: Any, *, drivers: Any) -> Any:
-        return drivers
+    task: Any
 
 
-class Babbler(Older):
+def older(*handlers: Handler) -> Endpoint:
+    """The endpoint of an agent of another release."""
+    return Endpoint("cyborg-agent", {}, *handlers)
+
+
+def babbler(answer: Any) -> Endpoint:
     """One that answers ``answer``."""
-
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
-
-    @answering("cyborg-agent")
-    def discovery(self, context: Any, *, task: Any) -> Any:
-        return self._answer
+    return older(AnyDiscovery.handled(lambda _: answer))
 
 
 @pytest.fixture
@@ -254,13 +244,13 @@ def operator(app: Any) -> Client:
 @pytest.mark.parametrize(
     ("subject", "words"),
     [
-        (Older(), "does not know discovery"),
-        (Stranger(), "Invalid value for arguments"),
-        (Babbler(7), "a Discovered is needed"),
-        (Babbler({"kind": "Discovered", "version": 2, "body": {}}), "version 2 is not 1"),
-        (Babbler(wire.dump(Discovered(str(uuid4())))), "Invalid value for request_key"),
+        (older(), "does not know discovery"),
+        (older(StrangeDiscovery.handled(lambda c: c.drivers)), "Invalid value for arguments"),
+        (babbler(7), "a Discovered is needed"),
+        (babbler({"kind": "Discovered", "version": 2, "body": {}}), "version 2 is not 1"),
+        (babbler(wire.dump(Discovered(str(uuid4())))), "Invalid value for request_key"),
         (
-            Babbler({"kind": "Discovered", "version": 1, "body": {"request_key": 7}}),
+            babbler({"kind": "Discovered", "version": 1, "body": {"request_key": 7}}),
             "Discovered.request_key",
         ),
     ],
@@ -276,9 +266,11 @@ def test_unknown_verb_at_agent_fails_its_part_of_an_operation(
     words: str,
 ) -> None:
     host = fresh_host("older")
-    client = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{host}"))
-    begun = client.heartbeat(AgentHeartbeat(host, (host,), "0", f"cyborg-agent@{host}", None))
-    client.report(host, begun.epoch, Report(()))
+    client = reach(ConductorClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{host}"))
+    begun = client.request(
+        Heartbeat(AgentHeartbeat(host, (host,), "0", f"cyborg-agent@{host}", None))
+    )
+    client.request(SendReport(host, begun.epoch, Report(())))
     client.close()
     server = stack.bus().server(AGENT_TOPIC, host, subject)
     server.start()
@@ -323,7 +315,7 @@ def test_agents_refuse_a_conductor_of_another_release(
         line.call_server(host, "dance")
     line.close()
     client = AgentClient(stack.bus(), timeout=10)
-    found = client.discovery(host, DiscoveryTask(str(uuid4()), "fake_driver"))
+    found = client.request(host, Discover(DiscoveryTask(str(uuid4()), "fake_driver")))
     assert [one.name for one in found.drivers] == ["fake_driver"]
     client.close()
     no_fault(caplog)

@@ -15,6 +15,7 @@ from cyborg.db.models import Arq, Deployable, Event, Service
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import PatchArqs
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.stack import Stack, reach
@@ -179,7 +180,7 @@ def test_bind_fails_at_deadline_when_agent_is_down(
     caller = Caller(nova.project, "user", "req-1", service=True)
     binding = Binding(uuid, host.compute, host.provider(), instance)
     with hasty(stack) as conductor:
-        conductor.patch_arqs(caller, str(uuid4()), [binding], [])
+        conductor.write(PatchArqs(caller, str(uuid4()), [binding], []))
         assert of_instance(nova, instance)[0]["state"] == "BindStarted"
         assert nova_api.wait_for_events([uuid], timeout=8) == {uuid: "failed"}
     assert of_instance(nova, instance)[0]["state"] == "BindFailed"

@@ -12,6 +12,7 @@ from cyborg.db.engine import Database
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import ProfileChange
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import UpdateDeviceProfile
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import FPGA, bind, create, everything, states
@@ -70,12 +71,12 @@ def test_repeated_profile_change_runs_once(
 ) -> None:
     name, new, once = profile(FPGA), f"profile-{uuid4().hex}", str(uuid4())
     wish = ProfileChange(name=new, description="d", sets_description=True)
-    first = conductor.update_device_profile(CALLER, once, name, wish)
+    first = conductor.write(UpdateDeviceProfile(CALLER, once, name, wish))
     before = everything(database)
-    assert conductor.update_device_profile(CALLER, once, name, wish) == first
+    assert conductor.write(UpdateDeviceProfile(CALLER, once, name, wish)) == first
     assert everything(database) == before
     with pytest.raises(exception.NotFound):
-        conductor.update_device_profile(CALLER, str(uuid4()), name, wish)
+        conductor.write(UpdateDeviceProfile(CALLER, str(uuid4()), name, wish))
 
 
 @pytest.mark.parametrize("role", ["manager", "member", "reader"])

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Event, Work
-from cyborg.model.audit_findings import Kind
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import Ages, Kind
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
@@ -122,6 +121,9 @@ def refusals(database: Database) -> int:
 def test_quarantine_is_logged_once(
     stuck: RackedCompute, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # The line follows the commit, and precedes the next refusal.
+    eventually(lambda: refusals(database) > 8)
+    caplog.clear()
     before = refusals(database)
     with caplog.at_level(logging.WARNING):
         eventually(lambda: quarantined(database) and refusals(database) > before + 2)

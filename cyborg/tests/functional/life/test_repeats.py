@@ -13,6 +13,18 @@ from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import (
+    CreateArqs,
+    CreateAttribute,
+    CreateDeviceProfile,
+    DeleteArqs,
+    DeleteAttribute,
+    DeleteDeviceProfiles,
+    DeleteInstanceArqs,
+    PatchArqs,
+    ProgramDeployable,
+    SetDeviceStatus,
+)
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.cards import Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -54,18 +66,18 @@ def test_repeated_create_runs_once(
     conductor: ConductorClient, profile: Profiles, twice: Twice
 ) -> None:
     name, once = profile(TWO), request_key()
-    twice(lambda: conductor.create_arqs(CALLER, once, name))
-    assert len(conductor.create_arqs(CALLER, request_key(), name)) == 2
+    twice(lambda: conductor.write(CreateArqs(CALLER, once, name)))
+    assert len(conductor.write(CreateArqs(CALLER, request_key(), name))) == 2
 
 
 def test_late_repeated_create_restores_nothing(
     conductor: ConductorClient, profile: Profiles, database: Database
 ) -> None:
     name, once = profile(TWO), request_key()
-    made = [one.uuid for one in conductor.create_arqs(CALLER, once, name)]
-    conductor.delete_arqs(CALLER, request_key(), made)
+    made = [one.uuid for one in conductor.write(CreateArqs(CALLER, once, name))]
+    conductor.write(DeleteArqs(CALLER, request_key(), made))
     before = everything(database)
-    assert [one.uuid for one in conductor.create_arqs(CALLER, once, name)] == made
+    assert [one.uuid for one in conductor.write(CreateArqs(CALLER, once, name))] == made
     assert everything(database) == before
 
 
@@ -73,13 +85,13 @@ def test_late_repeated_bind_does_not_undo_an_unbind(
     conductor: ConductorClient, compute: Computes, profile: Profiles, database: Database
 ) -> None:
     host, name, once = compute(), profile(FPGA), request_key()
-    (arq,) = conductor.create_arqs(CALLER, request_key(), name)
+    (arq,) = conductor.write(CreateArqs(CALLER, request_key(), name))
     binds = [Binding(arq.uuid, host.name, host.fake_provider, str(uuid4()))]
-    conductor.patch_arqs(CALLER, once, binds, [])
-    conductor.patch_arqs(CALLER, request_key(), [], [arq.uuid])
+    conductor.write(PatchArqs(CALLER, once, binds, []))
+    conductor.write(PatchArqs(CALLER, request_key(), [], [arq.uuid]))
     eventually(lambda: work_left(database) == [])
     before = everything(database)
-    conductor.patch_arqs(CALLER, once, binds, [])
+    conductor.write(PatchArqs(CALLER, once, binds, []))
     assert everything(database) == before
 
 
@@ -94,17 +106,17 @@ def test_late_repeated_delete_keeps_later_binds(
     host, name, instance, once = compute(), profile(FPGA), str(uuid4()), request_key()
 
     def boot() -> None:
-        (arq,) = conductor.create_arqs(CALLER, request_key(), name)
+        (arq,) = conductor.write(CreateArqs(CALLER, request_key(), name))
         bind = Binding(arq.uuid, host.name, host.fake_provider, instance)
-        conductor.patch_arqs(CALLER, request_key(), [bind], [])
+        conductor.write(PatchArqs(CALLER, request_key(), [bind], []))
 
     if found == "something":
         boot()
-    conductor.delete_instance_arqs(CALLER, once, instance)
+    conductor.write(DeleteInstanceArqs(CALLER, once, instance))
     boot()
     eventually(lambda: work_left(database) == [])
     before = everything(database)
-    conductor.delete_instance_arqs(CALLER, once, instance)
+    conductor.write(DeleteInstanceArqs(CALLER, once, instance))
     assert everything(database) == before
 
 
@@ -112,57 +124,59 @@ def test_repeated_bind_unbind_and_delete_run_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host, name = compute(), profile(TWO)
-    arqs = conductor.create_arqs(CALLER, request_key(), name)
+    arqs = conductor.write(CreateArqs(CALLER, request_key(), name))
     uuids = [one.uuid for one in arqs]
     instance = str(uuid4())
     binds = [Binding(one, host.name, host.fake_provider, instance) for one in uuids]
     once, again, thrice = request_key(), request_key(), request_key()
-    twice(lambda: conductor.patch_arqs(CALLER, once, binds, []))
-    twice(lambda: conductor.patch_arqs(CALLER, again, [], uuids))
+    twice(lambda: conductor.write(PatchArqs(CALLER, once, binds, [])))
+    twice(lambda: conductor.write(PatchArqs(CALLER, again, [], uuids)))
     # What was done since is not undone by a late repetition.
-    conductor.patch_arqs(CALLER, request_key(), binds, [])
-    twice(lambda: conductor.patch_arqs(CALLER, again, [], uuids))
-    twice(lambda: conductor.delete_arqs(CALLER, thrice, uuids))
+    conductor.write(PatchArqs(CALLER, request_key(), binds, []))
+    twice(lambda: conductor.write(PatchArqs(CALLER, again, [], uuids)))
+    twice(lambda: conductor.write(DeleteArqs(CALLER, thrice, uuids)))
     with pytest.raises(exception.NotFound):
-        conductor.delete_arqs(CALLER, request_key(), uuids)
+        conductor.write(DeleteArqs(CALLER, request_key(), uuids))
 
 
 def test_repeated_bind_with_unbind_runs_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host, name = compute(), profile(TWO)
-    old, new = (conductor.create_arqs(CALLER, request_key(), name) for _ in range(2))
-    conductor.patch_arqs(
-        CALLER,
-        request_key(),
-        [Binding(one.uuid, host.name, host.fake_provider, str(uuid4())) for one in old[:1]],
-        [],
+    old, new = (conductor.write(CreateArqs(CALLER, request_key(), name)) for _ in range(2))
+    conductor.write(
+        PatchArqs(
+            CALLER,
+            request_key(),
+            [Binding(one.uuid, host.name, host.fake_provider, str(uuid4())) for one in old[:1]],
+            [],
+        )
     )
     instance, once = str(uuid4()), request_key()
     binds = [Binding(one.uuid, host.name, host.fake_provider, instance) for one in new]
-    twice(lambda: conductor.patch_arqs(CALLER, once, binds, [old[0].uuid]))
+    twice(lambda: conductor.write(PatchArqs(CALLER, once, binds, [old[0].uuid])))
 
 
 def test_repeated_delete_by_instance_runs_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host = compute()
-    (arq, _) = conductor.create_arqs(CALLER, request_key(), profile(TWO))
+    (arq, _) = conductor.write(CreateArqs(CALLER, request_key(), profile(TWO)))
     instance, once = str(uuid4()), request_key()
     bind = Binding(arq.uuid, host.name, host.fake_provider, instance)
-    conductor.patch_arqs(CALLER, request_key(), [bind], [])
-    twice(lambda: conductor.delete_instance_arqs(CALLER, once, instance))
+    conductor.write(PatchArqs(CALLER, request_key(), [bind], []))
+    twice(lambda: conductor.write(DeleteInstanceArqs(CALLER, once, instance)))
 
 
 def test_repeated_profile_requests_run_once(conductor: ConductorClient, twice: Twice) -> None:
     wanted = DeviceProfile(str(uuid4()), f"profile-{uuid4().hex}", (FPGA,))
     once, again = request_key(), request_key()
-    twice(lambda: conductor.create_device_profile(CALLER, once, wanted))
+    twice(lambda: conductor.write(CreateDeviceProfile(CALLER, once, wanted)))
     with pytest.raises(exception.Duplicate):
-        conductor.create_device_profile(CALLER, request_key(), wanted)
-    twice(lambda: conductor.delete_device_profiles(CALLER, again, [wanted.name, wanted.uuid]))
+        conductor.write(CreateDeviceProfile(CALLER, request_key(), wanted))
+    twice(lambda: conductor.write(DeleteDeviceProfiles(CALLER, again, [wanted.name, wanted.uuid])))
     with pytest.raises(exception.NotFound):
-        conductor.delete_device_profiles(CALLER, request_key(), [wanted.name])
+        conductor.write(DeleteDeviceProfiles(CALLER, request_key(), [wanted.name]))
 
 
 def test_repeated_device_status_change_runs_once(
@@ -171,9 +185,9 @@ def test_repeated_device_status_change_runs_once(
     compute()
     uuid = admin.get("/devices")["devices"][0]["uuid"]
     once = request_key()
-    twice(lambda: conductor.set_device_status(CALLER, once, uuid, DeviceStatus.MAINTAINING))
-    conductor.set_device_status(CALLER, request_key(), uuid, DeviceStatus.ENABLED)
-    twice(lambda: conductor.set_device_status(CALLER, once, uuid, DeviceStatus.MAINTAINING))
+    twice(lambda: conductor.write(SetDeviceStatus(CALLER, once, uuid, DeviceStatus.MAINTAINING)))
+    conductor.write(SetDeviceStatus(CALLER, request_key(), uuid, DeviceStatus.ENABLED))
+    twice(lambda: conductor.write(SetDeviceStatus(CALLER, once, uuid, DeviceStatus.MAINTAINING)))
     newest = Client(admin.app, role="admin", version="2.3")
     assert newest.get(f"/devices/{uuid}")["status"] == "enabled"
 
@@ -186,18 +200,20 @@ def test_repeated_attribute_requests_run_once(
     deployable = admin.get("/deployables")["deployables"][0]["uuid"]
     once, again = request_key(), request_key()
     made = twice(
-        lambda: conductor.create_attribute(
-            CALLER, once, deployable=deployable, key="rack", value="7", uuid=uuid
+        lambda: conductor.write(
+            CreateAttribute(CALLER, once, deployable=deployable, key="rack", value="7", uuid=uuid)
         )
     )
     mine = str(getattr(made, "uuid"))  # noqa: B009
     with pytest.raises(exception.Duplicate):
-        conductor.create_attribute(
-            CALLER, request_key(), deployable=deployable, key="rack", value="7", uuid=mine
+        conductor.write(
+            CreateAttribute(
+                CALLER, request_key(), deployable=deployable, key="rack", value="7", uuid=mine
+            )
         )
-    twice(lambda: conductor.delete_attribute(CALLER, again, mine))
+    twice(lambda: conductor.write(DeleteAttribute(CALLER, again, mine)))
     with pytest.raises(exception.NotFound):
-        conductor.delete_attribute(CALLER, request_key(), mine)
+        conductor.write(DeleteAttribute(CALLER, request_key(), mine))
 
 
 def test_repeated_program_is_recorded_once(
@@ -212,5 +228,5 @@ def test_repeated_program_is_recorded_once(
     uuid = admin.get("/deployables")["deployables"][0]["uuid"]
     once, image = request_key(), str(uuid4())
     for _ in range(2):
-        conductor.program_deployable(CALLER, once, uuid, image)
+        conductor.write(ProgramDeployable(CALLER, once, uuid, image))
         assert work_left(database) == ["program"]

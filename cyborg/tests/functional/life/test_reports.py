@@ -274,6 +274,47 @@ def test_service_shows_error_when_all_drivers_fail(
         own.stop()
 
 
+def test_heartbeats_continue_while_a_driver_does_not_return(
+    racked: Racks,
+    placement: PlacementService,
+    database: Database,
+    app: Any,
+    member: Client,
+    profile: Profiles,
+    resource_class: str,
+) -> None:
+    host = racked(Traits(resource_class, prepare=True), cards={CARD: 1})
+    operator = Client(app, role="operator", version="2.5")
+
+    def last_heartbeat() -> int:
+        with database.reader() as tx:
+            seen = sa.select(Service.last_seen_ms).where(Service.host == host.compute)
+            return int(tx.execute(seen).scalar_one())
+
+    host.driver.behaviour.scanning.clear()
+    scans = host.driver.scans
+    host.plug(OTHER, 2)
+    eventually(lambda: host.driver.scans > scans)
+    times: set[int] = set()
+
+    def heard_often() -> bool:
+        times.add(last_heartbeat())
+        return len(times) > 3
+
+    eventually(heard_often)
+    (agent,) = operator.get("/services", host=host.compute)["services"]
+    assert (agent["state"], agent["cause"]) == ("up", None)
+    # The host also prepares devices.
+    nova = member.with_service_token()
+    instance = bind(
+        nova, create(nova, profile({f"resources:{resource_class}": "1"})), host.provider()
+    )
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    assert host.driver.scans == scans + 1
+    host.driver.behaviour.scanning.set()
+    eventually_offered(placement, host.provider(OTHER), 2)
+
+
 def test_publish_succeeds_after_provider_generation_conflict(
     racked: Racks, placement: PlacementService
 ) -> None:
@@ -321,7 +362,7 @@ def test_provider_name_taken_in_placement_is_reported(
         assert errors()[rack.provider(OTHER)] is None
         arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
         fault = nova.patch(ARQS, bind_body(arqs, name, rack.provider(), str(uuid4())), status=409)
-        assert "refused by Placement" in str(fault)
+        assert "(provider_refused)" in str(fault)
         eventually_offered(placement, rack.provider(OTHER), 1)
         # An operator puts it right while the agent is down; the next one tells so.
         agent.stop()

@@ -12,8 +12,10 @@ from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.db.services import Process, ProcessStatus
+from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.tests.functional.conftest import Compute
 
 DOWN_AFTER = {AGENT: 30_000, API: 30_000, CONDUCTOR: 10_000}
@@ -22,7 +24,7 @@ DOWN_AFTER = {AGENT: 30_000, API: 30_000, CONDUCTOR: 10_000}
 def of(db: Database, binary: str, host: str | None = None) -> list[ProcessStatus]:
     """The processes of a binary, on all hosts or on one, as they are seen now."""
     with db.reader() as tx:
-        seen = services.statuses(tx, db.now, DOWN_AFTER)
+        seen = services.statuses(tx, DOWN_AFTER)
     return [
         one for one in seen if one.process.binary == binary and host in (None, one.process.host)
     ]
@@ -37,7 +39,7 @@ def test_every_process_has_a_complete_service_row(
     conductor: ConductorClient, compute: Callable[..., Compute], database: Database, host: str
 ) -> None:
     on = compute().name
-    conductor.api_heartbeat(host, version="18.0.0", endpoint="http://api.test")
+    conductor.request(ApiHeartbeat(host, version="18.0.0", endpoint="http://api.test"))
     (agent,), (api,) = of(database, AGENT, on), of(database, API, host)
     # Those that other tests have killed are down.
     first = next(one for one in of(database, CONDUCTOR) if one.up)
@@ -60,7 +62,7 @@ def test_api_processes_share_the_row_of_their_host(
         together.wait()
         try:
             for _ in range(3):
-                conductor.api_heartbeat(host, version="1", endpoint="somewhere")
+                conductor.request(ApiHeartbeat(host, version="1", endpoint="somewhere"))
         except Exception as fault:  # noqa: BLE001 - the test tells it
             faults.append(fault)
 
@@ -72,7 +74,7 @@ def test_api_processes_share_the_row_of_their_host(
     assert faults == []
     (row,) = of(database, API, host)
     assert row.up
-    conductor.api_heartbeat(host, version="2", endpoint="elsewhere")
+    conductor.request(ApiHeartbeat(host, version="2", endpoint="elsewhere"))
     assert [one.process for one in of(database, API, host)] == [
         Process(host, API, "2", "elsewhere")
     ]
@@ -84,13 +86,13 @@ def test_api_processes_share_the_row_of_their_host(
 def test_state_of_a_process_follows_from_its_heartbeat(
     conductor: ConductorClient, database: Database, host: str, now: int, up: bool
 ) -> None:
-    conductor.api_heartbeat(host, version="1", endpoint="somewhere")
+    conductor.request(ApiHeartbeat(host, version="1", endpoint="somewhere"))
     with database.writer() as tx:
         tx.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=1_000_000))
     with database.reader() as tx:
-        seen = services.statuses(tx, sa.literal(now), DOWN_AFTER)
+        seen = services.statuses(Transaction(tx.connection, sa.literal(now)), DOWN_AFTER)
     (row,) = [one for one in seen if one.process.host == host]
     assert (row.silent_ms, row.up) == (now - 1_000_000, up)
     assert [one.up for one in of(database, API, host)] == [False]
-    conductor.api_heartbeat(host, version="1", endpoint="somewhere")
+    conductor.request(ApiHeartbeat(host, version="1", endpoint="somewhere"))
     assert [one.up for one in of(database, API, host)] == [True]

@@ -28,7 +28,8 @@ from cyborg.db.models import METADATA
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import CreateDeviceProfile, Heartbeat, SendReport
 from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.loopback import Loopback
@@ -98,12 +99,14 @@ def small(
         )
         own.start_conductor()
         conductor = reach(ConductorClient(own.bus(), timeout=10))
-        agent = reach(ReportClient(own.bus(), timeout=10, sender=f"bus@{HOST}"))
-        epoch = agent.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
-        agent.report(HOST, epoch, report_of(HOST, 1, handles=BOOTS))
+        agent = reach(ConductorClient(own.bus(), timeout=10, sender=f"bus@{HOST}"))
+        epoch = agent.request(
+            Heartbeat(AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", None))
+        ).epoch
+        agent.request(SendReport(HOST, epoch, report_of(HOST, 1, handles=BOOTS)))
         groups = ({"resources:FPGA": "1"},)
         profile = DeviceProfile(str(uuid4()), PROFILE, groups)
-        conductor.create_device_profile(Caller("p", "u", "req-1"), str(uuid4()), profile)
+        conductor.write(CreateDeviceProfile(Caller("p", "u", "req-1"), str(uuid4()), profile))
         reader = Reader(url)
         listener = TokenReader(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
         for name, value in (("api_workers", 1), ("port", 0), ("host_ip", "127.0.0.1")):

@@ -55,8 +55,8 @@ class FakeConductor:
         assert owner is not None
         database = self._database
         with database.writer() as tx:
-            work.add(tx, database.now, [task])
-            return work.claim(tx, database.now, owner=owner, lease_ms=1000, limit=1)
+            work.add(tx, [task])
+            return work.claim(tx, owner=owner, lease_ms=1000, limit=1)
 
     def take_over(self) -> Sequence[Any]:
         """Have what another one is at, as if the lease of every conductor were over."""
@@ -64,7 +64,7 @@ class FakeConductor:
         assert owner is not None
         database = self._database
         with database.writer() as tx:
-            return work.claim(tx, database.now, owner=owner, lease_ms=-3_600_000, limit=1)
+            return work.claim(tx, owner=owner, lease_ms=-3_600_000, limit=1)
 
     def die(self) -> None:
         """Show no more signs of life."""

@@ -13,19 +13,28 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import snapshot
 from cyborg.db.engine import Database
 from cyborg.db.models import Deployable, Event
 from cyborg.model.arq import Arq, Binding, State, arq_uuids
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile
+from cyborg.rpc.verbs import (
+    CreateArqs,
+    CreateDeviceProfile,
+    DeleteArqs,
+    DeleteInstanceArqs,
+    PatchArqs,
+    ProgramDeployable,
+    SetDeviceStatus,
+)
 from cyborg.service import wait_until
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, everything
 from cyborg.tests.functional.machine.cloud import Cloud
 from cyborg.tests.functional.machine.hardware import resource_class
 from cyborg.tests.functional.machine.model import Bindings, Model, Order, lost_units
+from cyborg.tests.oracle import snapshot
 
 PROJECTS = ("machine-project", "other-project")
 _NOVA = Caller("service-project", "nova", "req-machine", all_projects=True, service=True)
@@ -62,7 +71,7 @@ class Clients:
         for prepare, count in product((False, True), (1, 2, 3)):
             group = {f"resources:{resource_class(prepare)}": str(count)}
             made = DeviceProfile(str(uuid4()), _profile(prepare, count), (group,))
-            self._client.create_device_profile(_NOVA, self._operation(), made)
+            self._client.write(CreateDeviceProfile(_NOVA, self._operation(), made))
 
     def read(self) -> None:
         """Read all ARQs through the API, as an administrator and as a member of each project.
@@ -98,7 +107,7 @@ class Clients:
         profile = _profile(prepare, count)
 
         def ask() -> list[Arq]:
-            return self._client.create_arqs(_member(project), request_key, profile)
+            return self._client.write(CreateArqs(_member(project), request_key, profile))
 
         def done(model: Model) -> None:
             model.create(arq_uuids(request_key, count), prepare=prepare, project=project)
@@ -137,7 +146,7 @@ class Clients:
         told = len(self.site.nova.events)
 
         def ask() -> None:
-            self._client.patch_arqs(_for(project), request_key, body, [])
+            self._client.write(PatchArqs(_for(project), request_key, body, []))
 
         def done(model: Model) -> None:
             model.bind(bindings, instance, self.cloud.clock.ms, told)
@@ -157,7 +166,7 @@ class Clients:
         request_key = self._operation()
 
         def ask() -> None:
-            self._client.patch_arqs(_for(project), request_key, [], list(uuids))
+            self._client.write(PatchArqs(_for(project), request_key, [], list(uuids)))
 
         with_units = self._units()
         self._request(
@@ -189,7 +198,7 @@ class Clients:
 
         def ask() -> None:
             caller = _NOVA if service else _member(project)
-            self._client.delete_arqs(caller, request_key, list(uuids))
+            self._client.write(DeleteArqs(caller, request_key, list(uuids)))
 
         going = set(known) - set(kept)
         with_units = self._units()
@@ -207,7 +216,7 @@ class Clients:
         request_key = self._operation()
 
         def ask() -> None:
-            self._client.delete_instance_arqs(_NOVA, request_key, instance)
+            self._client.write(DeleteInstanceArqs(_NOVA, request_key, instance))
 
         going = self.model.of_instance(instance)
         with_units = self._units()
@@ -229,7 +238,7 @@ class Clients:
         request_key = self._operation()
 
         def ask() -> None:
-            self._client.set_device_status(_NOVA, request_key, device, status)
+            self._client.write(SetDeviceStatus(_NOVA, request_key, device, status))
 
         def done(model: Model) -> None:
             (model.disabled.discard if enabled else model.disabled.add)(provider)
@@ -249,7 +258,7 @@ class Clients:
             refusals = {exception.DeviceInUse}
 
         def ask() -> None:
-            self._client.program_deployable(_NOVA, request_key, uuid, image)
+            self._client.write(ProgramDeployable(_NOVA, request_key, uuid, image))
 
         def done(model: Model) -> None:
             model.program(provider, Order(request_key, image))

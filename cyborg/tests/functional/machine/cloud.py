@@ -27,11 +27,12 @@ from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
 from cyborg.db.services import Process
 from cyborg.drivers.loader import LoadResult
-from cyborg.model.audit_rules import Ages
+from cyborg.model.audit_findings import Ages
 from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.tests.fixtures.agent_runs import run_agent
 from cyborg.tests.fixtures.barrier import wait_for_operations
 from cyborg.tests.fixtures.direct_bus import Died, DirectBus, Exchange
 from cyborg.tests.fixtures.glance import SimulatedGlance
@@ -272,7 +273,7 @@ class Keeper:
             )
             for rack in machine.racks
         }
-        conductor = ReportClient(bus, timeout=10.0, sender=f"{AGENT_TOPIC}@{machine.name}")
+        conductor = ConductorClient(bus, timeout=10.0, sender=f"{AGENT_TOPIC}@{machine.name}")
         glance = cloud.to_glance(self.crash_plan)
         self._parts = agent_app.make_parts(
             settings=agent_app.Settings(
@@ -300,14 +301,14 @@ class Keeper:
             self._parts.operations,
             discoveries=self._parts.discoveries,
             on_desired_changed=_deaf,
-            check=self._parts.loop.check,
+            check=self._parts.heartbeats.check,
         )
         bus.server(AGENT_TOPIC, machine.name, endpoint).start()
 
     def run_agent(self) -> exception.CyborgError | None:
         """One round; answers what kept it from its end. A dead one does nothing more."""
         try:
-            self._parts.loop.run_once()
+            run_agent(self._parts.heartbeats, self._parts.loop)
             wait_for_operations(self._parts.operations, self._devices)
         except exception.CyborgError as error:
             return error

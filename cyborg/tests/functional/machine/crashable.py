@@ -12,6 +12,7 @@ from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1.adapter import Adapter
 
 from cyborg.db.engine import Database
+from cyborg.db.transaction import Transaction
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, ProgramTask, Unit
@@ -93,7 +94,7 @@ class CrashableDatabase(Database):
         self._crash_plan = crash_plan
 
     @contextmanager
-    def reader(self) -> Iterator[sa.Connection]:
+    def reader(self) -> Iterator[Transaction]:
         """See Reader."""
         if self._crash_plan.over:
             raise Died
@@ -101,7 +102,7 @@ class CrashableDatabase(Database):
             yield connection
 
     @contextmanager
-    def writer(self) -> Iterator[sa.Connection]:
+    def writer(self) -> Iterator[Transaction]:
         """See Database."""
         with self._crash_plan.step(), super().writer() as connection:
             yield connection

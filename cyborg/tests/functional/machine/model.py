@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from cyborg import exception
 from cyborg.model.arq import State
-from cyborg.model.audit_snapshot import Snapshot
 from cyborg.model.device import DeviceStatus
+from cyborg.model.report import DriverState
+from cyborg.tests.oracle.rows import Snapshot
 
 #: From these an ARQ may be bound.
 OPEN = frozenset({State.INITIAL, State.UNBOUND})
@@ -129,7 +130,13 @@ class Model:
                 continue
             device = cloud.device_by_id[deployable.device_id]
             lost = deployable.lost or device.lost_age is not None
-            if lost or provider in self.disabled or deployable.publish_error is not None:
+            failing = any(
+                (driver.host_id, driver.name) == (device.host_id, device.driver)
+                and driver.state != DriverState.READY
+                for driver in cloud.drivers
+            )
+            refused = deployable.publish_error is not None
+            if lost or failing or refused or provider in self.disabled:
                 found.add(exception.DeviceUnavailable)
             if count > self._claimable(provider, lost_units(cloud, provider), cloud):
                 found.add(exception.NoFreeHandle)

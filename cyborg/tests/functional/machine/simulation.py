@@ -12,11 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import snapshot
 from cyborg.db.models import Deployable, Event, Service
-from cyborg.model.audit_findings import Kind, Severity
-from cyborg.model.audit_rules import Ages, check
-from cyborg.model.audit_snapshot import AuditViews, Snapshot
+from cyborg.model.audit_findings import Ages, Kind, Severity
 from cyborg.model.process import AGENT
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.machine.clients import Clients, ordered
@@ -31,6 +28,9 @@ from cyborg.tests.functional.machine.cloud import (
 )
 from cyborg.tests.functional.machine.hardware import Hardware, Machine
 from cyborg.tests.functional.machine.model import ENDED, Model
+from cyborg.tests.oracle import snapshot
+from cyborg.tests.oracle.rows import AuditViews, Snapshot
+from cyborg.tests.oracle.rules import check
 
 #: What is on its way in mid-play, and nobody's fault.
 _GOING_ON = frozenset({Kind.NO_CONDUCTOR})

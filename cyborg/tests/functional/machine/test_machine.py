@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from uuid import UUID
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
@@ -16,6 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from cyborg.tests.fixtures.properties import HealthCheck, settings, st
 from cyborg.tests.functional.machine.clients import PROJECTS, Outcome
 from cyborg.tests.functional.machine.cloud import Point, Site
 from cyborg.tests.functional.machine.simulation import Interruption, Simulation, Trouble

@@ -22,13 +22,11 @@ from cyborg.conductor import app
 from cyborg.conductor.endpoint import UseCases
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.tasks.queue import Worker
-from cyborg.db import snapshot
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Instance, Work
 from cyborg.db.services import Process
 from cyborg.model.arq import Binding, State
-from cyborg.model.audit_rules import Ages, check
-from cyborg.model.audit_snapshot import AuditViews
+from cyborg.model.audit_findings import Ages
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.process import CONDUCTOR
@@ -37,6 +35,9 @@ from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
 from cyborg.tests.fixtures.unreachable import unreachable
+from cyborg.tests.oracle import snapshot
+from cyborg.tests.oracle.rows import AuditViews
+from cyborg.tests.oracle.rules import check
 
 WORKERS = 32
 NOVA = Caller("project", "nova", "req-race", all_projects=True, service=True)

@@ -17,9 +17,10 @@ from _pytest.terminal import TerminalReporter
 from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.endpoint import Endpoint
+from cyborg.agent.health import HealthChecks
 from cyborg.agent.operations import Operations
 from cyborg.agent.reporter import Reporter
-from cyborg.agent.state_store import OperationJournal, StateFiles
+from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
 from cyborg.db import schema
@@ -135,7 +136,10 @@ def racked(
     """A host whose agent prepares and releases what it is told to."""
     rack = Rack.build("racked", Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
     driver_manager = DriverManager([LoadResult(rack.driver.name, rack.driver)], load_nothing)
-    shared_arena.report(rack.compute, Reporter(driver_manager).scan(EMPTY_CONTEXT))
+    checks = HealthChecks(
+        drivers={}, devices=tuple, last_report=None, on_change=lambda: None, enabled=False
+    )
+    shared_arena.report(rack.compute, Reporter(driver_manager, checks).scan(EMPTY_CONTEXT))
 
     def no_glance() -> Glance:
         raise AssertionError("nothing is programmed here")
@@ -143,7 +147,7 @@ def racked(
     state_path = tmp_path_factory.mktemp("agent")
     operations = Operations(
         drivers=driver_manager.drivers,
-        journal=OperationJournal(StateFiles(state_path), rack.compute),
+        journal=OperationJournal(StateStore(state_path, rack.compute)),
         glance=no_glance,
         images=state_path,
         timeout=10.0,

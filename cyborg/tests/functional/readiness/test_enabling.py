@@ -13,6 +13,7 @@ from cyborg.clients.placement import Placement
 from cyborg.db.models import Host
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
+from cyborg.rpc.verbs import SetDeviceStatus
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD
@@ -225,13 +226,13 @@ def test_repeated_enable_runs_once(site: Sites) -> None:
     here = site()
     here.driver.gate.clear()
     uuid, once = here.device["uuid"], str(uuid4())
-    here.conductor.set_device_status(CALLER, once, uuid, DeviceStatus.ENABLED)
+    here.conductor.write(SetDeviceStatus(CALLER, once, uuid, DeviceStatus.ENABLED))
     here.driver.refusal = exception.HostError(action="flashing", reason="no power")
     here.driver.gate.set()
     here.becomes("failed")
     # hosts and drivers follow the reports, which go on.
     before = everything(here.database, but=["hosts", "drivers"])
-    here.conductor.set_device_status(CALLER, once, uuid, DeviceStatus.ENABLED)
+    here.conductor.write(SetDeviceStatus(CALLER, once, uuid, DeviceStatus.ENABLED))
     assert everything(here.database, but=["hosts", "drivers"]) == before
 
 

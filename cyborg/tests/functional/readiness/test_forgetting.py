@@ -14,6 +14,7 @@ from cyborg.clients.placement import Placement
 from cyborg.db.models import Deployable, Host
 from cyborg.model.caller import Caller
 from cyborg.model.provider import provider_uuid
+from cyborg.rpc.verbs import DeleteDevice
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client
@@ -162,10 +163,10 @@ def test_repeated_delete_runs_once(here: Site) -> None:
     uuid, once = here.device["uuid"], str(uuid4())
     here.pull(CARD)
     here.becomes("lost")
-    here.conductor.delete_device(CALLER, once, uuid)
+    here.conductor.write(DeleteDevice(CALLER, once, uuid))
     eventually(lambda: devices(here) == [])
     before = everything(here.database, but=_STEADY)
-    here.conductor.delete_device(CALLER, once, uuid)
+    here.conductor.write(DeleteDevice(CALLER, once, uuid))
     assert everything(here.database, but=_STEADY) == before
 
 

@@ -11,6 +11,7 @@ import pytest
 from cyborg import exception
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
+from cyborg.rpc.verbs import UpdateDevice
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create, eventually, everything
 from cyborg.tests.functional.readiness.conftest import Site
@@ -95,13 +96,15 @@ def test_repeated_update_runs_once(here: Site) -> None:
     uuid, once = here.device["uuid"], str(uuid4())
 
     def update(request_key: str, label: str) -> None:
-        here.conductor.update_device(
-            CALLER,
-            request_key,
-            uuid,
-            status=DeviceStatus.MAINTAINING,
-            labels={"rack": label},
-            project=None,
+        here.conductor.write(
+            UpdateDevice(
+                CALLER,
+                request_key,
+                uuid,
+                status=DeviceStatus.MAINTAINING,
+                labels={"rack": label},
+                project=None,
+            )
         )
 
     update(once, "7")
@@ -110,6 +113,6 @@ def test_repeated_update_runs_once(here: Site) -> None:
     update(once, "7")
     assert everything(here.database, but=["hosts"]) == before
     with pytest.raises(exception.NotFound):
-        here.conductor.update_device(
-            CALLER, once, str(uuid4()), status=None, labels={"a": "b"}, project=None
+        here.conductor.write(
+            UpdateDevice(CALLER, once, str(uuid4()), status=None, labels={"a": "b"}, project=None)
         )

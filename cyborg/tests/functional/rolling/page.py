@@ -3,42 +3,35 @@
 
 import inspect
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from enum import Enum
+from types import NoneType
 from typing import Any, get_type_hints
 
-from cyborg import exception
-from cyborg.rpc import versions
-from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.command import Command, commands
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.rpc.verbs import AgentRequest, ToAgent, ToConductor
 from cyborg.tests.functional.rolling.records import Record
-from cyborg.tests.functional.rolling.surfaces import answer_type, argument_types, method
 from cyborg.tests.unit.model.shapes import everything, named, typed
 
-#: Part of the page → whose verbs it shows.
-PARTS: dict[str, tuple[str, type]] = {
-    "requests": (CONDUCTOR_TOPIC, ConductorClient),
-    "reports": (CONDUCTOR_TOPIC, ReportClient),
-    "tasks": (AGENT_TOPIC, AgentClient),
+_AGENTS = commands(AgentRequest)
+#: Part of the page → the topic of its verbs, and their commands.
+PARTS: dict[str, tuple[str, dict[str, type[Command[Any]]]]] = {
+    "requests": (
+        CONDUCTOR_TOPIC,
+        {verb: one for verb, one in commands(ToConductor).items() if verb not in _AGENTS},
+    ),
+    "reports": (CONDUCTOR_TOPIC, _AGENTS),
+    "tasks": (AGENT_TOPIC, commands(ToAgent)),
 }
 _WIDE = 88
-_LATER = {CONDUCTOR_TOPIC: versions.CONDUCTOR, AGENT_TOPIC: versions.AGENT}
-
-
-def verbs(part: str) -> list[str]:
-    """The verbs of a part, as the code has them in order."""
-    _, client = PARTS[part]
-    public = (name for name, one in vars(client).items() if inspect.isfunction(one))
-    return [name for name in public if not name.startswith("_") and name != "close"]
 
 
 def part(name: str, record: Record) -> str:
     """The text of a part of the page."""
-    topic, _ = PARTS[name]
-    return "\n\n".join(_verb(topic, one, record.verbs[topic][one]) for one in verbs(name))
+    topic, verbs = PARTS[name]
+    return "\n\n".join(_verb(one, record.verbs[topic][verb]) for verb, one in verbs.items())
 
 
 def shapes() -> str:
@@ -46,34 +39,22 @@ def shapes() -> str:
     return "\n\n".join(_enum(one) if issubclass(one, Enum) else _shape(one) for one in everything())
 
 
-def raised(topic: str, verb: str) -> list[type[exception.CyborgError]]:
-    """The errors that a verb's docstring promises."""
-    _, _, text = (inspect.getdoc(method(topic, verb)) or "").partition("aises ")
-    named_there = (getattr(exception, word, None) for word in re.findall(r"[A-Z]\w+", text))
-    return [
-        one
-        for one in named_there
-        if isinstance(one, type) and issubclass(one, exception.CyborgError)
-    ]
-
-
-def _verb(topic: str, verb: str, said: dict[str, Any]) -> str:
-    later = _LATER[topic]
-    answer = answer_type(topic, verb)
-    errors = ", ".join(f"``{one.__name__}`` ({one.status})" for one in raised(topic, verb))
-    types = argument_types(topic, verb)
+def _verb(command: type[Command[Any]], said: dict[str, Any]) -> str:
+    types = get_type_hints(command)
+    raised = dict.fromkeys(command.raises)
+    errors = ", ".join(f"``{one.__name__}`` ({one.status})" for one in raised)
     lines = [
-        _title(f"``{verb}``", "~"),
-        inspect.getdoc(method(topic, verb)) or "",
-        f":Since: {later.get(verb, versions.FIRST)}",
+        _title(f"``{command.verb}``", "~"),
+        inspect.getdoc(command) or "",
+        f":Since: {command.since}",
         f":Repeatable: {_repeatable(said)}",
-        f":Answer: {_answer(said, answer)}",
+        f":Answer: {_answer(said, command.answer)}",
         f":Errors: {errors or 'those of the bus only'}",
     ]
     lines += [
-        f":{name}: ``{typed(types[name])}``" + _since(later.get(f"{verb}.{name}"))
-        for name in types
-        if name in said["args"]
+        f":{one.name}: ``{typed(types[one.name])}``" + _since(one.metadata.get("since"))
+        for one in fields(command)
+        if one.name in said["args"]
     ]
     text = "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:])
     text += "\n\n" + _example("Request", said["args"])
@@ -95,7 +76,7 @@ def _repeatable(said: dict[str, Any]) -> str:
 def _answer(said: dict[str, Any], answer: Any) -> str:
     if said["answer"] is None:
         return "none is waited for"
-    return f"``{typed(answer)}``" if answer else "``null``"
+    return "``null``" if answer is NoneType else f"``{typed(answer)}``"
 
 
 def _example(title: str, value: Any) -> str:

@@ -20,6 +20,7 @@ from cyborg.db.models import Service
 from cyborg.drivers.loader import LoadResult
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.glance import SimulatedGlance
@@ -100,7 +101,9 @@ class Play:
 
     def perform(self) -> None:
         """All acts, in their order."""
-        self.conductor.api_heartbeat("api-1", version="18.0.0", endpoint="http://api-1:6666")
+        self.conductor.request(
+            ApiHeartbeat("api-1", version="18.0.0", endpoint="http://api-1:6666")
+        )
         self._set_up()
         self._manage_drivers()
         self._manage_devices()

@@ -7,15 +7,15 @@ the documents for developers.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
-import oslo_messaging
 import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.rpc.faults import answering
+from cyborg.rpc.command import Command, added, history
+from cyborg.rpc.endpoint import Endpoint
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, RPCClient
 from cyborg.service import wait_until
 from cyborg.tests import committed
@@ -26,43 +26,40 @@ from cyborg.tests.functional.rolling.records import RECORDED, RELEASE, Record
 from cyborg.tests.unit.api.test_frozen import FROZEN, is_frozen
 from cyborg.tests.unit.rpc.endpoints import verbs
 
-_answering = answering("conductor")
 #: The keys of what the API answers, by microversion.
 SHOWN = Path(__file__).with_name("shown.txt")
-#: What a service has that speaks 1.1: one more verb, and one more argument.
-LATER = {"dance": "1.1", "bind.note": "1.1"}
+Answer = TypeVar("Answer")
 
 
-class Older:
-    """A service of 1.0."""
+class OlderBind(Command[list[str | None]], verb="bind"):
+    """A verb of 1.0."""
 
-    target = oslo_messaging.Target(version="1.0")
-
-    @_answering
-    def ping(self, context: Any) -> str:
-        return "pong"
-
-    @_answering
-    def bind(self, context: Any, *, uuid: str) -> Any:
-        return [uuid, None]
+    uuid: str
 
 
-class Newer:
-    """The same of 1.1."""
+class Newer(Command[Answer]):
+    """What a service has that speaks 1.1: one more verb, and one more argument."""
 
-    target = oslo_messaging.Target(version="1.1")
 
-    @_answering
-    def ping(self, context: Any) -> str:
-        return "pong"
+class Bind(Newer[list[str | None]], verb="bind"):
+    """The verb of 1.0 with the argument."""
 
-    @_answering
-    def bind(self, context: Any, *, uuid: str, note: str | None = None) -> Any:
-        return [uuid, note]
+    uuid: str
+    note: str | None = added("1.1")
 
-    @_answering
-    def dance(self, context: Any) -> str:
-        return "danced"
+
+class Dance(Newer[str], verb="dance", since="1.1"):
+    """The verb."""
+
+
+LATER = history(Newer)
+OLDER = Endpoint("conductor", {}, OlderBind.handled(lambda c: [c.uuid, None]))
+NEWER = Endpoint(
+    "conductor",
+    LATER,
+    Bind.handled(lambda c: [c.uuid, c.note]),
+    Dance.handled(lambda _: "danced"),
+)
 
 
 @pytest.fixture
@@ -93,9 +90,9 @@ def talk(conf: cfg.ConfigOpts) -> Iterator[Any]:
 
 def test_every_verb_is_exchanged(played: Play) -> None:
     tape = played.stack.tape
-    assert tape.verbs(CONDUCTOR_TOPIC) == verbs(CONDUCTOR_TOPIC).keys()
+    assert tape.verbs(CONDUCTOR_TOPIC) == verbs(CONDUCTOR_TOPIC)
     # The line to agents is not pinged.
-    assert tape.verbs(AGENT_TOPIC) | {"ping"} == verbs(AGENT_TOPIC).keys()
+    assert tape.verbs(AGENT_TOPIC) | {"ping"} == verbs(AGENT_TOPIC)
     if RELEASE:
         Record(RECORDED / RELEASE).write(tape.exchanges, played.names)
 
@@ -112,7 +109,7 @@ def test_microversions_return_recorded_keys(played: Play) -> None:
 
 
 def test_unpinned_service_sends_what_older_service_accepts(talk: Any) -> None:
-    line = talk(Older())
+    line = talk(OLDER)
     assert line.call("bind", uuid="u", note=None) == ["u", None]
     with pytest.raises(exception.UnknownVerb, match="another release and does not know dance"):
         line.call("dance")
@@ -121,7 +118,7 @@ def test_unpinned_service_sends_what_older_service_accepts(talk: Any) -> None:
 
 
 def test_unpinned_service_sends_everything_to_newer_service(talk: Any) -> None:
-    line = talk(Newer())
+    line = talk(NEWER)
     assert line.call("bind", uuid="u", note="n") == ["u", "n"]
     assert line.call("dance") == "danced"
 
@@ -129,7 +126,7 @@ def test_unpinned_service_sends_everything_to_newer_service(talk: Any) -> None:
 def test_pin_restricts_messages_to_its_version(talk: Any, level: Any) -> None:
     """Even where a newer one would answer: which of them does is chance."""
     level("1.0")
-    line = talk(Newer())
+    line = talk(NEWER)
     assert line.call("bind", uuid="u", note=None) == ["u", None]
     with pytest.raises(exception.PinnedVersion) as caught:
         line.call("bind", uuid="u", note="n")

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of the internal API shows the verbs and the shapes that there are."""
 
-import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import cyborg
 from cyborg.conductor.app import _AGENT_TIMEOUT
-from cyborg.rpc import versions
+from cyborg.rpc.command import newest
+from cyborg.rpc.verbs import AGENT, CONDUCTOR
 from cyborg.tests import committed
 from cyborg.tests.functional.rolling import page
 from cyborg.tests.functional.rolling.records import BEFORE, LEVELS, RELEASE, TOPICS, before
-from cyborg.tests.functional.rolling.surfaces import argument_types, method
-from cyborg.tests.unit.rpc.endpoints import arguments, verbs
+from cyborg.tests.unit.rpc.endpoints import COMMANDS, verbs
 
 DOC = Path(cyborg.__file__).parents[1] / "doc" / "source"
 PAGE = DOC / "contributor" / "internal-api.rst"
@@ -34,20 +34,20 @@ def test_page_shows_recorded_messages(name: str) -> None:
 
 def test_every_verb_has_a_purpose() -> None:
     of_topic = {topic: {"ping"} for topic in TOPICS}
-    for name, (topic, _) in page.PARTS.items():
-        of_topic[topic] |= set(page.verbs(name))
-    assert of_topic == {topic: set(verbs(topic)) for topic in TOPICS}
-    for topic, names in of_topic.items():
-        for verb in names - {"ping"}:
-            assert inspect.getdoc(method(topic, verb)), verb
-            assert arguments(topic, verb).keys() - argument_types(topic, verb).keys() <= {"context"}
+    for topic, named in page.PARTS.values():
+        of_topic[topic] |= named.keys()
+        assert all(vars(command)["__doc__"] for command in named.values())
+    assert of_topic == {topic: verbs(topic) for topic in TOPICS}
 
 
 def test_every_argument_is_explained() -> None:
     glossary = PAGE.read_text().partition("\nArguments\n")[2].partition("\n===")[0]
     explained = set(re.findall(r"^``(\w+)``$", glossary, re.MULTILINE))
     assert explained == {
-        name for topic in TOPICS for verb in verbs(topic) for name in arguments(topic, verb)
+        one.name
+        for topic in TOPICS
+        for command in COMMANDS[topic].values()
+        for one in fields(command)
     }
 
 
@@ -58,6 +58,6 @@ def test_page_has_timeout_of_agent_calls() -> None:
 def test_table_has_versions_of_this_release() -> None:
     text = (DOC / "admin" / "rolling-upgrade.rst").read_text()
     *_, last = re.findall(r"^(\d+\.\S+)\s+(\d+\.\d+)\s+(\d+\.\d+)$", text, re.MULTILINE)
-    assert last[1:] == (versions.newest(versions.CONDUCTOR), versions.newest(versions.AGENT))
+    assert last[1:] == (newest(CONDUCTOR), newest(AGENT))
     assert LEVELS.keys() == {"conductor", "agent"}
     assert RELEASE != BEFORE, "that release is on record already"

@@ -5,28 +5,22 @@ Here envelope by envelope, as they are on record; ``test_mixed`` has the whole s
 """
 
 import logging
-from typing import Any, cast
+from dataclasses import fields
+from types import NoneType
+from typing import Any, get_type_hints
 
 import pytest
 
 from cyborg import exception
-from cyborg.agent.endpoint import Endpoint as AgentEndpoint
-from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
-from cyborg.conductor.endpoint import UseCases
 from cyborg.model import wire
 from cyborg.model.process import API
 from cyborg.model.report import Report
-from cyborg.rpc import faults, versions
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.endpoint import unwrap
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.rpc.verbs import AGENT, CONDUCTOR, Write
 from cyborg.tests.functional.rolling.records import LEVELS, TOPICS, before
-from cyborg.tests.functional.rolling.surfaces import (
-    answer_type,
-    argument_types,
-    client_of,
-    flat,
-    rebuilt,
-)
 from cyborg.tests.unit.model.shapes import (
     ENVELOPES,
     errors,
@@ -36,9 +30,10 @@ from cyborg.tests.unit.model.shapes import (
     shapes,
     validate,
 )
-from cyborg.tests.unit.rpc.endpoints import arguments, verbs
+from cyborg.tests.unit.rpc.endpoints import COMMANDS, endpoint, verbs
 from cyborg.tests.unit.rpc.test_line import FakeBus
 
+LATER = {CONDUCTOR_TOPIC: CONDUCTOR, AGENT_TOPIC: AGENT}
 BEFORE = before()
 VERBS = [(topic, verb) for topic in TOPICS for verb in BEFORE.verbs[topic] if verb != "ping"]
 REFUSALS = [
@@ -51,30 +46,6 @@ REFUSALS = [
 #: each agent of it hand its report in again at every heartbeat: a field that is added to a report
 #: must not count while it has its default.
 DIGEST = "c2fef7dc303ee46bc39dde64a255377fba62ec4c0c95cb98f4f7095265ddedb8"
-
-
-class Deaf:
-    """Use cases that answer what is on record, whatever they are asked."""
-
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
-
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-    def __call__(self, *_arguments: Any, **_more: Any) -> Any:
-        return self._answer
-
-
-def endpoint(topic: str, answer: Any) -> Any:
-    """The current endpoint of these use cases."""
-    deaf = Deaf(answer)
-    if topic == CONDUCTOR_TOPIC:
-        return ConductorEndpoint(cast(UseCases, deaf))
-    parts: Any = deaf
-    return AgentEndpoint(
-        parts, discoveries=parts, on_desired_changed=parts, check=lambda epoch: None, reload=parts
-    )
 
 
 def holds(whole: Any, part: Any) -> bool:
@@ -90,9 +61,9 @@ def holds(whole: Any, part: Any) -> bool:
 
 @pytest.mark.parametrize(("topic", "verb"), VERBS)
 def test_current_services_accept_recorded_requests(topic: str, verb: str) -> None:
-    said = BEFORE.verbs[topic][verb]
+    said, answer = BEFORE.verbs[topic][verb], COMMANDS[topic][verb].answer
     body = (said["answer"] or {}).get("ok")
-    subject = endpoint(topic, rebuilt(answer_type(topic, verb), body))
+    subject = endpoint(topic, None if answer is NoneType else wire.unpack(answer, body, verb))
     # The pre-release on record sent API requests without a sender, which conductors refuse now.
     reply = getattr(subject, verb)({"sender": API, **said["context"]}, **said["args"])
     assert "error" not in reply
@@ -105,44 +76,40 @@ def test_current_clients_send_known_arguments(topic: str, verb: str) -> None:
     said = BEFORE.verbs[topic][verb]
     bus: Any = FakeBus()
     bus.behaviours = [lambda **_: said["answer"]]
-    kind = client_of(topic, verb)
-    named = {"sender": f"{AGENT_TOPIC}@compute-1"} if kind is ReportClient else {}
-    client: Any = kind(bus, timeout=1.0, **named)
-    types = argument_types(topic, verb)
-    known = {"host": "compute-1", "within": 10.0} if topic == AGENT_TOPIC else {}
-    wanted = {
-        name: rebuilt(types[name], (said["args"] | known)[name])
-        for name in types
-        if name in said["args"] or name in known
-    }
-    answer = getattr(client, verb)(**wanted)
-    client.close()
+    command: Any = COMMANDS[topic][verb].load(said["args"])
     if said["answer"] is None:  # a hint, of which nobody hears
         return
+    if topic == AGENT_TOPIC:
+        agents = AgentClient(bus, timeout=1.0)
+        answer: Any = agents.request("compute-1", command, within=10.0)
+        agents.close()
+    else:
+        conductor = ConductorClient(bus, timeout=1.0, sender=f"{AGENT_TOPIC}@compute-1")
+        ask: Any = conductor.write if isinstance(command, Write) else conductor.request
+        answer = ask(command)
+        conductor.close()
     (asked,) = [one for one in bus.calls if one[0] == verb]
     assert asked[1]["version"] == LEVELS[topic.removeprefix("cyborg-")]
     assert asked[3].keys() == said["args"].keys()
     assert holds(asked[3], said["args"])
-    assert holds(flat(answer), said["answer"]["ok"])
+    assert holds(wire.pack(answer), said["answer"]["ok"])
 
 
 @pytest.mark.parametrize(("topic", "verb"), VERBS)
 def test_new_arguments_are_optional(topic: str, verb: str) -> None:
     assert verb in verbs(topic), "a verb of the release before is gone"
-    later = versions.CONDUCTOR if topic == CONDUCTOR_TOPIC else versions.AGENT
-    now = arguments(topic, verb)
+    now = {one.name: one for one in fields(COMMANDS[topic][verb])}
     was = BEFORE.verbs[topic][verb]["args"]
     assert was.keys() <= now.keys()
     for name in now.keys() - was.keys():
         assert now[name].default is None
-        assert f"{verb}.{name}" in later, f"{verb}.{name} is not in cyborg.rpc.versions"
+        assert f"{verb}.{name}" in LATER[topic], f"{verb}.{name} does not say when it was added"
 
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_new_verbs_have_a_new_version(topic: str) -> None:
-    later = versions.CONDUCTOR if topic == CONDUCTOR_TOPIC else versions.AGENT
-    new = verbs(topic).keys() - BEFORE.verbs[topic].keys() - {"ping"}
-    assert new <= later.keys(), "name it in cyborg.rpc.versions"
+    new = verbs(topic) - BEFORE.verbs[topic].keys() - {"ping"}
+    assert new <= LATER[topic].keys(), "a new verb says since which version there is one"
 
 
 @pytest.mark.parametrize("name", BEFORE.shapes)
@@ -160,9 +127,9 @@ def spoken_downwards() -> set[str]:
         hint
         for verb in BEFORE.verbs[AGENT_TOPIC]
         if verb != "ping"
-        for hint in argument_types(AGENT_TOPIC, verb).values()
+        for hint in get_type_hints(COMMANDS[AGENT_TOPIC][verb]).values()
     ]
-    hints += [answer_type(CONDUCTOR_TOPIC, one) for topic, one in VERBS if topic == CONDUCTOR_TOPIC]
+    hints += [one.answer for one in COMMANDS[CONDUCTOR_TOPIC].values()]
     names = {named(part) for hint in hints for part in parts_of(hint) if isinstance(part, type)}
     known = shapes()
     while True:
@@ -198,7 +165,7 @@ def test_recorded_messages_fit_recorded_shapes() -> None:
 @pytest.mark.parametrize(("verb", "reply"), REFUSALS)
 def test_recorded_errors_are_read(verb: str, reply: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(exception.CyborgError) as caught:
-        faults.unwrap(reply, "conductor", "req-1")
+        unwrap(reply, "conductor", "req-1")
     assert caught.value.kind == reply["error"]["type"]
     assert caplog.text == ""
 

@@ -10,6 +10,7 @@ from cyborg.db import arqs
 from cyborg.db.base import Record
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
+from cyborg.db.transaction import Transaction
 from cyborg.tests.fixtures.host_reports import provider_of
 
 
@@ -46,7 +47,7 @@ def set_arq(db: Database, uuid: str, **values: Any) -> None:
     execute(db, sa.update(Arq).where(Arq.uuid == uuid).values(**values))
 
 
-def locked(tx: sa.Connection, uuid: str) -> Sequence[Record]:
+def locked(tx: Transaction, uuid: str) -> Sequence[Record]:
     """The ARQ as the moves of a bind take it."""
     return arqs.lock(tx, Arq.uuid == uuid)
 

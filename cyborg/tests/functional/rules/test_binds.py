@@ -78,7 +78,7 @@ def test_unbound_arq_has_no_fault(arena: Arena, conductor: Conductor) -> None:
     execute(arena.db, sa.delete(Work))
     with arena.db.writer() as tx:
         rows = locked(tx, arq)
-        assert bind.resolve(tx, arena.db.now, rows, Event.FAIL, fault="the card hangs")
+        assert bind.resolve(tx, rows, Event.FAIL, fault="the card hangs")
     assert arq_of(arena.db, arq).fault == "the card hangs"
     conductor.unbind([arq])
     row = arq_of(arena.db, arq)
@@ -94,7 +94,7 @@ def test_no_event_is_sent_for_an_arq_of_an_attach(
     execute(arena.db, sa.delete(Work))
     set_arq(arena.db, arq, hidden=hidden, prepared=False)
     with arena.db.writer() as tx:
-        bind.resolve(tx, arena.db.now, locked(tx, arq), Event.FAIL, fault="the card hangs")
+        bind.resolve(tx, locked(tx, arq), Event.FAIL, fault="the card hangs")
     assert work_kinds(arena.db) == told
 
 

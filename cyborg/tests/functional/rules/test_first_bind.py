@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first bind of an instance, between two statements of the delete of all its ARQs."""
+"""A bind between two statements of a delete or an unbind."""
 
 from typing import Any
 from uuid import uuid4
@@ -17,18 +17,24 @@ from cyborg.tests.functional.rules.conftest import PLAIN
 
 
 class Interruption:
-    """Calls ``verb`` once, right after the first statement that changes a table.
+    """Calls ``verb`` once, right after the first statement that begins like this.
 
     The statement has been carried out then, and its transaction goes on after the call.
     """
 
-    def __init__(self, db: Database, table: str, verb: Any) -> None:
+    def __init__(self, db: Database, begin: str, verb: Any) -> None:
         self._verb = verb
-        self._begin = f"UPDATE {table} "
+        self._begin = begin
         self.count = 0
+        #: The statements after that, with their parameters.
+        self.later: list[tuple[str, str]] = []
         sa.event.listen(db.engine, "after_cursor_execute", self._executed)
 
-    def _executed(self, _tx: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def _executed(
+        self, _tx: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any
+    ) -> None:
+        if self.count:
+            self.later.append((statement, str(parameters)))
         if statement.startswith(self._begin) and not self.count:
             self.count += 1
             self._verb()
@@ -45,7 +51,7 @@ def test_instance_bound_during_its_delete_can_be_bound_again(
     other = Conductor.build("other", url=url, bus=DirectBus(Exchange()), nova=Nova(unreachable()))
     ((arq,), (later,)), instance = arena.request(2), str(uuid4())
     pause = Interruption(
-        arena.db, "instances", lambda: other.bind([arq], provider_of(PLAIN, 0), instance)
+        arena.db, "UPDATE instances ", lambda: other.bind([arq], provider_of(PLAIN, 0), instance)
     )
     try:
         conductor.delete_of(instance)
@@ -57,3 +63,25 @@ def test_instance_bound_during_its_delete_can_be_bound_again(
     arena.holds({})
     conductor.bind([later], provider_of(PLAIN, 0), instance)
     arena.holds({instance: [later]})
+
+
+def test_instance_of_an_arq_bound_during_its_unbind_is_locked_before_the_arq(
+    arena: Arena, conductor: Conductor
+) -> None:
+    """Otherwise a delete of all ARQs of the instance could be in a deadlock with the unbind."""
+    url = arena.db.engine.url.render_as_string(hide_password=False)
+    other = Conductor.build("other", url=url, bus=DirectBus(Exchange()), nova=Nova(unreachable()))
+    ((arq,),), instance = arena.request(1), str(uuid4())
+    begin = "SELECT extended_accelerator_requests.uuid, extended_accelerator_requests.instance_uuid"
+    pause = Interruption(
+        arena.db, begin, lambda: other.bind([arq], provider_of(PLAIN, 0), instance)
+    )
+    try:
+        conductor.unbind([arq])
+    finally:
+        pause.end(arena.db)
+        other.stop()
+    assert pause.count == 1
+    first = next(statement for statement, values in pause.later if instance in values)
+    assert first.startswith("SELECT instances.")
+    arena.holds({})

@@ -9,13 +9,14 @@ import sqlalchemy as sa
 
 from cyborg.db import attach_handles
 from cyborg.db.models import AttachHandle
+from cyborg.db.transaction import Transaction
 from cyborg.model.device import HandleState
 from cyborg.tests.functional.races.arena import Arena
 from cyborg.tests.functional.rules.conftest import PLAIN
 from cyborg.tests.functional.rules.rows import handles_of, set_handle
 
 #: What is done to one handle.
-MOVES: dict[str, Callable[[sa.Connection, int], Any]] = {
+MOVES: dict[str, Callable[[Transaction, int], Any]] = {
     "hold": lambda tx, handle: attach_handles.hold(tx, [handle]),
     "let go, clean": lambda tx, handle: attach_handles.release(tx, clean=[handle], used=[]),
     "let go, used": lambda tx, handle: attach_handles.release(tx, clean=[], used=[handle]),

@@ -42,6 +42,7 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.db.services import Process
+from cyborg.db.transaction import Transaction
 from cyborg.model.operation import OperationState
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
@@ -90,14 +91,14 @@ def site(arena: Arena) -> Site:
         ),
     )
     with arena.db.writer() as tx:
-        (taken,) = work.claim(tx, arena.db.now, owner=owner, lease_ms=60_000, limit=1)
+        (taken,) = work.claim(tx, owner=owner, lease_ms=60_000, limit=1)
         row = tx.execute(
             sa.select(Deployable.id, Deployable.device_id, Device.host_id)
             .join(Device, Device.id == Deployable.device_id)
             .where(Deployable.rp_uuid == provider_of(PREPARING, 0))
         ).one()
         task = {"kind": WorkKind.PROGRAM, "deployable_id": row.id, "operation_id": request_key}
-        work.add(tx, arena.db.now, [task])
+        work.add(tx, [task])
     return Site(
         db=arena.db,
         arq=arq_of(arena.db, arq),
@@ -115,7 +116,7 @@ def site(arena: Arena) -> Site:
 class Locker:
     """What locks rows, and which rows those are."""
 
-    call: Callable[[sa.Connection, Site], object]
+    call: Callable[[Transaction, Site], object]
     model: Any
     which: Callable[[Site], sa.ColumnElement[bool]]
 
@@ -198,13 +199,13 @@ LOCKERS = {
     ),
     "services.register": Locker(
         lambda tx, site: services.register(
-            tx, site.db.now, Process("control", CONDUCTOR, "0", "", "1"), "READY"
+            tx, Process("control", CONDUCTOR, "0", "", "1"), "READY"
         ),
         Service,
         lambda _site: sa.and_(Service.host == "control", Service.binary == CONDUCTOR),
     ),
     "work.claim": Locker(
-        lambda tx, site: work.claim(tx, site.db.now, owner=(1, 1), lease_ms=-60_000, limit=1),
+        lambda tx, site: work.claim(tx, owner=(1, 1), lease_ms=-60_000, limit=1),
         Work,
         _work,
     ),
@@ -218,18 +219,18 @@ LOCKERS = {
 
 
 @contextmanager
-def statements(tx: sa.Connection) -> Iterator[list[Any]]:
+def statements(tx: Transaction) -> Iterator[list[Any]]:
     """What is executed in the block."""
     seen: list[Any] = []
 
     def note(_tx: Any, statement: Any, *_rest: Any) -> None:
         seen.append(statement)
 
-    sa.event.listen(tx, "before_execute", note)
+    sa.event.listen(tx.connection, "before_execute", note)
     try:
         yield seen
     finally:
-        sa.event.remove(tx, "before_execute", note)
+        sa.event.remove(tx.connection, "before_execute", note)
 
 
 def locks(statement: Any, model: Any) -> bool:

@@ -67,7 +67,7 @@ def test_delete_of_device_cancels_its_setup(arena: Arena, conductor: Conductor) 
     mine = device(arena)
     with arena.db.writer() as tx:
         task = {"kind": WorkKind.SET_UP_DEVICE, "deployable_id": mine.deployable_id}
-        work.add(tx, arena.db.now, [task, {"kind": WorkKind.NOTIFY}])
+        work.add(tx, [task, {"kind": WorkKind.NOTIFY}])
     conductor.cases.lost_devices.request_removal(NOVA, str(uuid4()), mine.uuid)
     assert work_kinds(arena.db) == ["notify"]
     execute(arena.db, sa.update(Device).where(Device.id == mine.id).values(being_removed=False))

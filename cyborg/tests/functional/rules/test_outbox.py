@@ -45,14 +45,14 @@ def claimed(arena: Arena, instance: str, arqs: Sequence[str]) -> Sequence[Record
     assert owner is not None
     tasks = [{"kind": WorkKind.NOTIFY, "instance_uuid": instance, "arq_uuid": one} for one in arqs]
     with arena.db.writer() as tx:
-        work.add(tx, arena.db.now, tasks)
+        work.add(tx, tasks)
     # The last one came up just now, the others when Nova had just begun to wait.
     first = sa.select(sa.func.max(Work.id)).scalar_subquery()
     with arena.db.writer() as tx:
         last = tx.execute(sa.select(first)).scalar_one()
         aged = sa.update(Work).where(Work.id != last)
         tx.execute(aged.values(created_ms=Work.created_ms - NOVA_WAITS))
-        return work.claim(tx, arena.db.now, owner=owner, lease_ms=60_000, limit=10)
+        return work.claim(tx, owner=owner, lease_ms=60_000, limit=10)
 
 
 def told(arena: Arena, nova: ListeningNova, rows: Sequence[Record]) -> None:
@@ -93,6 +93,6 @@ def test_only_expired_events_are_given_up(arena: Arena) -> None:
     with arena.db.writer() as tx:
         owner = arena.conductors[0].lease.owner
         assert owner is not None
-        rows = work.claim(tx, arena.db.now, owner=owner, lease_ms=-1, limit=10)
+        rows = work.claim(tx, owner=owner, lease_ms=-1, limit=10)
     told(arena, ListeningNova(away=True), rows)
     assert arena.count(Work) == 0

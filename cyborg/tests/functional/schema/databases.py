@@ -64,7 +64,7 @@ def load_existing_service(db: Database) -> None:
     schema.upgrade(db, schema.EXISTING)
     tables = sa.MetaData()
     with db.writer() as tx:
-        tables.reflect(tx)
+        tables.reflect(tx.connection)
         rows = _rows(text)
         for table in tables.sorted_tables:
             if table.name in rows and table.name != "alembic_version":
@@ -85,7 +85,9 @@ def differences(db: Database) -> list[Any]:
     """What alembic finds between the database and the models."""
     options = {"compare_type": schema.same_type, "compare_server_default": _same_default}
     with db.reader() as tx:
-        return list(compare_metadata(MigrationContext.configure(tx, opts=options), METADATA))
+        return list(
+            compare_metadata(MigrationContext.configure(tx.connection, opts=options), METADATA)
+        )
 
 
 def _same_default(

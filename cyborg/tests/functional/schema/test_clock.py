@@ -28,7 +28,7 @@ def test_clock_ignores_session_time_zone(current: Database) -> None:
         now = tx.scalar(sa.select(current.now))
         assert now is not None
         assert abs(now - time.time() * 1000) < 60_000
-        tx.invalidate()
+        tx.connection.invalidate()
 
 
 def test_clock_is_stored_and_compared(current: Database) -> None:

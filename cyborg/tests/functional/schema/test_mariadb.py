@@ -57,7 +57,7 @@ def _sync_waits(db: Reader) -> list[int]:
     query = sa.text("SELECT @@SESSION.wsrep_sync_wait")
     with db.reader() as one, db.reader() as two, db.reader() as three:
         found = [tx.execute(query).scalar_one() for tx in (one, two, three)]
-        three.invalidate()
+        three.connection.invalidate()
     with db.reader() as four:
         return [*found, four.execute(query).scalar_one()]
 

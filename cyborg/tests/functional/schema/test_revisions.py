@@ -43,7 +43,7 @@ def _fill(db: Database) -> None:
     """One row in every table, as the database itself describes it."""
     tables = sa.MetaData()
     with db.writer() as tx:
-        tables.reflect(tx)
+        tables.reflect(tx.connection)
         for table in tables.sorted_tables:
             if table.name != "alembic_version":
                 values = {
@@ -55,7 +55,8 @@ def _fill(db: Database) -> None:
 
 
 def _counts(column: sa.Column[Any]) -> bool:
-    return column.primary_key and isinstance(column.type, sa.Integer)
+    own = column.primary_key and not column.foreign_keys
+    return own and isinstance(column.type, sa.Integer)
 
 
 def _value(column: sa.Column[Any]) -> Any:
@@ -71,7 +72,7 @@ def _ids(db: Database) -> dict[str, list[str]]:
     """Every row of every table by its uuid, or else by its id."""
     tables = sa.MetaData()
     with db.reader() as tx:
-        tables.reflect(tx)
+        tables.reflect(tx.connection)
         return {
             table.name: sorted(map(str, tx.scalars(sa.select(_name(table)))))
             for table in tables.sorted_tables
@@ -80,4 +81,4 @@ def _ids(db: Database) -> dict[str, list[str]]:
 
 
 def _name(table: sa.Table) -> sa.Column[Any]:
-    return table.c.uuid if "uuid" in table.c else table.c.id
+    return table.c.uuid if "uuid" in table.c else table.primary_key.columns[0]

@@ -13,6 +13,7 @@ from cyborg import exception
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader, Retry, Settings, retried
 from cyborg.db.models import Host
+from cyborg.db.transaction import Transaction
 from cyborg.tests.fixtures.proxy import Proxy
 
 
@@ -153,7 +154,7 @@ def _touch_once(db: Database) -> None:
         tx.execute(sa.update(Host).values(generation=8))
 
 
-def _session(tx: sa.Connection) -> int:
+def _session(tx: Transaction) -> int:
     is_mysql = tx.dialect.name == "mysql"
     words = "SELECT connection_id()" if is_mysql else "SELECT pg_backend_pid()"
     return int(tx.exec_driver_sql(words).scalar_one())

@@ -14,6 +14,7 @@ from cyborg.db import schema, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Device, Instance
 from cyborg.db.services import Process
+from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import TOKEN, PlacementService, shared
@@ -87,7 +88,7 @@ def test_preflight_check_lists_what_upgrade_refuses(existing: Database, tmp_path
     """Before anything is stopped it lists what the upgrade would refuse, and how to see it."""
     tables = sa.MetaData()
     with existing.writer() as tx:
-        tables.reflect(tx)
+        tables.reflect(tx.connection)
         arqs = tables.tables["extended_accelerator_requests"]
         tx.execute(arqs.update().where(arqs.c.id == 4).values(attach_handle_id=1))
     found = checked(existing, tmp_path)
@@ -134,7 +135,7 @@ def test_check_reports_services_of_other_releases(current: Database, tmp_path: P
 def _seen(db: Database, process: Process, when: int = 600_000) -> None:
     """So many milliseconds from now: the future, lest it be silent before a slow check ends."""
     with db.writer() as tx:
-        services.register(tx, db.now + when, process, "ready")
+        services.register(Transaction(tx.connection, db.now + when), process, "ready")
 
 
 def test_check_warns_about_inactive_devices(existing: Database, tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_preflight_lists_all_and_changes_nothing(empty: Database) -> None:
     load_existing_service(empty)
     old = sa.MetaData()
     with empty.writer() as tx:
-        old.reflect(tx)
+        old.reflect(tx.connection)
         arqs, handles, devices, deployables = (
             old.tables[name]
             for name in (

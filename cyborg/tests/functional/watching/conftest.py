@@ -16,7 +16,7 @@ from cyborg import service
 from cyborg.api import app as api_app
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
-from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.notifications import GROUP
 from cyborg.tests.fixtures.pages import Page, free_port
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
@@ -70,9 +70,9 @@ class Watched:
         made = Client(webtest.TestApp(wsgi), role="admin", version="2.4")
         return made.with_service_token()
 
-    def reporter(self, host: str) -> ReportClient:
+    def reporter(self, host: str) -> ConductorClient:
         """The voice of an agent."""
-        client = ReportClient(
+        client = ConductorClient(
             self.stack.bus(), timeout=self.stack.times.rpc, sender=f"cyborg-agent@{host}"
         )
         self.endings.append(client.close)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conductors that only publish notifications, and crash on request."""
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,38 +8,26 @@ import sqlalchemy as sa
 
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.notifications import NotificationPublisher
-from cyborg.conductor.tasks.queue import Fenced, WorkQueue
-from cyborg.db import events, notifications, work
+from cyborg.db import events, notifications
 from cyborg.db.engine import Database
-from cyborg.db.models import Work
+from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.notification import Notification
 from cyborg.model.process import AGENT, CONDUCTOR
-from cyborg.model.work import WorkKind
-from cyborg.tests.fixtures.direct_bus import Died
-from cyborg.tests.functional.watching.conftest import Watched, soon
-
-
-def marked(watched: Watched) -> bool:
-    """Whether the history is followed by now."""
-    with watched.database.reader() as tx:
-        return notifications.is_enabled(tx)
-
-
-def followed(watched: Watched) -> None:
-    soon(lambda: marked(watched))
+from cyborg.tests.functional.watching.conftest import Watched
 
 
 class FakeNotifier:
     """A notifier that records messages; it raises ``error`` if there are any."""
 
-    enabled = True
-
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(self, error: BaseException | None = None, *, enabled: bool = True) -> None:
         self.sent: list[Notification] = []
         self.error = error
+        self.enabled = enabled
 
     def send(self, messages: Sequence[Notification]) -> None:
+        if not self.enabled:
+            return
         self.sent += messages
         if messages and self.error is not None:
             raise self.error
@@ -51,9 +38,13 @@ class FakeNotifier:
     def states(self, uuid: str) -> list[str]:
         return [one.payload["state"] for one in self.sent if one.payload.get("uuid") == uuid]
 
+    @property
+    def types(self) -> list[str]:
+        return [one.event_type for one in self.sent]
+
 
 class FakePublisher:
-    """A conductor that only publishes notifications; it can crash."""
+    """A conductor that only publishes notifications, once per call of ``run_once``."""
 
     def __init__(self, watched: Watched, notifier: FakeNotifier, host: str) -> None:
         self.db = Database(watched.stack.database_url)
@@ -61,51 +52,37 @@ class FakePublisher:
         process = Process(host, CONDUCTOR, "0", f"cyborg-conductor@{host}", host)
         self._lease = ConductorLease(db=self.db, process=process)
         self._lease.renew()
-        self.queue = WorkQueue(db=self.db)
         untyped: Any = notifier
-        self.publisher = NotificationPublisher(
+        publisher = NotificationPublisher(
             db=self.db,
-            queue=self.queue,
+            lease=self._lease,
             notifier=untyped,
             down_after={AGENT: 2000},
-            pause=0.01,
+            lease_ms=3600_000,
         )
-        self.publisher.begin()
-        self._thread: threading.Thread | None = None
-        self.ended: list[BaseException] = []
-        watched.endings += [self.db.close, self.stop]
+        self.run_once = publisher.run_once
+        watched.endings.append(self.db.close)
 
-    def follow(self) -> None:
-        """Take over what the dead had in hand, and go on with it."""
+    def die(self) -> None:
+        """Be silent for longer than the lease; another conductor is the oldest then."""
         assert self._lease.owner is not None
         with self.db.writer() as tx:
-            # No other conductor shows a sign of life meanwhile.
-            rows = work.claim(tx, self.db.now, owner=self._lease.owner, lease_ms=-1, limit=1)
-        assert [row.kind for row in rows] == [WorkKind.PUBLISH_NOTIFICATIONS]
-        self._thread = threading.Thread(target=self._follow, args=(rows,))
-        self._thread.start()
+            row = Service.id == self._lease.owner[0]
+            tx.execute(sa.update(Service).where(row).values(last_seen_ms=1))
 
-    def _follow(self, rows: Sequence[Any]) -> None:
-        try:
-            self.publisher.publish(rows)
-        except (Died, Fenced) as end:
-            self.ended.append(end)
-
-    def stop(self) -> None:
-        """End in good order, unless it has ended."""
-        self.publisher.stop()
-        if self._thread is not None:
-            self._thread.join()
+    def resume(self) -> None:
+        """Show a sign of life again."""
+        self._lease.renew()
 
 
 def write_history(db: Database, *uuids: str) -> None:
+    """Record events that must be sent."""
+    db.outbox = True
     with db.writer() as tx:
-        events.record(tx, db.now, [events.Entry("arq", one, "Bound") for one in uuids])
+        events.record(tx, [events.Entry("arq", one, "Bound") for one in uuids])
 
 
-def position(db: Database) -> notifications.Position:
+def waiting(db: Database) -> int:
+    """How many events are in the outbox."""
     with db.reader() as tx:
-        spec = tx.execute(
-            sa.select(Work.spec).where(Work.uuid == notifications.WORK_UUID)
-        ).scalar_one()
-    return notifications.Position.load(spec)
+        return len(notifications.pending(tx, 1000))

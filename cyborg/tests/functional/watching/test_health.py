@@ -35,7 +35,6 @@ from cyborg.tests.functional.life.steps import (
 from cyborg.tests.functional.readiness.cards import BareCardDriver
 from cyborg.tests.functional.watching.cards import MeasuringDriver
 from cyborg.tests.functional.watching.conftest import Watched, soon
-from cyborg.tests.functional.watching.publishers import followed
 from cyborg.tests.unit.drivers.configured import configured, written
 
 FAULT = Health(healthy=False, reason="uncorrectable errors")
@@ -148,7 +147,6 @@ def checked(watched: Watched) -> Sites:
         watched.stack.times = replace(watched.stack.times, health=interval)
         watched.stack.auto_enable = auto_enable
         page = watched.page()
-        followed(watched)
         rack = watched.rack(kind)
         driver = rack.driver
         assert isinstance(driver, CheckedDriver)

@@ -5,20 +5,22 @@ from uuid import uuid4
 
 from cyborg.db import events
 from cyborg.db.engine import Database
-from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.conftest import Watched
 from cyborg.tests.functional.watching.publishers import FakeNotifier, FakePublisher, write_history
 
 
 def test_late_commit_is_notified(watched: Watched):
     publisher = FakePublisher(watched, FakeNotifier(), "control-1")
-    publisher.follow()
     late, early = str(uuid4()), str(uuid4())
     slow = Database(watched.stack.database_url)
+    slow.outbox = True
     with slow.writer() as tx:
-        events.record(tx, slow.now, [events.Entry("arq", late, "Bound")])
+        events.record(tx, [events.Entry("arq", late, "Bound")])
         write_history(watched.database, early)
-        soon(lambda: publisher.notifier.states(early) == ["Bound"])
+        publisher.run_once()
+        assert publisher.notifier.states(early) == ["Bound"]
         assert publisher.notifier.states(late) == []
     slow.close()
-    soon(lambda: publisher.notifier.states(late) == ["Bound"])
+    publisher.run_once()
+    assert publisher.notifier.states(late) == ["Bound"]
     assert publisher.notifier.states(early) == ["Bound"]

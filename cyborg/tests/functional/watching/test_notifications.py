@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.conductor.tasks.queue import Fenced
-from cyborg.db import notifications, services
+from cyborg import exception
+from cyborg.db import history, notifications, services
 from cyborg.db.engine import Database
-from cyborg.db.models import Service, Work
+from cyborg.db.models import Event, Service, Work
 from cyborg.db.services import Process
 from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.direct_bus import Died
@@ -23,9 +23,7 @@ from cyborg.tests.functional.watching.conftest import Watched, soon
 from cyborg.tests.functional.watching.publishers import (
     FakeNotifier,
     FakePublisher,
-    followed,
-    marked,
-    position,
+    waiting,
     write_history,
 )
 
@@ -56,9 +54,8 @@ def rack(watched: Watched) -> Rack:
 
 @pytest.fixture
 def admin(watched: Watched, rack: Rack) -> Client:
-    """A running service with one card, whose history is followed."""
+    """A running service with one card."""
     watched.conductor()
-    followed(watched)
     watched.agent(rack)
     client = watched.admin()
     soon(lambda: len(devices(client)) == 1)
@@ -128,48 +125,98 @@ def test_committed_change_is_notified_after_crash(watched: Watched):
     uuid = str(uuid4())
     # It dies with the message in hand, which went nowhere.
     first = FakePublisher(watched, FakeNotifier(Died("before it was sent")), "control-1")
-    first.notifier.sent = []
-    first.follow()
-    write_history(watched.database, uuid)
-    soon(lambda: len(first.ended) == 1)
     second = FakePublisher(watched, FakeNotifier(), "control-2")
-    second.follow()
-    soon(lambda: second.notifier.states(uuid) == ["Bound"])
+    write_history(watched.database, uuid)
+    with pytest.raises(Died):
+        first.run_once()
+    second.run_once()
+    assert second.notifier.sent == []
+    first.die()
+    second.run_once()
+    assert second.notifier.states(uuid) == ["Bound"]
+    assert waiting(watched.database) == 0
 
 
 def test_unrecorded_notification_is_sent_at_most_twice(watched: Watched):
-    one, other = str(uuid4()), str(uuid4())
+    one, other, last = (str(uuid4()) for _ in range(3))
     first = FakePublisher(watched, FakeNotifier(), "control-1")
-    first.follow()
+    second = FakePublisher(watched, FakeNotifier(), "control-2")
     write_history(watched.database, one)
-    soon(lambda: first.notifier.states(one) == ["Bound"])
-    soon(lambda: len(position(watched.database).published) == 1)
+    first.run_once()
     first.notifier.error = Died("after it was sent")
     write_history(watched.database, other)
-    soon(lambda: len(first.ended) == 1)
-    assert first.notifier.states(other) == ["Bound"]
-    second = FakePublisher(watched, FakeNotifier(), "control-2")
-    second.follow()
-    soon(lambda: second.notifier.states(other) == ["Bound"])
-    soon(lambda: len(position(watched.database).published) == 2)
-    assert second.notifier.states(one) == []
-    third = FakePublisher(watched, FakeNotifier(), "control-3")
-    third.follow()
-    # The second finds that it has been taken over: it tells nothing of what comes.
-    soon(lambda: [type(end) for end in second.ended] == [Fenced])
-    last = str(uuid4())
+    with pytest.raises(Died):
+        first.run_once()
+    assert (first.notifier.states(one), first.notifier.states(other)) == (["Bound"], ["Bound"])
+    first.die()
+    second.run_once()
+    assert (second.notifier.states(one), second.notifier.states(other)) == ([], ["Bound"])
+    twice = [both.notifier.sent[-1].payload["event_id"] for both in (first, second)]
+    assert twice[0] == twice[1]
+    # It was only suspended: it is the oldest again, and the other one stops.
+    first.notifier.error = None
+    first.resume()
     write_history(watched.database, last)
-    soon(lambda: third.notifier.states(last) == ["Bound"])
-    assert (third.notifier.states(one), third.notifier.states(other)) == ([], [])
+    second.run_once()
     assert second.notifier.states(last) == []
+    first.run_once()
+    assert first.notifier.states(last) == ["Bound"]
+    assert first.notifier.states(other) == ["Bound"]
+
+
+def test_more_than_one_batch_is_sent_in_order(watched: Watched):
+    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    subjects = [str(uuid4()) for _ in range(450)]
+    write_history(watched.database, *subjects)
+    publisher.run_once()
+    assert [one.payload["uuid"] for one in publisher.notifier.sent] == subjects
+    ids = [one.payload["event_id"] for one in publisher.notifier.sent]
+    assert ids == sorted(set(ids))
+    assert waiting(watched.database) == 0
+
+
+def test_events_wait_until_the_bus_is_back(watched: Watched):
+    uuid = str(uuid4())
+    notifier = FakeNotifier(exception.Unavailable(peer="The bus", reason="it is away"))
+    publisher = FakePublisher(watched, notifier, "control-1")
+    write_history(watched.database, uuid)
+    with pytest.raises(exception.Unavailable):
+        publisher.run_once()
+    assert waiting(watched.database) == 1
+    notifier.sent, notifier.error = [], None
+    publisher.run_once()
+    assert notifier.states(uuid) == ["Bound"]
+    publisher.run_once()
+    assert notifier.states(uuid) == ["Bound"]
+
+
+def test_events_past_their_retention_do_not_wait_for_the_bus(watched: Watched):
+    write_history(watched.database, str(uuid4()), str(uuid4()))
+    assert waiting(watched.database) == 2
+    history.purge(watched.database, history.cutoff(watched.database, -3600_000))
+    assert waiting(watched.database) == 0
+
+
+def test_event_ids_are_those_of_the_history_without_insert_returning(watched: Watched):
+    # MySQL has no INSERT ... RETURNING.
+    watched.database.engine.dialect.insert_executemany_returning = False
+    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    subjects = [str(uuid4()) for _ in range(3)]
+    write_history(watched.database, *subjects)
+    publisher.run_once()
+    told = {one.payload["uuid"]: one.payload["event_id"] for one in publisher.notifier.sent}
+    with watched.database.reader() as tx:
+        rows = tx.execute(sa.select(Event.subject_uuid, Event.id))
+        assert told == {row.subject_uuid: row.id for row in rows}
+    assert sorted(told) == sorted(subjects)
 
 
 def seen(db: Database, binary: str, host: str, *, ago_ms: int) -> None:
     """Have a service heard of so long ago."""
     with db.writer() as tx:
         process = Process(host, binary, "0", f"{binary}@{host}")
-        if not services.renew(tx, db.now, process):
-            services.register(tx, db.now, process, "READY")
+        if not services.renew(tx, process):
+            services.register(tx, process, "READY")
         tx.execute(
             sa.update(Service).where(Service.host == host).values(last_seen_ms=db.now - ago_ms)
         )
@@ -179,17 +226,15 @@ def test_service_down_and_up_are_notified_once(watched: Watched):
     watched.stack.times = replace(watched.stack.times, agent_down_after=3.0)
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
     seen(db, AGENT, host, ago_ms=0)
-    watched.conductor("control-1")
+    first = watched.conductor("control-1")
     watched.conductor("control-2")
-    followed(watched)
     seen(db, AGENT, host, ago_ms=60_000)
     soon(lambda: len(watched.listener.of("service.down", host=host)) == 1)
     (down,) = watched.listener.of("service.down", host=host)
     assert down["binary"] == AGENT
     assert down["last_seen_at"] < down["occurred_at"]
     # Another takes over what is known to be down.
-    with db.writer() as tx:
-        tx.execute(sa.update(Work).values(owner_id=None, fence=Work.fence + 1))
+    first.stop()
     marker = str(uuid4())
     write_history(db, marker)
     soon(lambda: watched.listener.states("arq.state", marker) != [])
@@ -198,33 +243,75 @@ def test_service_down_and_up_are_notified_once(watched: Watched):
     assert len(watched.listener.of("service.down", host=host)) == 1
 
 
+def report_down(publisher: FakePublisher) -> None:
+    """Look until the silence of a service is long enough."""
+
+    def reported() -> bool:
+        publisher.run_once()
+        return publisher.notifier.types == ["service.down"]
+
+    soon(reported)
+
+
 def test_no_service_is_down_after_database_outage(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
-    seen(db, AGENT, host, ago_ms=0)
     publisher = FakePublisher(watched, FakeNotifier(), "control-1")
     # Silent for longer than it may be at the first look, and back by the next.
     seen(db, AGENT, host, ago_ms=60_000)
     with db.reader() as tx:
-        silent = notifications.down_services(tx, db.now, {AGENT: 2000})
-    assert list(silent) == [(AGENT, host)]
-    publisher.follow()
+        (silent,) = notifications.unreported_services(tx, {AGENT: 2000})
+    assert (silent.binary, silent.host) == (AGENT, host)
+    publisher.run_once()
     seen(db, AGENT, host, ago_ms=-3600_000)
-    marker = str(uuid4())
-    write_history(db, marker)
-    soon(lambda: publisher.notifier.states(marker) == ["Bound"])
-    assert [one.event_type for one in publisher.notifier.sent] == ["arq.state"]
+    publisher.run_once()
+    assert publisher.notifier.sent == []
 
 
 def test_removed_service_is_not_notified_as_up(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
     publisher = FakePublisher(watched, FakeNotifier(), "control-1")
     seen(db, AGENT, host, ago_ms=60_000)
-    publisher.follow()
-    soon(lambda: [one.event_type for one in publisher.notifier.sent] == ["service.down"])
+    report_down(publisher)
     with db.writer() as tx:
         tx.execute(sa.delete(Service).where(Service.host == host))
-    soon(lambda: position(db).down == frozenset())
-    assert len(publisher.notifier.sent) == 1
+    seen(db, AGENT, host, ago_ms=0)
+    publisher.run_once()
+    assert publisher.notifier.types == ["service.down"]
+
+
+def test_restart_after_days_is_notified_as_up(watched: Watched):
+    db, host = watched.database, f"compute-{uuid4().hex[:8]}"
+    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    seen(db, AGENT, host, ago_ms=48 * 3600_000)
+    report_down(publisher)
+    # Another process of the same service, which removes rows of earlier ones.
+    process = Process(host, AGENT, "0", f"{AGENT}@{host}", "another")
+    with db.writer() as tx:
+        services.register(tx, process, "READY")
+        services.remove_silent(tx, process, silent_ms=24 * 3600_000)
+    publisher.run_once()
+    assert publisher.notifier.types == ["service.down", "service.up"]
+    with db.writer() as tx:
+        services.remove_silent(tx, process, silent_ms=24 * 3600_000)
+        left = tx.execute(sa.select(Service.process).where(Service.host == host))
+        assert left.scalars().all() == ["another"]
+
+
+def test_work_of_the_release_before_ends_and_delays_nothing(watched: Watched):
+    # 18.0.0.0b1 followed the history with a work row that never ended.
+    instance = str(uuid4())
+    kinds = [{"kind": "publish_notifications"}, {"kind": "notify", "instance_uuid": instance}]
+    with watched.database.writer() as tx:
+        for values in kinds:
+            times = {"not_before_ms": tx.now, "created_ms": tx.now}
+            tx.execute(sa.insert(Work).values(uuid=str(uuid4()), **values, **times))
+    watched.conductor()
+
+    def left() -> int:
+        with watched.database.reader() as tx:
+            return tx.scalar(sa.select(sa.func.count()).select_from(Work)) or 0
+
+    soon(lambda: left() == 0)
 
 
 @pytest.fixture
@@ -241,18 +328,43 @@ def statements() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("drivers", [["noop"], []])
-def test_disabled_notifications_read_and_write_nothing(
-    watched: Watched, drivers: list[str], statements: list[str]
-):
-    # Somebody listened once.
-    FakePublisher(watched, FakeNotifier(), "control-0").stop()
-    assert marked(watched)
+def test_disabled_notifications_write_nothing(watched: Watched, statements: list[str]):
+    rack = watched.rack()
     watched.conductor()
-    soon(lambda: not marked(watched))
-    statements.clear()
-    write_history(watched.database, str(uuid4()))
-    soon(lambda: len(statements) > 50)
-    about_events = [one.split()[0] for one in statements if "FROM events" in one]
-    assert about_events == []
-    assert not marked(watched)
+    watched.agent(rack)
+    admin = watched.admin()
+    soon(lambda: len(devices(admin)) == 1)
+    assert [one for one in statements if "outbox" in one and not one.startswith("SELECT")] == []
+    assert waiting(watched.database) == 0
     assert watched.listener.heard == []
+
+
+def test_conductor_without_notifications_removes_events(watched: Watched):
+    # A conductor with another configuration has written them.
+    write_history(watched.database, *(str(uuid4()) for _ in range(450)))
+    first = FakePublisher(watched, FakeNotifier(enabled=False), "control-1")
+    second = FakePublisher(watched, FakeNotifier(enabled=False), "control-2")
+    second.run_once()
+    assert waiting(watched.database) == 450
+    first.run_once()
+    assert waiting(watched.database) == 0
+    assert first.notifier.sent == []
+
+
+def test_service_that_was_down_before_is_only_notified_as_up(watched: Watched):
+    db, host = watched.database, f"compute-{uuid4().hex[:8]}"
+    publisher = FakePublisher(watched, FakeNotifier(enabled=False), "control-1")
+    seen(db, AGENT, host, ago_ms=60_000)
+
+    def reported() -> bool:
+        publisher.run_once()
+        with db.reader() as tx:
+            return not notifications.unreported_services(tx, {AGENT: 2000})
+
+    soon(reported)
+    publisher.notifier.enabled = True
+    publisher.run_once()
+    assert publisher.notifier.sent == []
+    seen(db, AGENT, host, ago_ms=-3600_000)
+    publisher.run_once()
+    assert publisher.notifier.types == ["service.up"]

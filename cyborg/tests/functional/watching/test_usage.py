@@ -8,6 +8,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.model.report import Reading
+from cyborg.rpc.verbs import SendReadings
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import everything
@@ -160,17 +161,21 @@ def test_readings_of_other_hosts_and_old_epochs_are_refused(measuring: Watched):
     forged = [Reading("card_driver", CARD, {"power_watts": 9.0})]
     stranger = measuring.reporter("another-host")
     with pytest.raises(exception.Forbidden):
-        stranger.readings(rack.compute, 1, forged)
+        stranger.request(SendReadings(rack.compute, 1, forged))
     own = measuring.reporter(rack.compute)
     with pytest.raises(exception.StaleEpoch):
-        own.readings(rack.compute, 0, forged)
+        own.request(SendReadings(rack.compute, 0, forged))
     with pytest.raises(exception.NotFound):
-        stranger.readings("another-host", 1, forged)
+        stranger.request(SendReadings("another-host", 1, forged))
+    watts: Any = "9"
+    odd = [Reading("card_driver", CARD, {"power_watts": watts})]
     with pytest.raises(exception.Invalid):
-        own.readings(rack.compute, 1, [Reading("card_driver", CARD, {"power_watts": "9"})])  # type: ignore[dict-item]
+        own.request(SendReadings(rack.compute, 1, odd))
     assert page.samples("cyborg_accelerator_power_watts") == []
-    own.readings(
-        rack.compute, 1, [*forged, Reading("card_driver", "unknown", {"power_watts": 1.0})]
+    own.request(
+        SendReadings(
+            rack.compute, 1, [*forged, Reading("card_driver", "unknown", {"power_watts": 1.0})]
+        )
     )
     (sample,) = page.samples("cyborg_accelerator_power_watts")
     assert sample.value == 9.0

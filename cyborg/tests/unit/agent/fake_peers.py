@@ -6,17 +6,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from oslo_config import cfg
+
 from cyborg import exception
 from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.health import HealthChecks
-from cyborg.agent.loop import AgentLoop, Identity, Intervals
+from cyborg.agent.heartbeats import Heartbeats
+from cyborg.agent.loop import AgentLoop
 from cyborg.agent.prepared_sync import PreparedUnitsSync
+from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
-from cyborg.agent.state_store import DesiredStateCache, StateFiles
+from cyborg.agent.schedule import Schedule
+from cyborg.agent.state_store import DesiredStateCache, StateStore
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.drivers.base import DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.provider import (
     Provider,
@@ -36,7 +42,10 @@ from cyborg.model.report import (
     ObsoleteProvider,
     Report,
 )
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import AgentRequest
+from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.agent_runs import run_agent
 
 AWAY = exception.Unavailable(peer="peer", reason="away")
 
@@ -78,9 +87,10 @@ class FakePeers:
     heartbeats: list[AgentHeartbeat] = field(default_factory=list)
     published_refusals: list[dict[str, str]] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
-    files: StateFiles = field(default_factory=lambda: StateFiles(Path("/dev/null/nowhere")))
+    store: StateStore = field(default_factory=lambda: StateStore(Path("/dev/null/nowhere"), "host"))
     discoveries: DiscoveryRequests = field(default_factory=lambda: DiscoveryRequests(timeout=0.0))
     rejected: dict[str, str] = field(default_factory=dict)
+    overdue: str = ""
 
     def record(self, call: str) -> None:
         self.calls.append(call)
@@ -93,6 +103,9 @@ class FakePeers:
         return [call for call in calls if call not in ("find_root", "tree", "scan", "sync")]
 
     # The conductor.
+
+    def request(self, command: AgentRequest[Any]) -> Any:
+        return getattr(self, command.verb)(**vars(command))
 
     def heartbeat(self, heartbeat: AgentHeartbeat) -> HeartbeatReply:
         self.heartbeats.append(heartbeat)
@@ -166,40 +179,83 @@ class FakePeers:
         outcomes = (self.verdicts.get(outcome.name, outcome) for outcome in published)
         return PublishResult("root", tuple(outcomes))
 
-    # The drivers.
+    # The driver.
 
-    def scan(self, context: DriverContext) -> Report:
+    def discover(self, context: DriverContext) -> list[Device]:
         self.calls.append("scan")
         self.context = context
-        return self.hardware
+        drivers = self.hardware.drivers
+        if drivers and drivers[0].error is not None:
+            raise exception.DriverFailed(driver="d", verb="discover", reason=drivers[0].error)
+        return [device for driver in drivers for device in driver.devices]
 
     def sync(self, host: str, epoch: int) -> None:
         assert (host, epoch) == ("host", self.epoch)
         self.record("sync")
 
-    def loop(self) -> AgentLoop:
-        """Return the loop of a new agent with these peers."""
-        return AgentLoop(
-            identity=Identity("host", ("fqdn", "host"), "1", "topic@host"),
-            intervals=Intervals(scan=60, full_check=600),
-            driver_manager=DriverManager((), load_nothing),
-            reporter=cast(Reporter, self),
-            checks=HealthChecks(
-                drivers={},
-                devices=lambda: (),
-                last_report=None,
-                on_change=lambda: None,
-                enabled=False,
+    def agent(self) -> "FakeAgent":
+        """Return a new agent with these peers."""
+        reporter = Reporter(
+            DriverManager([LoadResult("d", FakeDriver(self))], load_nothing),
+            HealthChecks(
+                drivers={}, devices=tuple, last_report=None, on_change=lambda: None, enabled=False
             ),
-            prepared_sync=cast(PreparedUnitsSync, self),
-            discoveries=self.discoveries,
-            cache=DesiredStateCache(self.files, "host"),
-            conductor=cast(ReportClient, self),
+        )
+        schedule = Schedule(scan=60, full_check=600, clock=lambda: self.now)
+        providers = Providers(
+            host="host",
+            names=("fqdn", "host"),
+            schedule=schedule,
+            conductor=cast(ConductorClient, self),
             placement=cast(Placement, self),
             publisher=cast(Publisher, self),
-            clock=lambda: self.now,
         )
+        heartbeats = Heartbeats(
+            version="1",
+            endpoint="topic@host",
+            conductor=cast(ConductorClient, self),
+            cache=DesiredStateCache(self.store),
+            providers=providers,
+            reporter=reporter,
+            discoveries=self.discoveries,
+            bus_error=str,
+            overdue=lambda: self.overdue,
+            wake=lambda: None,
+        )
+        loop = AgentLoop(
+            heartbeats=heartbeats,
+            reporter=reporter,
+            providers=providers,
+            prepared_sync=cast(PreparedUnitsSync, self),
+            schedule=schedule,
+        )
+        return FakeAgent(heartbeats, loop)
 
     def set_verdict(self, verdict: Verdict, reason: str) -> None:
         """Set the outcome of publishing the unit."""
         self.verdicts[UNIT] = ProviderOutcome("u", UNIT, verdict, reason)
+
+
+class FakeDriver(Driver):
+    """The driver whose devices are the hardware of the peers."""
+
+    name = "d"
+
+    def __init__(self, peers: FakePeers) -> None:
+        super().__init__(FakeHost(), cfg.ConfigOpts())
+        self._peers = peers
+
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+        return self._peers.discover(context)
+
+
+@dataclass(frozen=True)
+class FakeAgent:
+    """The parts of an agent that run periodically."""
+
+    heartbeats: Heartbeats
+    loop: AgentLoop
+
+    def run_once(self) -> None:
+        """Send a heartbeat and run the loop."""
+        run_agent(self.heartbeats, self.loop)

@@ -11,13 +11,14 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.operations import Operations
-from cyborg.agent.state_store import OperationJournal, StateFiles
+from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import AGENT_TOPIC
+from cyborg.rpc.verbs import DesiredChanged, Prepare, Program, Release
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.unit.agent.fake_peers import FakePeers
@@ -64,24 +65,24 @@ def agent(driver: RecordingDriver, peers: FakePeers, tmp_path: Path) -> Iterator
 
     operations = Operations(
         drivers={driver.name: driver},
-        journal=OperationJournal(StateFiles(tmp_path), "host"),
+        journal=OperationJournal(StateStore(tmp_path, "host")),
         glance=no_glance,
         images=tmp_path,
         timeout=10.0,
         request_scan=lambda: None,
     )
-    loop = peers.loop()
+    agent = peers.agent()
     exchange = Exchange()
     endpoint = Endpoint(
         operations,
         discoveries=peers.discoveries,
-        on_desired_changed=loop.run_once,
-        check=loop.check,
+        on_desired_changed=agent.run_once,
+        check=agent.heartbeats.check,
     )
     DirectBus(exchange).server(AGENT_TOPIC, "host", endpoint).start()
     client = AgentClient(DirectBus(exchange), timeout=10.0)
-    client.desired_changed("host")
-    assert client.prepare("host", HANDLE, within=5.0) == Outcome("o1")
+    client.cast("host", DesiredChanged())
+    assert client.request("host", Prepare(HANDLE), within=5.0) == Outcome("o1")
     driver.calls.clear()
     yield client
     client.close()
@@ -93,7 +94,7 @@ def test_a_task_of_this_agent_is_run(
     agent: AgentClient, driver: RecordingDriver, epoch: int
 ) -> None:
     task = replace(HANDLE, request_key="o3", agent_epoch=epoch)
-    assert agent.release("host", task) == Outcome("o3")
+    assert agent.request("host", Release(task)) == Outcome("o3")
     assert driver.calls == ["release"]
 
 
@@ -105,9 +106,9 @@ def test_a_task_of_a_later_agent_is_refused(
     with pytest.raises(
         exception.StaleEpoch, match=r"\(epoch 3\); the process with epoch 2 is replaced"
     ):
-        agent.prepare("host", later, within=5.0)
+        agent.request("host", Prepare(later), within=5.0)
     with pytest.raises(exception.StaleEpoch):
-        agent.release("host", later)
+        agent.request("host", Release(later))
     with pytest.raises(exception.StaleEpoch):
-        agent.program("host", replace(IMAGE, agent_epoch=3))
+        agent.request("host", Program(replace(IMAGE, agent_epoch=3)))
     assert driver.calls == []

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runs of the agent's loop: the calls of each run, and what it does while a peer is away."""
 
+import contextlib
+import threading
+from dataclasses import dataclass
+
 import pytest
 
 from cyborg import exception
 from cyborg.clients.placement import Node
+from cyborg.drivers.base import DriverContext
+from cyborg.model.device import Device
 from cyborg.model.provider import Verdict, provider_uuid
 from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, HeartbeatReply, Report
-from cyborg.tests.unit.agent.fake_peers import FakePeers
+from cyborg.model.work import DiscoveryTask
+from cyborg.tests.unit.agent.fake_peers import UNIT, FakePeers, report_of
 
 
 @pytest.fixture
@@ -18,52 +25,52 @@ def peers() -> FakePeers:
 def test_the_first_run_reports_and_publishes_and_the_second_only_sends_a_heartbeat(
     peers: FakePeers,
 ) -> None:
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "desired", "report", "desired", "publish"]
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat"]
     assert [heartbeat.epoch for heartbeat in peers.heartbeats] == [None, 1]
     assert {heartbeat.provider_names for heartbeat in peers.heartbeats} == {("compute",)}
 
 
 def test_a_restarted_agent_checks_placement(peers: FakePeers) -> None:
-    peers.loop().run_once()
+    peers.agent().run_once()
     peers.take_calls()
-    peers.loop().run_once()
+    peers.agent().run_once()
     assert peers.take_calls() == ["heartbeat", "desired", "check"]
 
 
 def test_the_hardware_is_scanned_when_it_is_due(peers: FakePeers) -> None:
-    loop = peers.loop()
+    agent = peers.agent()
     for now, scans in ((0, 1), (59, 0), (60, 1), (61, 0), (120, 1)):
         peers.now = now
         peers.calls.clear()
-        loop.run_once()
+        agent.run_once()
         assert peers.calls.count("scan") == scans, now
 
 
 def test_a_report_is_sent_only_when_the_conductor_does_not_have_it(peers: FakePeers) -> None:
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     peers.take_calls()
     peers.now = 60
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat"]
     peers.now, peers.hardware = 120, Report((DriverReport("d", DriverState.READY),))
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "report", "desired", "publish"]
     peers.digest = "of a restored database"
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "report", "desired", "publish"]
 
 
 def test_a_new_desired_state_is_fetched_and_published(peers: FakePeers) -> None:
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     peers.take_calls()
     peers.generation += 1
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "desired", "publish"]
 
 
@@ -71,112 +78,112 @@ def test_a_new_generation_with_the_same_tree_leads_to_a_check_of_placement(
     peers: FakePeers,
 ) -> None:
     peers.units = 1
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     peers.take_calls()
     peers.generation += 1
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "desired", "check"]
 
 
 def test_placement_is_checked_when_it_is_due(peers: FakePeers) -> None:
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     peers.take_calls()
     peers.now = 599
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat"]
     peers.now = 600
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "check"]
 
 
 def test_the_report_is_sent_while_placement_is_away(peers: FakePeers) -> None:
     peers.away = {"find_root"}
-    loop = peers.loop()
+    agent = peers.agent()
     with pytest.raises(exception.Unavailable):
-        loop.run_once()
+        agent.run_once()
     assert peers.take_calls() == ["heartbeat", "desired", "report", "desired"]
     assert list(peers.heartbeats[-1].provider_names) == ["fqdn", "host"]
     peers.away = set()
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "check"]
     assert list(peers.heartbeats[-1].provider_names) == ["compute"]
 
 
 def test_the_desired_state_is_published_when_placement_is_back(peers: FakePeers) -> None:
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     peers.take_calls()
     peers.away, peers.generation = {"publish"}, peers.generation + 1
     for _ in range(2):
         with pytest.raises(exception.Unavailable):
-            loop.run_once()
+            agent.run_once()
     peers.away = set()
     peers.take_calls()
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "publish"]
 
 
 def test_nothing_is_published_while_the_conductor_is_away(peers: FakePeers) -> None:
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     peers.take_calls()
     peers.away, peers.now = {"heartbeat"}, 700
     with pytest.raises(exception.Unavailable):
-        loop.run_once()
+        agent.run_once()
     assert peers.take_calls() == ["heartbeat"]
     peers.away = set()
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "check"]
 
 
 def test_a_report_that_was_not_answered_is_sent_again(peers: FakePeers) -> None:
     peers.away = {"report"}
-    loop = peers.loop()
+    agent = peers.agent()
     with pytest.raises(exception.Unavailable):
-        loop.run_once()
+        agent.run_once()
     peers.away = set()
     peers.take_calls()
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls()[:2] == ["heartbeat", "report"]
 
 
 def test_a_refusal_of_placement_is_sent_to_the_conductor_once(peers: FakePeers) -> None:
     peers.set_verdict(Verdict.REFUSED, "claimed by another")
-    loop = peers.loop()
-    loop.run_once()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
+    agent.run_once()
     assert peers.published_refusals == [{"unit": "claimed by another"}]
     peers.verdicts.clear()
     peers.generation += 1
-    loop.run_once()
+    agent.run_once()
     assert peers.published_refusals == [{"unit": "claimed by another"}, {}]
 
 
 def test_a_restarted_agent_sends_the_end_of_a_refusal(peers: FakePeers) -> None:
     peers.set_verdict(Verdict.REFUSED, "claimed by another")
-    peers.loop().run_once()
-    peers.loop().run_once()
+    peers.agent().run_once()
+    peers.agent().run_once()
     assert peers.published_refusals == [{"unit": "claimed by another"}]
     peers.verdicts.clear()
-    peers.loop().run_once()
+    peers.agent().run_once()
     assert peers.published_refusals[1:] == [{}]
 
 
 def test_a_provider_that_failed_is_published_in_each_run(peers: FakePeers) -> None:
     peers.set_verdict(Verdict.FAILED, "for now")
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     peers.take_calls()
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "publish"]
     assert peers.published_refusals == []
 
 
 def test_a_superseded_agent_publishes_nothing(peers: FakePeers) -> None:
-    loop = peers.loop()
-    loop.run_once()
+    agent = peers.agent()
+    agent.run_once()
     peers.take_calls()
     peers.generation += 1
     stale = exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
@@ -186,7 +193,7 @@ def test_a_superseded_agent_publishes_nothing(peers: FakePeers) -> None:
 
     object.__setattr__(peers, "heartbeat", refuse)
     with pytest.raises(exception.StaleEpoch):
-        loop.run_once()
+        agent.run_once()
     assert peers.take_calls() == []
 
 
@@ -202,7 +209,7 @@ def test_drivers_get_the_claims_of_nova_and_the_desired_providers(peers: FakePee
             Node("n5", "other_0000:83:00.0", 1, "n1", "n1"),
         )
     }
-    peers.loop().run_once()
+    peers.agent().run_once()
     assert peers.context is not None
     assert list(peers.context.claims) == ["0000:81:00.0"]
     assert "Nova" in peers.context.claims["0000:81:00.0"]
@@ -213,16 +220,16 @@ def test_a_deployable_that_the_conductor_refuses_is_logged(
     peers: FakePeers, caplog: pytest.LogCaptureFixture
 ) -> None:
     peers.rejected = {"unit": "it is another host's"}
-    peers.loop().run_once()
+    peers.agent().run_once()
     assert (
         "Deployable unit of host host refused by the conductor: it is another host's" in caplog.text
     )
 
 
 def test_retired_providers_are_removed_and_sent_to_the_conductor(peers: FakePeers) -> None:
-    loop = peers.loop()
+    agent = peers.agent()
     peers.retiring = "child", "parent"
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls()[-4:] == [
         "publish",
         "retire child",
@@ -230,7 +237,7 @@ def test_retired_providers_are_removed_and_sent_to_the_conductor(peers: FakePeer
         "providers_removed",
     ]
     peers.now = 600
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "check"]
 
 
@@ -245,9 +252,9 @@ def test_retired_providers_are_removed_and_sent_to_the_conductor(peers: FakePeer
 def test_a_provider_that_cannot_be_removed_does_not_keep_the_others(
     peers: FakePeers, reason: Exception
 ) -> None:
-    loop = peers.loop()
+    agent = peers.agent()
     peers.retiring, peers.removal_errors = ("first", "second"), {"first": reason}
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls()[-4:] == [
         "retire first",
         "retire second",
@@ -255,22 +262,22 @@ def test_a_provider_that_cannot_be_removed_does_not_keep_the_others(
         "published",
     ]
     assert peers.published_refusals == [{"first": f"it cannot be removed: {reason}"}]
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat"]
     peers.now, peers.removal_errors, peers.retiring = 600, {}, ("first", "second")
-    loop.run_once()
+    agent.run_once()
     assert "providers_removed" in peers.take_calls()
     assert peers.published_refusals[1:] == [{}]
 
 
 def test_a_removal_that_the_conductor_did_not_answer_is_sent_again(peers: FakePeers) -> None:
-    loop = peers.loop()
+    agent = peers.agent()
     peers.retiring, peers.away = ("first",), {"providers_removed"}
     with pytest.raises(exception.Unavailable):
-        loop.run_once()
+        agent.run_once()
     peers.away = set()
     peers.take_calls()
-    loop.run_once()
+    agent.run_once()
     assert peers.take_calls() == ["heartbeat", "publish", "retire first", "providers_removed"]
     assert not peers.retiring
 
@@ -278,20 +285,152 @@ def test_a_removal_that_the_conductor_did_not_answer_is_sent_again(peers: FakePe
 def test_a_refusal_that_the_conductor_did_not_answer_is_sent_again(peers: FakePeers) -> None:
     peers.set_verdict(Verdict.REFUSED, "claimed by another")
     peers.away = {"published"}
-    loop = peers.loop()
+    agent = peers.agent()
     with pytest.raises(exception.Unavailable):
-        loop.run_once()
+        agent.run_once()
     peers.away = set()
-    loop.run_once()
+    agent.run_once()
     assert peers.published_refusals == [{"unit": "claimed by another"}]
 
 
 def test_retired_providers_are_removed_when_placement_is_back(peers: FakePeers) -> None:
-    loop = peers.loop()
+    agent = peers.agent()
     away = exception.Unavailable(peer="Placement", reason="away", http=503)
     peers.retiring, peers.removal_errors = ("first",), {"first": away}
     with pytest.raises(exception.Unavailable):
-        loop.run_once()
+        agent.run_once()
     peers.removal_errors = {}
-    loop.run_once()
+    agent.run_once()
     assert not peers.retiring
+
+
+def test_steps_run_without_a_new_heartbeat(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+    peers.take_calls()
+    peers.hardware, peers.now = report_of(UNIT, "news"), 60
+    agent.loop.run_once()
+    assert peers.take_calls() == ["report", "desired", "publish"]
+    agent.loop.run_once()
+    assert peers.take_calls() == []
+
+
+def test_a_heartbeat_during_a_report_does_not_repeat_the_report(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+    peers.hardware, peers.now = report_of(UNIT, "news"), 60
+    before = HeartbeatReply(peers.epoch, peers.digest, peers.generation)
+
+    def reply_late(heartbeat: AgentHeartbeat) -> HeartbeatReply:
+        agent.loop.run_once()
+        return before
+
+    object.__setattr__(peers, "heartbeat", reply_late)
+    peers.take_calls()
+    agent.heartbeats.run_once()
+    assert peers.take_calls() == ["report", "desired", "publish"]
+    agent.loop.run_once()
+    assert peers.take_calls() == []
+
+
+def test_an_agent_that_is_superseded_during_its_scan_publishes_nothing(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+    peers.generation += 1
+    agent.heartbeats.run_once()
+    stale = exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
+
+    def refuse(heartbeat: AgentHeartbeat) -> HeartbeatReply:
+        raise stale
+
+    def scan(context: DriverContext) -> list[Device]:
+        with pytest.raises(exception.StaleEpoch):
+            agent.heartbeats.run_once()
+        return []
+
+    object.__setattr__(peers, "heartbeat", refuse)
+    object.__setattr__(peers, "discover", scan)
+    peers.now = 60
+    peers.take_calls()
+    agent.loop.run_once()
+    assert "publish" not in peers.take_calls()
+    agent.loop.run_once()
+    assert peers.take_calls() == []
+
+
+def test_a_takeover_counts_while_the_answer_to_a_report_is_noted(peers: FakePeers) -> None:
+    agent, threads = peers.agent(), list[threading.Thread]()
+
+    def send_heartbeat() -> None:
+        with contextlib.suppress(exception.StaleEpoch):
+            agent.heartbeats.run_once()
+
+    def refuse(heartbeat: AgentHeartbeat) -> HeartbeatReply:
+        raise exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
+
+    @dataclass(frozen=True)
+    class Reply(HeartbeatReply):
+        def __post_init__(self) -> None:
+            if self.digest is not None and not threads:
+                object.__setattr__(peers, "heartbeat", refuse)
+                threads.append(threading.Thread(target=send_heartbeat))
+                threads[0].start()
+                threads[0].join(0.2)
+
+    reply = Reply(1, None, peers.generation)
+    object.__setattr__(peers, "heartbeat", lambda heartbeat: reply)
+    agent.run_once()
+    threads[0].join()
+    assert agent.heartbeats.last is None
+
+
+def test_an_outage_during_a_scan_leads_to_a_complete_comparison(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+
+    def scan(context: DriverContext) -> list[Device]:
+        peers.away = {"heartbeat"}
+        with pytest.raises(exception.Unavailable):
+            agent.heartbeats.run_once()
+        peers.away = set()
+        agent.heartbeats.run_once()
+        return []
+
+    object.__setattr__(peers, "discover", scan)
+    peers.now = 60
+    agent.loop.run_once()
+    del peers.__dict__["discover"]
+    peers.calls.clear()
+    agent.loop.run_once()
+    assert peers.calls == ["tree", "scan", "report", "desired", "sync", "check"]
+
+
+def test_a_discovery_is_answered_after_the_next_heartbeat(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+    request = DiscoveryTask("o1", driver=None, agent_epoch=1)
+    assert not peers.discoveries.request(request, wake=agent.loop.run_once).done
+    agent.run_once()
+    assert peers.discoveries.request(request, wake=agent.loop.run_once).done
+
+
+def test_a_scan_that_does_not_return_is_reported_in_the_heartbeat(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+
+    def scan(context: DriverContext) -> list[Device]:
+        peers.overdue = "inventory has been in one run for more than 300 seconds"
+        agent.heartbeats.run_once()
+        peers.overdue = ""
+        return []
+
+    object.__setattr__(peers, "discover", scan)
+    peers.now = 60
+    agent.loop.run_once()
+    assert peers.heartbeats[-1].status is DriverState.FAILED
+    assert peers.heartbeats[-1].failure == (
+        "The hardware is not scanned any more: inventory has been in one run for more than 300 "
+        "seconds; discover of driver d has not returned."
+    )
+    agent.heartbeats.run_once()
+    assert (peers.heartbeats[-1].status, peers.heartbeats[-1].failure) == (DriverState.READY, "")

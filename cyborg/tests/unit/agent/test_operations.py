@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.agent.operations import Operations
-from cyborg.agent.state_store import OperationJournal, StateFiles
+from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
@@ -102,7 +102,7 @@ def operations(
 ) -> Iterator[Operations]:
     operations = Operations(
         drivers={"recorder": driver},
-        journal=OperationJournal(StateFiles(tmp_path), "host"),
+        journal=OperationJournal(StateStore(tmp_path, "host")),
         glance=lambda: cast(Glance, FakeGlance()),
         images=images,
         timeout=timeout,
@@ -353,7 +353,7 @@ def test_the_journal_has_the_unit_of_an_interrupted_operation(
     driver.action = (lambda: None) if ended else stop
     with contextlib.suppress(Stopped):
         operations.prepare(task("o1"))
-    units = OperationJournal(StateFiles(tmp_path), "host").interrupted_units
+    units = OperationJournal(StateStore(tmp_path, "host")).interrupted_units
     assert units == (frozenset() if ended else {Unit("u", "k")})
 
 

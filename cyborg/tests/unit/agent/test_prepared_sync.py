@@ -12,12 +12,13 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
-from cyborg.agent.state_store import OperationJournal, StateFiles
+from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Unit, UnitUse, UnitUses, Use
-from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import FetchUnitUses
 from cyborg.testing.fake_host import FakeHost
 
 UNIT = Unit("u", "k")
@@ -66,7 +67,7 @@ class Conductor:
     calls: int = 0
     error: Exception | None = None
 
-    def unit_uses(self, host: str, epoch: int) -> UnitUses:
+    def request(self, _command: FetchUnitUses) -> UnitUses:
         self.calls += 1
         if self.error is not None:
             raise self.error
@@ -84,7 +85,7 @@ class Environment:
 
     def sync(self) -> list[str]:
         """Compare with a new agent; return the calls of the driver."""
-        journal = OperationJournal(StateFiles(self.directory), "host")
+        journal = OperationJournal(StateStore(self.directory, "host"))
         drivers = {self.driver.name: self.driver}
         operations = Operations(
             drivers=drivers,
@@ -98,7 +99,7 @@ class Environment:
             drivers=drivers,
             operations=operations,
             journal=journal,
-            conductor=cast(ReportClient, self.conductor),
+            conductor=cast(ConductorClient, self.conductor),
         )
         try:
             prepared_sync.sync("host", 1)
@@ -117,7 +118,7 @@ def environment(tmp_path: Path) -> Environment:
 
 def crash(environment: Environment) -> None:
     """Leave the journal of an agent that stopped in the middle of an operation."""
-    journal = OperationJournal(StateFiles(environment.directory), "host")
+    journal = OperationJournal(StateStore(environment.directory, "host"))
     journal.begin("prepare", HandleTask("crashed", environment.driver.name, "d", *UNIT, "uuid"))
 
 

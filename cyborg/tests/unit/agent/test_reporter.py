@@ -10,6 +10,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, load_nothing
+from cyborg.agent.health import HealthChecks
 from cyborg.agent.reporter import Reporter
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import LoadResult
@@ -28,7 +29,10 @@ from cyborg.testing.fake_host import FakeHost
 
 
 def reporter_of(*loaded: LoadResult) -> Reporter:
-    return Reporter(DriverManager(loaded, load_nothing))
+    checks = HealthChecks(
+        drivers={}, devices=tuple, last_report=None, on_change=lambda: None, enabled=False
+    )
+    return Reporter(DriverManager(loaded, load_nothing), checks)
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))

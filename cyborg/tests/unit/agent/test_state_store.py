@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files below the state path: the agent works with damaged or lost files and logs them once."""
+"""The state file: the agent works with a damaged, lost or locked file, and logs it once."""
 
+import contextlib
 import logging
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateFiles
+from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateStore
 from cyborg.model.provider import ProviderTree
 from cyborg.model.report import Desired
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.tests.unit.agent.fake_peers import report_of
 
-FILE = "agent-host.journal"
+FILE = "agent-host.sqlite"
 DESIRED = Desired(3, ProviderTree("compute", ()), {"unit": "refused"})
 
 
@@ -21,13 +29,19 @@ def task(request_key: str, key: str = "k") -> HandleTask:
 
 
 def journal(directory: Path) -> OperationJournal:
-    return OperationJournal(StateFiles(directory), "host")
+    return OperationJournal(StateStore(directory, "host"))
+
+
+def cache(directory: Path) -> DesiredStateCache:
+    return DesiredStateCache(StateStore(directory, "host"))
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return and forget the warnings."""
+    """Return and forget the warnings, without those about interrupted operations."""
     messages = [
-        record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and "stopped in the middle" not in record.msg
     ]
     caplog.clear()
     return messages
@@ -45,6 +59,17 @@ def interrupted_journal(directory: Path) -> bytes:
     return (directory / FILE).read_bytes()
 
 
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Refuse every write to a file of this process."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def test_interrupted_operations_are_logged_and_have_units(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -52,8 +77,7 @@ def test_interrupted_operations_are_logged_and_have_units(
     operations = journal(tmp_path)
     assert operations.has_interrupted
     assert operations.interrupted_units == {Unit("u", "k2")}
-    operations.log_interrupted()
-    first, second = warnings(caplog)
+    first, second = caplog.messages
     assert "prepare of u (request key o2, begun " in first
     assert "program of u (request key o3, begun " in second
 
@@ -75,87 +99,153 @@ def test_an_operation_that_is_repeated_is_not_interrupted(tmp_path: Path) -> Non
     assert journal(tmp_path).interrupted_units == {Unit("u", "k2")}
 
 
-def test_a_journal_can_be_read_when_it_ends_at_any_byte(
+def test_agent_starts_with_a_file_that_ends_anywhere(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = interrupted_journal(tmp_path)
-    ends = [0]
-    for line in whole.splitlines(keepends=True):
-        ends.append(ends[-1] + len(line))
-    for length in range(len(whole)):
-        directory = tmp_path / str(length)
-        directory.mkdir()
-        (directory / FILE).write_bytes(whole[:length])
-        operations = journal(directory)
-        assert len(warnings(caplog)) == (length not in ends)
-        # The begin record of o2 is the third line; it has no end record.
-        assert (Unit("u", "k2") in operations.interrupted_units) == (length >= ends[3]), length
+    for length in range(0, len(whole), len(whole) // 30):
+        (tmp_path / FILE).write_bytes(whole[:length])
+        operations = journal(tmp_path)
+        # The last page has no rows, and an empty file is a database without tables.
+        complete = length > len(whole) - 4000
+        assert len(warnings(caplog)) == (length > 0 and not complete), length
+        assert operations.has_interrupted == complete
         operations.begin("release", task("o5", "k5"))
-        assert journal(directory).interrupted_units == operations.interrupted_units | {
-            Unit("u", "k5")
-        }
+        assert Unit("u", "k5") in journal(tmp_path).interrupted_units
         assert warnings(caplog) == []
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"\0" * 4096, b"# a text file\n", b"\xff\xfe\n", b"00000000 \n", b"\n\n"],
-    ids=["zeroes", "text", "bytes", "empty-record", "blank"],
-)
-def test_a_foreign_file_is_set_aside(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in (FILE, "agent-host.cache"):
-        (tmp_path / name).write_bytes(content)
-        if name == FILE:
-            assert not journal(tmp_path).has_interrupted
-        else:
-            assert DesiredStateCache(StateFiles(tmp_path), "host").desired is None
+@pytest.mark.parametrize("lines", [1, 8, 15])
+def test_operations_survive_a_kill(tmp_path: Path, lines: int) -> None:
+    program = (
+        "import itertools, sys\n"
+        "from pathlib import Path\n"
+        "from cyborg.tests.unit.agent.test_state_store import journal, task\n"
+        "operations = journal(Path(sys.argv[1]))\n"
+        "for number in itertools.count():\n"
+        "    operations.begin('prepare', task(f'o{number}', f'k{number}'))\n"
+        "    print(number, flush=True)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        for number in range(lines):
+            assert agent.stdout.readline() == f"{number}\n"
+        agent.kill()
+    # The kill comes at any point of the next operations.
+    units = journal(tmp_path).interrupted_units
+    assert units >= {Unit("u", f"k{number}") for number in range(lines)}
+
+
+def test_the_state_is_read_from_a_read_only_disk(tmp_path: Path) -> None:
+    interrupted_journal(tmp_path)
+    cache(tmp_path).store(desired=DESIRED)
+    (tmp_path / FILE).chmod(0o400)
+    tmp_path.chmod(0o500)
+    # Without its capabilities, root cannot write there either.
+    limits = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from cyborg.tests.unit.agent.test_state_store import cache, journal\n"
+        "state = Path(sys.argv[1])\n"
+        "print(journal(state).has_interrupted, cache(state).desired is not None)\n"
+    )
+    command = [*limits, sys.executable, "-c", program, str(tmp_path)]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert answer.stdout == "True True\n"
+
+
+def test_a_foreign_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for content in (b"\0" * 4096, b"# a text file\n"):
+        (tmp_path / FILE).write_bytes(content)
+        assert not journal(tmp_path).has_interrupted
         (warning,) = warnings(caplog)
-        assert f"{name}.damaged" in warning
-        assert (tmp_path / f"{name}.damaged").read_bytes() == content
+        assert f"{FILE}.damaged" in warning
+        assert (tmp_path / f"{FILE}.damaged").read_bytes() == content
+        assert cache(tmp_path).desired is None
+        assert warnings(caplog) == []
 
 
-def test_reading_stops_at_a_damaged_byte(tmp_path: Path) -> None:
-    whole = interrupted_journal(tmp_path)
-    for offset in range(0, len(whole), 7):
-        (tmp_path / FILE).write_bytes(
-            whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :]
-        )
-        records = StateFiles(tmp_path).read(FILE)
-        assert len(records) == whole[:offset].count(b"\n")
+def test_a_database_with_other_tables_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        connection.execute("CREATE TABLE operations (something)")
+    interrupted_journal(tmp_path)
+    assert journal(tmp_path).interrupted_units == {Unit("u", "k2")}
+    assert len(warnings(caplog)) == 1
+    with contextlib.closing(sqlite3.connect(tmp_path / f"{FILE}.damaged")) as connection:
+        connection.execute("SELECT something FROM operations")
+
+
+def test_a_file_that_is_damaged_while_the_agent_runs_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    operations = journal(tmp_path)
+    operations.begin("prepare", task("o1", "k1"))
+    (tmp_path / FILE).write_bytes(b"noise" * 1000)
+    operations.begin("prepare", task("o2", "k2"))
+    assert journal(tmp_path).interrupted_units == {Unit("u", "k1"), Unit("u", "k2")}
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_damaged_file_that_cannot_be_renamed_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).write_bytes(b"noise" * 1000)
+    (tmp_path / f"{FILE}.damaged").mkdir()
+    operations = journal(tmp_path)
+    (warning,) = warnings(caplog)
+    assert "the agent works without it" in warning
+    operations.begin("prepare", task("o1"))
+    assert warnings(caplog) == []
 
 
 def test_a_state_path_that_cannot_be_created_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     path = tmp_path / "state"
     path.write_text("a file")
-    files = StateFiles(path)
-    operations, cache = OperationJournal(files, "host"), DesiredStateCache(files, "host")
+    store = StateStore(path, "host")
+    operations, state = OperationJournal(store), DesiredStateCache(store)
     for number in range(3):
         operations.begin("prepare", task(f"o{number}"))
         operations.end(f"o{number}")
-        cache.store(desired=DESIRED, report=report_of(f"unit-{number}"))
+        state.store(desired=DESIRED, report=report_of(f"unit-{number}"))
     (warning,) = warnings(caplog)
     assert str(path) in warning
-    assert cache.desired == DESIRED
+    assert state.desired == DESIRED
     # When the path is free the agent has a journal and a cache again.
     path.unlink()
     operations.begin("prepare", task("o9", "k9"))
+    assert caplog.messages == [f"State directory {path} can be written again"]
     assert journal(path).interrupted_units == {Unit("u", "k9")}
-    cache.store(report=report_of("last"))
-    assert DesiredStateCache(StateFiles(path), "host").report == report_of("last")
+    state.store(report=report_of("last"))
+    assert cache(path).report == report_of("last")
     assert warnings(caplog) == []
 
 
-def test_a_full_disk_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    files = StateFiles(Path("/dev"))
-    # Writing to /dev/full always fails.
-    results = [files.append("full", {"a": "record"}) for _ in range(3)]
-    assert results == [False] * 3
-    (warning,) = warnings(caplog)
-    assert "No space left" in warning
+def test_operations_of_a_full_disk_are_written_when_it_has_space_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    interrupted_journal(tmp_path)
+    with full_disk():
+        operations = journal(tmp_path)
+        assert operations.interrupted_units == {Unit("u", "k2")}
+        operations.begin("prepare", task("o5", "k5"))
+        operations.end("o5")
+        operations.begin("prepare", task("o6", "k6"))
+    assert len(warnings(caplog)) == 1
+    operations.begin("prepare", task("o7", "k7"))
+    assert caplog.messages == [f"State directory {tmp_path} can be written again"]
+    assert journal(tmp_path).interrupted_units == {
+        Unit("u", "k2"),
+        Unit("u", "k6"),
+        Unit("u", "k7"),
+    }
 
 
 def test_a_state_path_that_was_removed_is_created_again(
@@ -169,44 +259,140 @@ def test_a_state_path_that_was_removed_is_created_again(
     operations.begin("prepare", task("o2", "k2"))
     operations.begin("prepare", task("o3", "k3"))
     assert journal(path).interrupted_units == {Unit("u", "k1"), Unit("u", "k2"), Unit("u", "k3")}
-    assert len(warnings(caplog)) == 1
+    assert warnings(caplog) == []
+
+
+def test_the_journal_of_a_file_that_was_removed_is_not_applied_to_the_next_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    operations = journal(tmp_path)
+    operations.begin("prepare", task("o1", "k1"))
+    other = sqlite3.connect(tmp_path / FILE)
+    other.execute("PRAGMA cache_size = 1")
+    other.execute("UPDATE operations SET handle = ?", ("k" * 100_000,))
+    # As if the process was killed in this transaction.
+    rollback_journal = (tmp_path / f"{FILE}-journal").read_bytes()
+    other.close()
+    (tmp_path / FILE).unlink()
+    (tmp_path / f"{FILE}-journal").write_bytes(rollback_journal)
+    operations.begin("prepare", task("o2", "k2"))
+    assert journal(tmp_path).interrupted_units == {Unit("u", "k1"), Unit("u", "k2")}
+    assert warnings(caplog) == []
+
+
+def test_an_error_of_a_driver_may_have_any_characters(tmp_path: Path) -> None:
+    operations = journal(tmp_path)
+    operations.begin("prepare", task("o1"))
+    operations.end("o1", "no file b\udcffd\0")
+    assert not journal(tmp_path).has_interrupted
+
+
+def test_two_agents_of_one_host_share_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agents = [journal(tmp_path), journal(tmp_path)]
+
+    def work(name: int) -> None:
+        for number in range(10):
+            agents[name].begin("prepare", task(f"{name}-{number}", f"{name}-{number}"))
+            if number:
+                agents[name].end(f"{name}-{number}")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert journal(tmp_path).interrupted_units == {Unit("u", "0-0"), Unit("u", "1-0")}
+    assert warnings(caplog) == []
+
+
+def test_an_agent_works_while_another_one_is_suspended_in_a_transaction(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    operations = journal(tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        operations.begin("prepare", task("o1", "k1"))
+        assert "locked" in warnings(caplog)[0]
+    operations.begin("prepare", task("o2", "k2"))
+    assert journal(tmp_path).interrupted_units == {Unit("u", "k1"), Unit("u", "k2")}
 
 
 def test_a_journal_is_bounded_in_size(tmp_path: Path) -> None:
     interrupted_journal(tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO operations (request_key, ended_at) VALUES (?, 'once')",
+            [(str(number),) for number in range(3000)],
+        )
     operations = journal(tmp_path)
-    for number in range(3000):
-        operations.begin("prepare", task(f"more-{number}"))
-        operations.end(f"more-{number}")
-    assert (tmp_path / FILE).read_bytes().count(b"\n") <= 2000
+    operations.begin("prepare", task("o9"))
+    operations.end("o9")
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        rows = connection.execute("SELECT request_key FROM operations ORDER BY rowid").fetchall()
+    assert len(rows) == 400 + 2
+    assert rows[-1] == ("o9",)
     assert operations.interrupted_units == journal(tmp_path).interrupted_units == {Unit("u", "k2")}
 
 
-def test_the_cache_restores_desired_state_and_report_of_its_host(tmp_path: Path) -> None:
-    files = StateFiles(tmp_path)
-    cache = DesiredStateCache(files, "a/host")
-    assert (cache.desired, cache.report) == (None, None)
-    cache.store(desired=DESIRED)
-    cache.store(report=report_of("unit"))
-    restored = DesiredStateCache(files, "a/host")
-    assert (restored.desired, restored.report) == (DESIRED, report_of("unit"))
-    assert DesiredStateCache(files, "another").desired is None
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        interrupted_journal(tmp_path)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
 
 
-def test_the_cache_of_another_release_is_set_aside(
+def test_files_of_an_earlier_format_are_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    envelope = {"kind": "Desired", "version": 99, "body": {}}
-    records: list[object] = [{"desired": envelope, "report": None}, {}, [], "text"]
-    for record in records:
-        StateFiles(tmp_path).replace("agent-host.cache", [record])
-        assert DesiredStateCache(StateFiles(tmp_path), "host").desired is None
-        assert len(warnings(caplog)) == 1
+    for name in ("agent-host.journal", "agent-host.cache"):
+        (tmp_path / name).write_text("00000000 {}\n")
+    assert not journal(tmp_path).has_interrupted
+    assert cache(tmp_path).desired is None
+    assert warnings(caplog) == []
+
+
+def test_the_cache_restores_desired_state_and_report_of_its_host(tmp_path: Path) -> None:
+    store = StateStore(tmp_path, "a/host")
+    state = DesiredStateCache(store)
+    assert (state.desired, state.report) == (None, None)
+    state.store(desired=DESIRED)
+    state.store(report=report_of("unit"))
+    restored = DesiredStateCache(store)
+    assert (restored.desired, restored.report) == (DESIRED, report_of("unit"))
+    assert DesiredStateCache(StateStore(tmp_path, "another")).desired is None
+
+
+@pytest.mark.parametrize(
+    "value", ['{"kind": "Desired", "version": 99, "body": {}}', "{}", "[]", '"text"', "{", None]
+)
+def test_the_cache_of_another_release_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, value: str | None
+) -> None:
+    interrupted_journal(tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
+        connection.execute("INSERT INTO cache VALUES ('Desired', ?)", (value,))
+    assert cache(tmp_path).desired is None
+    (warning,) = warnings(caplog)
+    assert FILE in warning
+    assert journal(tmp_path).has_interrupted
+
+
+def test_the_cache_is_complete_after_the_file_was_lost(tmp_path: Path) -> None:
+    state = cache(tmp_path)
+    state.store(desired=DESIRED, report=report_of("unit"))
+    (tmp_path / FILE).unlink()
+    state.store(report=report_of("unit", "news"))
+    restored = cache(tmp_path)
+    assert (restored.desired, restored.report) == (DESIRED, report_of("unit", "news"))
 
 
 def test_the_cache_is_not_written_when_nothing_has_changed(tmp_path: Path) -> None:
-    cache = DesiredStateCache(StateFiles(tmp_path), "host")
-    cache.store(desired=DESIRED, report=report_of("unit"))
-    before = (tmp_path / "agent-host.cache").stat().st_ino
-    cache.store(desired=DESIRED, report=report_of("unit"))
-    assert (tmp_path / "agent-host.cache").stat().st_ino == before
+    state = cache(tmp_path)
+    state.store(desired=DESIRED, report=report_of("unit"))
+    (tmp_path / FILE).unlink()
+    state.store(desired=DESIRED, report=report_of("unit"))
+    assert not (tmp_path / FILE).exists()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API in front of a database file and a conductor that behaves, with tokens for everybody."""
+"""The API in front of a database and a real conductor, with tokens for everybody."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,55 +13,61 @@ from oslo_config import cfg
 
 from cyborg import conf as configuration
 from cyborg.api import app
-from cyborg.db.base import Base
 from cyborg.db.engine import Database, Reader, Settings
+from cyborg.db.models import METADATA
 from cyborg.tests.unit.api import people, world
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 
 MakeConf = Callable[..., cfg.ConfigOpts]
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, str]]:
-    """A database file with the small cloud in it, and the facts about it."""
-    path = tmp_path_factory.mktemp("api") / "template.sqlite"
-    db = Database(f"sqlite:///{path}")
-    Base.metadata.create_all(db.engine)
-    facts = world.populate(db)
-    with db.engine.connect() as connection:
-        connection.execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)"))
-    db.close()
-    return path, facts
-
-
-@pytest.fixture
-def facts(template: tuple[Path, Mapping[str, str]]) -> Mapping[str, str]:
-    """What requests refer to as ``<name>``."""
-    return template[1]
-
-
-@pytest.fixture
-def db(template: tuple[Path, Mapping[str, str]], tmp_path: Path) -> Iterator[Database]:
-    """A database of the test's own."""
-    path = tmp_path / "cyborg.sqlite"
-    shutil.copy(template[0], path)
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database for all tests."""
+    path = tmp_path_factory.mktemp("api") / "cyborg.sqlite"
     db = Database(f"sqlite:///{path}", settings=Settings(sqlite_synchronous=False))
+    METADATA.create_all(db.engine)
     yield db
     db.close()
 
 
 @pytest.fixture
-def reader(db: Database, tmp_path: Path) -> Iterator[Reader]:
+def db(database: Database) -> Database:
+    """The database, with nothing of other tests in it."""
+    with database.writer() as tx:
+        for table in reversed(METADATA.sorted_tables):
+            if table.name != "alembic_version":
+                tx.execute(sa.delete(table))
+    return database
+
+
+@pytest.fixture
+def facts(db: Database) -> Mapping[str, str]:
+    """The small cloud, and what requests refer to as ``<name>``."""
+    return world.populate(db)
+
+
+@pytest.fixture(scope="session")
+def reader(database: Database) -> Iterator[Reader]:
     """What the API is given of the database."""
-    reader = Reader(f"sqlite:///{tmp_path / 'cyborg.sqlite'}")
+    reader = Reader(database.engine.url.render_as_string(hide_password=False))
     yield reader
     reader.close()
 
 
+@pytest.fixture(scope="session")
+def process(database: Database) -> Iterator[RecordedConductor]:
+    """The conductor of all tests."""
+    conductor = RecordedConductor(database)
+    yield conductor
+    conductor.close()
+
+
 @pytest.fixture
-def conductor(db: Database) -> FakeConductor:
-    """What the API is given of the bus."""
-    return FakeConductor(db)
+def conductor(process: RecordedConductor) -> RecordedConductor:
+    """What the API is given of the bus; it has recorded nothing yet."""
+    process.reset()
+    return process
 
 
 @pytest.fixture
@@ -73,19 +78,23 @@ def tokens() -> Iterator[Any]:
         yield fixture
 
 
+def _configure(directory: Path, text: str) -> cfg.ConfigOpts:
+    path = directory / "cyborg.conf"
+    path.write_text(
+        "[keystone_authtoken]\nwww_authenticate_uri = http://keystone.test:5000\n"
+        "auth_type = password\nauth_url = http://keystone.test:5000\n" + text
+    )
+    return configuration.prepare(
+        [], prog="cyborg-api", default_config_files=[str(path)], conf=cfg.ConfigOpts()
+    )
+
+
 @pytest.fixture
 def make_conf(tmp_path: Path) -> MakeConf:
     """Make a configuration from text, as a file would give it."""
 
     def make(text: str = "") -> cfg.ConfigOpts:
-        path = tmp_path / "cyborg.conf"
-        path.write_text(
-            "[keystone_authtoken]\nwww_authenticate_uri = http://keystone.test:5000\n"
-            "auth_type = password\nauth_url = http://keystone.test:5000\n" + text
-        )
-        return configuration.prepare(
-            [], prog="cyborg-api", default_config_files=[str(path)], conf=cfg.ConfigOpts()
-        )
+        return _configure(tmp_path, text)
 
     return make
 
@@ -94,7 +103,7 @@ def make_conf(tmp_path: Path) -> MakeConf:
 def make_client(
     make_conf: MakeConf,
     reader: Reader,
-    conductor: FakeConductor,
+    conductor: RecordedConductor,
     tokens: Any,
     facts: Mapping[str, str],
 ) -> Callable[..., world.Client]:
@@ -107,10 +116,30 @@ def make_client(
     return make
 
 
+@pytest.fixture(scope="session")
+def default_app(
+    tmp_path_factory: pytest.TempPathFactory, reader: Reader, process: RecordedConductor
+) -> webtest.TestApp:
+    """The API with the default configuration; it takes longer to make than most tests."""
+    conf = _configure(tmp_path_factory.mktemp("default"), "")
+    return webtest.TestApp(app.build(conf, reader=reader, conductor=process))  # type: ignore[arg-type]
+
+
 @pytest.fixture
-def client(make_client: Callable[..., world.Client]) -> world.Client:
-    """A client of an API with the default configuration."""
-    return make_client()
+def agent(db: Database, facts: Mapping[str, str]) -> None:
+    """The agent of host-1 is up."""
+    world.run_agent(db)
+
+
+@pytest.fixture
+def client(
+    default_app: webtest.TestApp,
+    conductor: RecordedConductor,
+    tokens: Any,
+    facts: Mapping[str, str],
+) -> world.Client:
+    """A client of the API with the default configuration."""
+    return world.Client(default_app, facts)
 
 
 @pytest.fixture

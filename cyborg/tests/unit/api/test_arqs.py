@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cyborg.tests.unit.api import people
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Client, is_moment
 
 PATH = "/v2/accelerator_requests"
@@ -221,7 +221,7 @@ def test_delete_removes_existing_arqs_when_others_are_missing(client: Client) ->
 
 @pytest.mark.parametrize("as_", ["member", "admin", "stranger", "service"])
 def test_delete_by_instance_requires_service_token(
-    client: Client, conductor: FakeConductor, as_: str
+    client: Client, conductor: RecordedConductor, as_: str
 ) -> None:
     for instance in ("<instance>", "<random>"):
         answer = client.send("DELETE", f"{PATH}?instance={instance}", as_=as_)

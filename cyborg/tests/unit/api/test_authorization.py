@@ -10,7 +10,7 @@ import pytest
 from oslo_utils import timeutils
 
 from cyborg.tests.unit.api import people
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import Client
 
 MakeClient = Callable[..., Client]
@@ -142,7 +142,7 @@ def test_operators_without_admin_role_use_their_rules(
 
 @pytest.mark.parametrize("as_", ["system-admin", "domain-admin"])
 def test_token_without_project_scope_is_refused(
-    client: Client, conductor: FakeConductor, as_: str
+    client: Client, conductor: RecordedConductor, as_: str
 ) -> None:
     for method, path, body in EVERYTHING:
         answer = client.send(method, path, body, as_=as_, service="service")
@@ -181,7 +181,7 @@ def test_an_administrator_reaches_every_project(client: Client) -> None:
 @pytest.mark.parametrize("token", ["forged", "no-service", "expired-member"])
 @pytest.mark.parametrize("request_", [ARQS, UNBIND])
 def test_invalid_service_token_is_refused_with_401(
-    client: Client, conductor: FakeConductor, token: str, request_: Any
+    client: Client, conductor: RecordedConductor, token: str, request_: Any
 ) -> None:
     answer = client.send(*request_, as_="admin", service=token)
     assert answer.status == 401
@@ -223,7 +223,7 @@ def test_identity_headers_of_a_client_are_ignored(client: Client) -> None:
     assert unbind.status == 403
 
 
-def test_caller_is_authorized_without_a_token(client: Client, conductor: FakeConductor) -> None:
+def test_caller_is_authorized_without_a_token(client: Client, conductor: RecordedConductor) -> None:
     client.send(*CREATE_ARQ, as_="member", service="service")
     [(_, caller, _)] = conductor.calls
     assert caller.project_id == people.OWN

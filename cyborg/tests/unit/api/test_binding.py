@@ -8,7 +8,7 @@ import pytest
 
 from cyborg.model.arq import Binding
 from cyborg.tests.unit.api import people
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Client
 
 PATH = "/v2/accelerator_requests"
@@ -45,7 +45,7 @@ def test_bind_ignores_order_of_operations_and_fills_arq(
 @pytest.mark.parametrize("token", [None, "no-service"])
 @pytest.mark.parametrize("ops", [BIND, UNBIND])
 def test_bind_without_service_token_is_refused(
-    client: Client, conductor: FakeConductor, as_: str, token: str | None, ops: Any
+    client: Client, conductor: RecordedConductor, as_: str, token: str | None, ops: Any
 ) -> None:
     answer = patch(client, {"<arq>": ops}, as_=as_, service=token)
     # A token that is no service's is refused by keystonemiddleware already.
@@ -126,7 +126,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("body", "word"), REFUSED)
 def test_invalid_bind_body_changes_nothing(
-    client: Client, conductor: FakeConductor, body: Any, word: str
+    client: Client, conductor: RecordedConductor, body: Any, word: str
 ) -> None:
     # The shape is looked at before the service token.
     for service in ("service", None):
@@ -197,7 +197,7 @@ def test_unbound_arq_can_be_bound_again(client: Client, ops: Any) -> None:
 
 
 def test_one_bind_body_is_one_conductor_call_with_canonical_values(
-    client: Client, conductor: FakeConductor
+    client: Client, conductor: RecordedConductor
 ) -> None:
     shouting = changed("/device_rp_uuid", FACTS["provider"].upper())
     bare = FACTS["arq"].replace("-", "")

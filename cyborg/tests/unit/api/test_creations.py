@@ -8,7 +8,7 @@ import pytest
 
 from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceType
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import Client
 
 PATH = "/v2/devices"
@@ -38,18 +38,24 @@ PLAIN = Creation("host-1", "generic_driver", "b", "m", DeviceType.FPGA, "CUSTOM_
     ],
 )
 def test_create_calls_the_conductor(
-    client: Client, conductor: FakeConductor, more: Any, expected: dict[str, Any]
+    client: Client, conductor: RecordedConductor, more: Any, expected: dict[str, Any]
 ) -> None:
-    key = {"Idempotency-Key": str(uuid4())}
-    for query, wait in (("", False), ("?wait=true", True)):
-        conductor.calls.clear()
-        key = {"Idempotency-Key": str(uuid4())}
-        body = LEAST | more
-        answer = client.send("POST", f"{PATH}{query}", body, version=V24, headers=key)
-        assert (answer.status, answer.body["uuid"]) == (202, key["Idempotency-Key"])
-        ((verb, _, request),) = conductor.calls
-        assert (verb, request["wait"]) == ("create_device", wait)
-        assert vars(request["creation"]) == vars(PLAIN) | expected
+    client.send("POST", PATH, LEAST | more, version=V24)
+    ((verb, _, request),) = conductor.calls
+    assert (verb, request["wait"]) == ("create_device", False)
+    assert vars(request["creation"]) == vars(PLAIN) | expected
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize(("query", "wait"), [("", False), ("?wait=true", True)])
+def test_create_begins_an_operation(
+    client: Client, conductor: RecordedConductor, query: str, *, wait: bool
+) -> None:
+    key = str(uuid4())
+    headers = {"Idempotency-Key": key}
+    answer = client.send("POST", f"{PATH}{query}", LEAST, version=V24, headers=headers)
+    assert (answer.status, answer.body["uuid"]) == (202, key)
+    assert conductor.calls[0][2]["wait"] is wait
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def test_create_calls_the_conductor(
     ],
 )
 def test_invalid_body_is_refused_with_its_field(
-    client: Client, conductor: FakeConductor, change: Any, field: str
+    client: Client, conductor: RecordedConductor, change: Any, field: str
 ) -> None:
     answer = client.send("POST", PATH, LEAST | change, version=V24)
     assert (answer.status, conductor.calls) == (400, [])
@@ -98,13 +104,14 @@ def test_invalid_body_is_refused_with_its_field(
 
 
 @pytest.mark.parametrize("name", sorted(LEAST))
-def test_missing_field_is_named(client: Client, conductor: FakeConductor, name: str) -> None:
+def test_missing_field_is_named(client: Client, conductor: RecordedConductor, name: str) -> None:
     body = {key: value for key, value in LEAST.items() if key != name}
     answer = client.send("POST", PATH, body, version=V24)
     assert (answer.status, conductor.calls) == (400, [])
     assert f"Invalid value for {name}:" in answer.fault
 
 
+@pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize(
     ("as_", "status"),
     [
@@ -121,7 +128,7 @@ def test_missing_field_is_named(client: Client, conductor: FakeConductor, name: 
     ],
 )
 def test_role_decides_who_creates_accelerators(
-    client: Client, conductor: FakeConductor, as_: str, status: int
+    client: Client, conductor: RecordedConductor, as_: str, status: int
 ) -> None:
     assert client.send("POST", PATH, LEAST, as_=as_, version=V24).status == status
     assert len(conductor.calls) == (status == 202)
@@ -129,7 +136,7 @@ def test_role_decides_who_creates_accelerators(
 
 @pytest.mark.parametrize("version", [None, "2.0", "2.3"])
 def test_accelerators_are_not_created_before_2_4(
-    client: Client, conductor: FakeConductor, version: str | None
+    client: Client, conductor: RecordedConductor, version: str | None
 ) -> None:
     assert client.send("POST", PATH, LEAST, version=version).status == 404
     assert conductor.calls == []

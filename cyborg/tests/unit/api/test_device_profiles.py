@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Client, is_moment
 
 PATH = "/v2/device_profiles"
@@ -98,7 +98,7 @@ REFUSED: list[tuple[int, Any, str]] = [
     ids=[f"line-{line}-{i}" for i, (line, *_) in enumerate(REFUSED)],
 )
 def test_refused_body_names_its_field_and_changes_nothing(
-    client: Client, conductor: FakeConductor, line: int, body: Any, field: str
+    client: Client, conductor: RecordedConductor, line: int, body: Any, field: str
 ) -> None:
     sent = b"null" if body is None else body
     answer = client.send("POST", PATH, sent)
@@ -220,7 +220,9 @@ def test_profile_in_use_is_not_deleted(client: Client) -> None:
 
 
 @pytest.mark.parametrize("as_", ["member", "reader", "manager", "service", "nobody"])
-def test_only_admin_changes_profiles(client: Client, conductor: FakeConductor, as_: str) -> None:
+def test_only_admin_changes_profiles(
+    client: Client, conductor: RecordedConductor, as_: str
+) -> None:
     assert client.send("POST", PATH, [ONE], as_=as_).status == 403
     assert client.send("POST", PATH, "nonsense", as_=as_).status == 403
     assert client.send("DELETE", f"{PATH}/pair", as_=as_).status == 403
@@ -236,7 +238,7 @@ def test_description_is_optional_and_unlimited(client: Client) -> None:
     assert empty.body["description"] == ""
 
 
-def test_unknown_keys_are_ignored(client: Client, conductor: FakeConductor) -> None:
+def test_unknown_keys_are_ignored(client: Client, conductor: RecordedConductor) -> None:
     odd = {"id": 77, "created_at": "1999-01-01", "colour": ["red"], "links": None}
     answer = client.send("POST", PATH, [{**ONE, **odd}])
     assert answer.status == 201

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import Client
 
 DRIVERS = "/v2/drivers"
@@ -17,6 +17,7 @@ VERBS = [("POST", DRIVERS, {"driver": "d"}), ("PATCH", ONE, {"enabled": True})]
 VERBS.append(("DELETE", ONE, None))
 
 
+@pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize(
     ("method", "path", "body", "verb", "expected"),
     [
@@ -30,9 +31,9 @@ VERBS.append(("DELETE", ONE, None))
         (
             "POST",
             f"{DRIVERS}?wait=true",
-            {"driver": "d", "hosts": ["a"], "options": {"k": "v"}},
+            {"driver": "d", "hosts": ["host-1"], "options": {"k": "v"}},
             "install_driver",
-            {"driver": "d", "hosts": ["a"], "options": {"k": "v"}, "wait": True},
+            {"driver": "d", "hosts": ["host-1"], "options": {"k": "v"}, "wait": True},
         ),
         (
             "PATCH",
@@ -73,7 +74,7 @@ VERBS.append(("DELETE", ONE, None))
 )
 def test_driver_requests_call_the_conductor(
     client: Client,
-    conductor: FakeConductor,
+    conductor: RecordedConductor,
     method: str,
     path: str,
     *,
@@ -113,13 +114,14 @@ def test_driver_requests_call_the_conductor(
     ],
 )
 def test_invalid_driver_requests_are_refused(
-    client: Client, conductor: FakeConductor, method: str, path: str, *, body: Any, field: str
+    client: Client, conductor: RecordedConductor, method: str, path: str, *, body: Any, field: str
 ) -> None:
     answer = client.send(method, path, body, version=V24)
     assert (answer.status, conductor.calls) == (400, [])
     assert f"Invalid value for {field}:" in answer.fault
 
 
+@pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize(
     ("as_", "status"),
     [
@@ -134,7 +136,7 @@ def test_invalid_driver_requests_are_refused(
     ],
 )
 def test_role_decides_who_manages_drivers(
-    client: Client, conductor: FakeConductor, as_: str, status: int
+    client: Client, conductor: RecordedConductor, as_: str, status: int
 ) -> None:
     for method, path, body in VERBS:
         assert client.send(method, path, body, as_=as_, version=V24).status == status
@@ -142,7 +144,7 @@ def test_role_decides_who_manages_drivers(
 
 
 def test_driver_requests_are_not_served_before_2_4(
-    client: Client, conductor: FakeConductor
+    client: Client, conductor: RecordedConductor
 ) -> None:
     for method, path, body in VERBS:
         assert client.send(method, path, body, version="2.3").status == 404

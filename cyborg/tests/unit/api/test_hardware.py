@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cyborg.model.device import DeviceStatus
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, HANDLES, Client, is_moment
 
 DEVICES = "/v2/devices"
@@ -98,7 +98,7 @@ def test_missing_uuid_returns_404_and_invalid_uuid_400(client: Client, path: str
     assert client.send("GET", f"{path}/{FACTS['random'].upper()}").status == 404
 
 
-def test_disable_and_enable_set_device_status(client: Client, conductor: FakeConductor) -> None:
+def test_disable_and_enable_set_device_status(client: Client, conductor: RecordedConductor) -> None:
     for verb, status in (("disable", "maintaining"), ("enable", "enabled")):
         answer = client.send("POST", f"{DEVICES}/<device>/{verb}")
         assert (answer.status, answer.raw) == (204, b"")
@@ -152,7 +152,9 @@ PROGRAM = [{"path": "/program", "op": "replace", "value": [{"image_uuid": "<imag
 
 
 @pytest.mark.parametrize("suffix", ["", "/<deployable>"])
-def test_program_calls_the_conductor(client: Client, conductor: FakeConductor, suffix: str) -> None:
+def test_program_calls_the_conductor(
+    client: Client, conductor: RecordedConductor, suffix: str
+) -> None:
     # While a guest has a unit, an image is refused.
     for instance in {arq["instance_uuid"] for arq in client.send("GET", ARQS).body["arqs"]} - {
         None
@@ -190,7 +192,7 @@ def test_program_calls_the_conductor(client: Client, conductor: FakeConductor, s
     ],
 )
 def test_program_with_invalid_body_is_refused(
-    client: Client, conductor: FakeConductor, body: Any
+    client: Client, conductor: RecordedConductor, body: Any
 ) -> None:
     assert client.send("PATCH", f"{DEPLOYABLES}/<deployable>/program", body).status == 400
     assert conductor.calls == []

@@ -11,8 +11,9 @@ from cyborg.db import schema, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.db.services import Process
+from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT, API, CONDUCTOR
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import Client
 
 REFUSED = "the message bus refuses the connection: 530 NOT_ALLOWED - vhost cyborg not found"
@@ -26,7 +27,8 @@ def seen(db: Database, binary: str, host: str, *, error: str = "", ago: int = 0)
     with db.writer() as tx:
         tx.execute(sa.delete(Service).where(Service.host == host))
         process = Process(host, binary, "18.0.0", f"{binary}@{host}")
-        services.register(tx, db.now - ago, process, "READY", bus_error=error)
+        earlier = Transaction(tx.connection, db.now - ago)
+        services.register(earlier, process, "READY", bus_error=error)
 
 
 def listed(client: Client, version: str = "2.5") -> dict[str, dict[str, Any]]:
@@ -90,7 +92,7 @@ def detailed(make_client: Callable[..., Client], db: Database) -> Client:
 
 
 def test_details_show_every_component_with_cause_and_remedy(
-    detailed: Client, db: Database, conductor: FakeConductor
+    detailed: Client, db: Database, conductor: RecordedConductor
 ) -> None:
     seen(db, CONDUCTOR, "control-1", error=REFUSED)
     conductor.up = False
@@ -118,7 +120,7 @@ def test_details_show_every_component_with_cause_and_remedy(
 
 
 def test_answer_without_details_names_no_host_and_no_reason(
-    client: Client, db: Database, conductor: FakeConductor
+    client: Client, db: Database, conductor: RecordedConductor
 ) -> None:
     seen(db, CONDUCTOR, "control-1", error=REFUSED)
     conductor.up = False

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from cyborg.db import models
 from cyborg.db.engine import Database
 from cyborg.tests.unit.api import people
-from cyborg.tests.unit.api.conductor import NOW, FakeConductor
+from cyborg.tests.unit.api.conductor import NOW, RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Client, uuid_of
 
 #: path and collection key
@@ -157,7 +157,7 @@ COSTS = [
 @pytest.mark.parametrize(("path", "most"), COSTS)
 def test_reads_cost_a_constant_number_of_statements(
     client: Client,
-    conductor: FakeConductor,
+    conductor: RecordedConductor,
     statements: list[str],
     *,
     crowd: int,
@@ -182,7 +182,7 @@ WRITES = [
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)
 def test_change_is_one_call_without_statements(
     client: Client,
-    conductor: FakeConductor,
+    conductor: RecordedConductor,
     statements: list[str],
     *,
     method: str,

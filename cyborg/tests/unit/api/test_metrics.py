@@ -9,8 +9,8 @@ import pytest
 from webtest import lint
 
 from cyborg import exception
-from cyborg.metrics import catalogue
 from cyborg.model.process import API
+from cyborg.tests.fixtures import pages
 from cyborg.tests.fixtures.pages import Page
 from cyborg.tests.unit.api.world import Client
 
@@ -46,7 +46,7 @@ def test_requests_are_counted_by_route_only(watched: Client) -> None:
     routes = {sample.labels["route"] for sample in page.samples(TOTAL)}
     assert routes == {"/", "/v2", "/v2/devices", "/v2/devices/{id}", "other"}
     assert page.value("cyborg_build_info", binary=API) == 1
-    assert page.names == {metric.name for metric in catalogue.API_METRICS}
+    assert page.names == {metric.name for metric in pages.API_METRICS}
 
 
 def test_metrics_need_no_token_and_refusals_are_counted(watched: Client) -> None:

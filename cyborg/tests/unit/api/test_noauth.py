@@ -8,7 +8,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.api.middleware.auth_token import PROJECT_ID, is_loopback
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import Client
 
 MakeClient = Callable[..., Client]
@@ -18,7 +18,7 @@ ARQS = "/v2/accelerator_requests"
 
 @pytest.mark.parametrize("token", [None, "anything", "member"])
 def test_noauth_makes_every_caller_admin_with_service_token(
-    make_client: MakeClient, conductor: FakeConductor, token: str | None
+    make_client: MakeClient, conductor: RecordedConductor, token: str | None
 ) -> None:
     client = make_client(NOAUTH)
     assert client.send("GET", "/v2/devices", as_=token).status == 200

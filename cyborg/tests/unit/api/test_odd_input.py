@@ -6,10 +6,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from cyborg.tests.unit.api.world import FACTS, Client
+from cyborg.tests.fixtures.properties import HealthCheck, given, settings, st
+from cyborg.tests.unit.api.world import FACTS, Answer, Client
 
 CALM = settings(
     max_examples=60,
@@ -102,6 +101,11 @@ NEWER = st.fixed_dictionaries(
 )
 
 
+def is_expected(answer: Answer) -> bool:
+    """Whether it is no 5xx, but for valid input that the conductor has to ask Nova about."""
+    return answer.status < 500 or answer.fault.startswith("Nova is not available")
+
+
 @pytest.mark.parametrize("version", [None, V24])
 @pytest.mark.parametrize(("method", "path"), DOORS)
 def test_any_json_is_answered_without_500(
@@ -112,7 +116,7 @@ def test_any_json_is_answered_without_500(
     def send(value: Any) -> None:
         body = json.dumps(value).encode()
         answer = client.send(method, path, body, service="service", version=version)
-        assert answer.status < 500
+        assert is_expected(answer)
 
     send()
 
@@ -212,7 +216,7 @@ def test_any_query_is_answered_without_500(client: Client, method: str, noun: st
     def send(pairs: list[tuple[str, bytes]]) -> None:
         query = "&".join(f"{name}={quote(value)}" for name, value in pairs)
         for version in (None, V24, V25):
-            assert client.send(method, f"/v2/{noun}?{query}", version=version).status < 500
+            assert is_expected(client.send(method, f"/v2/{noun}?{query}", version=version))
 
     send()
 

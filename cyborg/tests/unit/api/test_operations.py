@@ -13,7 +13,7 @@ from cyborg.db.engine import Database
 from cyborg.model.caller import Caller
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.tests.unit.api import people
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import Client
 
 DISCOVER = "/v2/services/discover"
@@ -26,14 +26,15 @@ def ours(db: Database) -> str:
     uuid = str(uuid4())
     caller = Caller(people.OWN, "somebody", "req-1")
     with db.writer() as tx:
-        operations.begin(tx, db.now, caller, uuid=uuid, verb="attach", hosts=["a", "b"])
+        operations.begin(tx, caller, uuid=uuid, verb="attach", hosts=["a", "b"])
         done = HostResult("a", ResultState.SUCCEEDED, {"what": ["ever"]})
-        operations.end(tx, db.now, uuid, done)
+        operations.end(tx, uuid, done)
         waits = HostResult("b", ResultState.WAITING, error="its agent is down")
         operations.update_result(tx, uuid, waits)
     return uuid
 
 
+@pytest.mark.usefixtures("agent")
 def test_request_returns_operation_that_can_be_polled(client: Client) -> None:
     answer = client.send("POST", DISCOVER, {}, as_="operator", version=V24)
     assert answer.status == 202
@@ -51,16 +52,16 @@ def test_request_returns_operation_that_can_be_polled(client: Client) -> None:
 @pytest.mark.parametrize(
     ("query", "body", "expected"),
     [
-        ("", {}, {"hosts": None, "driver": None, "wait": False, "setup": False}),
+        ("", {}, {"hosts": None, "driver": None, "wait": False, "setup": None}),
         (
             "?wait=true",
             {"hosts": ["a", "b", "a"], "driver": "d"},
-            {"hosts": ["a", "b"], "driver": "d", "wait": True, "setup": False},
+            {"hosts": ["a", "b"], "driver": "d", "wait": True, "setup": None},
         ),
     ],
 )
 def test_discovery_calls_the_conductor(
-    client: Client, conductor: FakeConductor, query: str, body: Any, expected: Mapping[str, Any]
+    client: Client, conductor: RecordedConductor, query: str, body: Any, expected: Mapping[str, Any]
 ) -> None:
     client.send("POST", DISCOVER + query, body, version=V24)
     ((verb, _, arguments),) = conductor.calls
@@ -82,14 +83,15 @@ def test_discovery_calls_the_conductor(
     ],
 )
 def test_invalid_discovery_requests_are_refused(
-    client: Client, conductor: FakeConductor, query: str, body: Any, field: str
+    client: Client, conductor: RecordedConductor, query: str, body: Any, field: str
 ) -> None:
     answer = client.send("POST", DISCOVER + query, body, version=V24)
     assert (answer.status, conductor.calls) == (400, [])
     assert f"Invalid value for {field}:" in answer.fault
 
 
-def test_client_chooses_the_operation_uuid(client: Client, conductor: FakeConductor) -> None:
+@pytest.mark.usefixtures("agent")
+def test_client_chooses_the_operation_uuid(client: Client, conductor: RecordedConductor) -> None:
     key = str(uuid4())
     answer = client.send(
         "POST", DISCOVER, {}, version=V24, headers={"Idempotency-Key": key.upper()}
@@ -138,6 +140,7 @@ def test_owner_and_operators_see_an_operation(
     assert (None if answer.status == 403 else len(answer.body["operations"])) == listed
 
 
+@pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize(
     ("as_", "status"),
     [
@@ -156,7 +159,7 @@ def test_role_decides_who_starts_discovery(client: Client, as_: str, status: int
 
 @pytest.mark.parametrize("version", [None, "2.0", "2.3"])
 def test_operations_are_not_served_before_2_4(
-    client: Client, conductor: FakeConductor, ours: str, version: str | None
+    client: Client, conductor: RecordedConductor, ours: str, version: str | None
 ) -> None:
     for method, path in (
         ("GET", "/v2/operations"),
@@ -173,8 +176,8 @@ def test_operations_are_listed_in_pages_and_filtered(
     other = str(uuid4())
     with db.writer() as tx:
         caller = Caller(people.OWN, "somebody", "req-2")
-        operations.begin(tx, db.now, caller, uuid=other, verb="discover", hosts=["a"])
-        operations.end(tx, db.now, other, HostResult("a", ResultState.FAILED, error="no"))
+        operations.begin(tx, caller, uuid=other, verb="discover", hosts=["a"])
+        operations.end(tx, other, HostResult("a", ResultState.FAILED, error="no"))
 
     def listed(query: str) -> list[str]:
         answer = client.send("GET", f"/v2/operations?{query}", version=V24)
@@ -197,7 +200,7 @@ def test_a_list_costs_two_statements(
     with db.writer() as tx:
         caller = Caller(people.OWN, "somebody", "req-2")
         for _ in range(20):
-            operations.begin(tx, db.now, caller, uuid=str(uuid4()), verb="v", hosts=["a", "b"])
+            operations.begin(tx, caller, uuid=str(uuid4()), verb="v", hosts=["a", "b"])
     answer = client.send("GET", "/v2/operations", version=V24)
     assert len(answer.body["operations"]) == 21
     assert len(statements) == 2

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import Client
 
 LISTS = ["/v2/services", "/v2/backends", "/v2/drivers", "/v2/hardware"]
@@ -45,7 +45,7 @@ def test_role_decides_about_operator_resources(
 
 @pytest.mark.parametrize("as_", ["system-admin", "domain-admin"])
 def test_token_without_project_scope_is_refused(
-    client: Client, conductor: FakeConductor, as_: str
+    client: Client, conductor: RecordedConductor, as_: str
 ) -> None:
     for method, path, body in EVERYTHING:
         answer = client.send(method, path, body, as_=as_, version="accelerator 2.5")

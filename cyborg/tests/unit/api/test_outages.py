@@ -11,14 +11,14 @@ import webtest
 from cyborg import exception
 from cyborg.api import app
 from cyborg.db.engine import Reader
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.conftest import MakeConf
 from cyborg.tests.unit.api.world import FACTS, Client
 
 
 @pytest.fixture
 def dark(
-    make_conf: MakeConf, conductor: FakeConductor, tokens: Any, tmp_path: Path
+    make_conf: MakeConf, conductor: RecordedConductor, tokens: Any, tmp_path: Path
 ) -> Iterator[Client]:
     """A client of an API whose database is away."""
     reader = Reader(f"sqlite:///{tmp_path}/no/such/directory/cyborg.sqlite")
@@ -47,7 +47,9 @@ def test_healthcheck_reports_missing_database(dark: Client) -> None:
     assert bus == "A conductor answers."
 
 
-def test_healthcheck_reports_missing_conductor(client: Client, conductor: FakeConductor) -> None:
+def test_healthcheck_reports_missing_conductor(
+    client: Client, conductor: RecordedConductor
+) -> None:
     assert client.send("GET", "/healthcheck", as_=None).status == 200
     assert client.send("HEAD", "/healthcheck/", as_=None).status == 204
     conductor.up = False
@@ -69,7 +71,7 @@ FAULTS: list[tuple[Exception, int, str]] = [
 
 @pytest.mark.parametrize(("fault", "status", "word"), FAULTS)
 def test_errors_of_the_conductor_are_returned(
-    client: Client, conductor: FakeConductor, fault: Exception, status: int, word: str
+    client: Client, conductor: RecordedConductor, fault: Exception, status: int, word: str
 ) -> None:
     conductor.fault = fault
     answer = client.send("POST", "/v2/accelerator_requests", {"device_profile_name": "gpu"})
@@ -79,7 +81,7 @@ def test_errors_of_the_conductor_are_returned(
 
 
 def test_unreachable_keystone_returns_503(
-    make_conf: MakeConf, reader: Reader, conductor: FakeConductor
+    make_conf: MakeConf, reader: Reader, conductor: RecordedConductor
 ) -> None:
     # Port 1 of this machine: nobody listens, and the refusal is immediate.
     conf = make_conf(

@@ -11,6 +11,7 @@ import webtest
 
 from cyborg import exception, version
 from cyborg.api.middleware.heartbeat import Heartbeat
+from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.service import wait_until
 
 
@@ -23,8 +24,8 @@ class Listener:
         self.open.set()
         self.fault: Exception | None = None
 
-    def api_heartbeat(self, host: str, *, version: str, endpoint: str) -> None:
-        self.heard.append((host, version, endpoint))
+    def request(self, command: ApiHeartbeat) -> None:
+        self.heard.append((command.host, command.version, command.endpoint))
         self.open.wait(20)
         if self.fault is not None:
             raise self.fault

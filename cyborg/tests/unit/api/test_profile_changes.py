@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cyborg.model.device_profile import ProfileChange
-from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Client
 
 PATH = "/v2/device_profiles"
@@ -29,14 +29,14 @@ NEWEST = "accelerator 2.4"
 )
 @pytest.mark.parametrize("key", ["<profile>", "gpu", FACTS["profile"].upper()])
 def test_update_changes_only_given_fields(
-    client: Client, conductor: FakeConductor, key: str, body: Any, wish: ProfileChange
+    client: Client, conductor: RecordedConductor, key: str, body: Any, wish: ProfileChange
 ) -> None:
     before = client.send("GET", f"{PATH}/gpu").body["device_profile"]
     answer = client.send("PATCH", f"{PATH}/{key}", body, version=NEWEST)
     assert answer.status == 200
     assert [arguments["change"] for _, _, arguments in conductor.calls] == [wish]
     changed = {name for name in before if answer.body[name] != before[name]}
-    assert changed <= set(body)
+    assert changed <= {*body, "updated_at"}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_update_changes_only_given_fields(
     ],
 )
 def test_refused_body_names_its_field_and_changes_nothing(
-    client: Client, conductor: FakeConductor, body: Any, field: str
+    client: Client, conductor: RecordedConductor, body: Any, field: str
 ) -> None:
     answer = client.send("PATCH", f"{PATH}/gpu", body, version=NEWEST)
     assert answer.status == 400
@@ -73,7 +73,7 @@ def test_refused_body_names_its_field_and_changes_nothing(
 
 @pytest.mark.parametrize("version", [None, "accelerator 2.0", "accelerator 2.3"])
 def test_update_is_not_served_in_older_microversions(
-    client: Client, conductor: FakeConductor, version: str | None
+    client: Client, conductor: RecordedConductor, version: str | None
 ) -> None:
     assert client.send("PATCH", f"{PATH}/gpu", {"name": "new"}, version=version).status == 404
     assert conductor.calls == []

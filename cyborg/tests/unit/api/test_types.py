@@ -7,10 +7,9 @@ from uuid import UUID
 import pytest
 import wsme
 import wsme.types
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cyborg.api import types
+from cyborg.tests.fixtures.properties import given, st
 
 
 @given(st.uuids(), st.sampled_from([str, lambda u: u.hex, lambda u: str(u).upper()]))

@@ -11,8 +11,11 @@ from uuid import NAMESPACE_DNS, uuid3, uuid5
 import sqlalchemy as sa
 import webtest
 
-from cyborg.db import models
+from cyborg.db import models, services
 from cyborg.db.engine import Database
+from cyborg.db.services import Process
+from cyborg.db.transaction import Transaction
+from cyborg.model.process import AGENT
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.conductor import NOW
 
@@ -85,13 +88,42 @@ def populate(db: Database) -> dict[str, str]:
     return {**FACTS, "deployable-id": str(deployable), "other-deployable-id": str(other)}
 
 
-def _insert(tx: sa.Connection, table: Any, **values: Any) -> int:
+def run_agent(db: Database) -> None:
+    """The agent of host-1 is up: it has card_driver, and generic_driver that creates on b."""
+    with db.writer() as tx:
+        services.register(tx, Process("host-1", AGENT, "18.0.0", ""), "READY")
+        host = tx.scalar(sa.select(models.Host.id).where(models.Host.name == "host-1"))
+        tx.execute(
+            sa.update(models.Host).where(models.Host.id == host).values(service_host="host-1")
+        )
+        for name in ("card_driver", "generic_driver"):
+            driver = _insert(
+                tx,
+                models.Driver,
+                uuid=uuid_of(name),
+                host_id=host,
+                name=name,
+                state="READY",
+                enabled=True,
+            )
+        _insert(
+            tx,
+            models.Backend,
+            uuid=uuid_of("b"),
+            driver_id=driver,
+            name="b",
+            state="READY",
+            creates="TEST_PCI",
+        )
+
+
+def _insert(tx: Transaction, table: Any, **values: Any) -> int:
     made = tx.execute(sa.insert(table).values(**values)).inserted_primary_key
     assert made is not None
     return int(made[0])
 
 
-def _profile(tx: sa.Connection, key: str, name: str, groups: list[Any]) -> int:
+def _profile(tx: Transaction, key: str, name: str, groups: list[Any]) -> int:
     return _insert(
         tx,
         models.DeviceProfile,
@@ -102,7 +134,7 @@ def _profile(tx: sa.Connection, key: str, name: str, groups: list[Any]) -> int:
     )
 
 
-def _device(tx: sa.Connection, name: str, host: str) -> tuple[int, list[int]]:
+def _device(tx: Transaction, name: str, host: str) -> tuple[int, list[int]]:
     device = _insert(
         tx,
         models.Device,
@@ -156,7 +188,7 @@ def _device(tx: sa.Connection, name: str, host: str) -> tuple[int, list[int]]:
     return deployable, [_handle(tx, deployable, cpid, number) for number in range(HANDLES)]
 
 
-def _handle(tx: sa.Connection, deployable: int, cpid: int, number: int) -> int:
+def _handle(tx: Transaction, deployable: int, cpid: int, number: int) -> int:
     info = {"domain": "0000", "bus": "0c", "device": f"{number:02x}", "function": "0"}
     return _insert(
         tx,
@@ -170,7 +202,7 @@ def _handle(tx: sa.Connection, deployable: int, cpid: int, number: int) -> int:
     )
 
 
-def _arq(tx: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
+def _arq(tx: Transaction, key: str, values: Mapping[str, Any]) -> None:
     row = {
         "uuid": uuid_of(key),
         "project_id": people.OWN,
@@ -182,7 +214,7 @@ def _arq(tx: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
     _insert(tx, models.Arq, **row)
 
 
-def _hold(tx: sa.Connection, handle: int, instance: str) -> None:
+def _hold(tx: Transaction, handle: int, instance: str) -> None:
     held = sa.update(models.AttachHandle).where(models.AttachHandle.id == handle)
     tx.execute(held.values(state="held"))
     tx.execute(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openstack.config import loader
 
 from cyborg.cli import shell
 from cyborg.tests.fixtures.loopback import Loopback
@@ -63,6 +64,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
+    # openstacksdk before 4.15 adds the file of the variable to its own list.
+    monkeypatch.setattr(loader, "CONFIG_FILES", list(loader.CONFIG_FILES))
 
 
 @pytest.fixture

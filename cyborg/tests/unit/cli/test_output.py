@@ -25,7 +25,7 @@ from cyborg.tests.unit.cli.service import (
     result,
 )
 
-GREEN, RED = "\033[32m", "\033[31m"
+GREEN = "\033[32m"
 
 
 def test_json_keeps_nested_objects(cyborg: Run):

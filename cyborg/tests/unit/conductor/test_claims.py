@@ -20,12 +20,12 @@ from cyborg.model.work import WorkKind
 
 def add(db: Database, kind: WorkKind, *instances: str) -> None:
     with db.writer() as tx:
-        work.add(tx, db.now, [{"kind": kind, "instance_uuid": uuid} for uuid in instances])
+        work.add(tx, [{"kind": kind, "instance_uuid": uuid} for uuid in instances])
 
 
 def claimed(db: Database, owner: tuple[int, int], lease_ms: int = 60_000) -> Sequence[Any]:
     with db.writer() as tx:
-        return work.claim(tx, db.now, owner=owner, lease_ms=lease_ms, limit=10)
+        return work.claim(tx, owner=owner, lease_ms=lease_ms, limit=10)
 
 
 def owner_of(lease: ConductorLease) -> tuple[int, int]:
@@ -75,7 +75,7 @@ def test_each_takeover_raises_the_fence(
         assert not work.lock_owned(tx, [mine])
         assert not work.finish(tx, [mine])
         work.set_spec(tx, mine, {"late": True})
-        work.postpone(tx, db.now, [mine], delay_ms=60_000, error="late")
+        work.postpone(tx, [mine], delay_ms=60_000, error="late")
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.owner_id, Work.spec, Work.error)).one()
     assert (row.owner_id, row.spec, row.error) == (
@@ -108,8 +108,8 @@ def test_claimed_work_is_overdue_after_its_deadline(db: Database, lease: Conduct
     with db.writer() as tx:
         for seconds in (-5, 60):
             values = {"kind": WorkKind.PREPARE, "deadline_in": seconds * 1000}
-            work.add(tx, db.now, [values])
-        work.add(tx, db.now, [{"kind": WorkKind.NOTIFY}])
+            work.add(tx, [values])
+        work.add(tx, [{"kind": WorkKind.NOTIFY}])
     rows = claimed(db, owner_of(lease))
     assert [bool(row.overdue) for row in sorted(rows, key=lambda row: row.id)] == [
         True,

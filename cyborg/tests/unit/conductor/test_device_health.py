@@ -110,7 +110,7 @@ def test_a_new_faulty_device_is_reserved_at_once(host: Host) -> None:
 
 def test_a_bind_to_a_faulty_device_is_refused_and_changes_nothing(host: Host) -> None:
     host.report(FAULT)
-    with pytest.raises(exception.DeviceUnavailable, match="not healthy"):
+    with pytest.raises(exception.DeviceUnavailable, match="unhealthy"):
         host.bind(0)
     with host.db.reader() as tx:
         assert set(tx.execute(sa.select(AttachHandle.state)).scalars()) == {"free"}

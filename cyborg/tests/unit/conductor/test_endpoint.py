@@ -6,48 +6,39 @@ from typing import Any
 
 import pytest
 
-from cyborg import exception
-from cyborg.conductor.endpoint import require_sender
+from cyborg.rpc.transport import CONDUCTOR_TOPIC
+from cyborg.tests.unit.rpc.endpoints import endpoint
 
-
-class Endpoint:
-    """An endpoint with two methods."""
-
-    _required = staticmethod(require_sender())
-
-    @_required
-    def first(self, context: Mapping[str, Any], *, host: str) -> str:
-        """Return the host."""
-        return host
-
-    @_required
-    def second(self, context: Mapping[str, Any]) -> str:
-        """Return a word."""
-        return "second"
+HOST = {"host": "compute-1", "epoch": 1}
 
 
 @pytest.mark.parametrize("context", [{}, {"sender": ""}, {"sender": None}, {"sender": ["x"]}])
-def test_a_request_without_a_sender_is_refused_and_logged_once(
+def test_first_request_without_a_sender_of_each_verb_is_logged(
     context: Mapping[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    endpoint = Endpoint()
-    caplog.clear()
+    conductor: Any = endpoint(CONDUCTOR_TOPIC)
     for _ in range(3):
-        with pytest.raises(exception.Forbidden, match="The request first names no sender"):
-            endpoint.first(context, host="compute-1")
-    assert len(caplog.records) <= 1
-    assert endpoint.first({"sender": "cyborg-agent@compute-1"}, host="compute-1") == "compute-1"
-    assert endpoint.second({"sender": "cyborg-api"}) == "second"
+        for verb in ("desired", "unit_uses"):
+            error = getattr(conductor, verb)(context, **HOST)["error"]
+            assert error["type"] == "Forbidden"
+            assert error["fields"] == {"reason": f"The request {verb} names no sender."}
+    assert [record.getMessage().partition(" over")[0] for record in caplog.records] == [
+        "Request desired",
+        "Request unit_uses",
+    ]
+    assert conductor.desired({"sender": "cyborg-agent@compute-1"}, **HOST) == {"ok": None}
 
 
-def test_the_first_refusal_of_each_verb_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    refuse = require_sender()
-
-    def verb(self: object, context: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    for _ in range(3):
-        with pytest.raises(exception.Forbidden):
-            refuse(verb)(None, {})
-    (record,) = caplog.records
-    assert "Request verb over the message bus refused: it names no sender." in record.getMessage()
+def test_refusal_of_an_agent_is_logged_again_after_an_accepted_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    conductor: Any = endpoint(CONDUCTOR_TOPIC)
+    context = {"sender": "cyborg-agent@compute-2"}
+    own = HOST | {"host": "compute-2"}
+    for arguments in (HOST, HOST, own, HOST):
+        conductor.desired(context, **arguments)
+    line = (
+        "Sender cyborg-agent@compute-2: request desired over the message bus refused: "
+        "cyborg-agent@compute-2 cannot speak for host compute-1."
+    )
+    assert [record.getMessage() for record in caplog.records] == [line, line]

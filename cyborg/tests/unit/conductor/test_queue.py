@@ -49,7 +49,7 @@ def worker(db: Database, queue: FailingQueue, lease: ConductorLease) -> Iterator
 
 def add(db: Database, kind: WorkKind, *instances: str) -> None:
     with db.writer() as tx:
-        work.add(tx, db.now, [{"kind": kind, "instance_uuid": uuid} for uuid in instances])
+        work.add(tx, [{"kind": kind, "instance_uuid": uuid} for uuid in instances])
 
 
 def rows(db: Database) -> list[Any]:
@@ -100,6 +100,24 @@ def test_notifications_of_an_instance_are_grouped_and_other_work_is_not(
     assert worker.run_once() == 6
     assert wait_until(lambda: rows(db) == [], timeout=5)
     assert sorted(seen) == [("notify", 1), ("notify", 3), ("release", 1), ("release", 1)]
+
+
+def test_kinds_of_a_later_release_are_left_to_its_conductors(
+    db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
+) -> None:
+    def handler(group: Sequence[Any]) -> None:
+        with queue.complete(group):
+            pass
+
+    add(db, WorkKind.NOTIFY, str(uuid4()), str(uuid4()))
+    with db.writer() as tx:
+        first = tx.scalar(sa.select(sa.func.min(Work.id)))
+        tx.execute(sa.update(Work).where(Work.id == first).values(kind="later"))
+    worker.handle(WorkKind.NOTIFY, handler)
+    lease.renew()
+    assert worker.run_once() == 1
+    assert wait_until(lambda: [row.kind for row in rows(db)] == ["later"], timeout=5)
+    assert rows(db)[0].owner_id is None
 
 
 @pytest.mark.parametrize(
@@ -179,8 +197,8 @@ def test_work_is_rescheduled_no_later_than_its_deadline(
     owner = lease.owner
     assert owner is not None
     with db.writer() as tx:
-        work.add(tx, db.now, [{"kind": WorkKind.PREPARE, "deadline_in": 5_000}])
-        claimed = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
+        work.add(tx, [{"kind": WorkKind.PREPARE, "deadline_in": 5_000}])
+        claimed = work.claim(tx, owner=owner, lease_ms=1000, limit=1)
     WorkQueue(db=db).reschedule(claimed, "not yet", pause_ms=30_000)
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.not_before_ms, Work.deadline_ms)).one()
@@ -199,9 +217,9 @@ def test_the_pause_grows_with_the_attempts_up_to_its_limit(
     owner = lease.owner
     assert owner is not None
     with db.writer() as tx:
-        work.add(tx, db.now, [{"kind": WorkKind.NOTIFY}])
+        work.add(tx, [{"kind": WorkKind.NOTIFY}])
         tx.execute(sa.update(Work).values(attempts=attempts - 1))
-        claimed = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
+        claimed = work.claim(tx, owner=owner, lease_ms=1000, limit=1)
         before = tx.execute(sa.select(db.now)).scalar_one()
     WorkQueue(db=db).reschedule(claimed, "not yet")
     with db.reader() as tx:

@@ -59,7 +59,7 @@ def claimed(db: Database, lease: ConductorLease) -> Sequence[Record]:
     lease.renew()
     assert lease.owner is not None
     with db.writer() as tx:
-        return work.claim(tx, db.now, owner=lease.owner, lease_ms=5000, limit=10)
+        return work.claim(tx, owner=lease.owner, lease_ms=5000, limit=10)
 
 
 def exists(db: Database, binary: str) -> bool:

@@ -13,6 +13,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from cyborg import exception
 from cyborg.db.clock import CachedClock, db_now_ms
 from cyborg.db.engine import Database, Reader
+from cyborg.db.transaction import Transaction
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ class SlowReader(Reader):
         super().__init__(f"sqlite:///{path}/cached.sqlite", now=now)
 
     @contextmanager
-    def reader(self) -> Iterator[sa.Connection]:
+    def reader(self) -> Iterator[Transaction]:
         if self.unavailable:
             raise exception.Unavailable(peer="The database", reason="it is not available")
         with super().reader() as connection:

@@ -15,6 +15,7 @@ from cyborg import exception
 from cyborg.db import events, faults
 from cyborg.db.engine import Database, Reader, Retry, Settings
 from cyborg.db.models import METADATA, Host
+from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 
 
@@ -23,7 +24,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
     """A database with all tables."""
     database = Database(_url(tmp_path))
     with database.writer() as tx:
-        METADATA.create_all(tx)
+        METADATA.create_all(tx.connection)
     yield database
     database.close()
 
@@ -32,7 +33,7 @@ def _url(directory: Path) -> str:
     return f"sqlite:///{directory}/cyborg.sqlite"
 
 
-def _add(tx: sa.Connection, name: str, at: int = 1) -> None:
+def _add(tx: Transaction, name: str, at: int = 1) -> None:
     tx.execute(sa.insert(Host).values(name=name, updated_ms=at))
 
 
@@ -97,13 +98,13 @@ def test_process_frozen_before_commit_does_not_commit_late(
     now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: clocks.ms)
     db = Database(_url(tmp_path), now=now, seconds=lambda: clocks.seconds)
     with db.writer() as tx:
-        METADATA.create_all(tx)
+        METADATA.create_all(tx.connection)
     caller = Caller(None, None, "req-1", expires_ms=5_000)
 
     def change() -> None:
         with db.writer() as tx:
             _add(tx, "one")
-            events.record(tx, db.now, [events.Entry("host", "uuid", "made")], caller=caller)
+            events.record(tx, [events.Entry("host", "uuid", "made")], caller=caller)
             clocks.freeze(frozen)
 
     if committed:
@@ -117,6 +118,40 @@ def test_process_frozen_before_commit_does_not_commit_late(
     with db.writer() as tx:
         _add(tx, "two")
     assert _names(db)[-1] == "two"
+    db.close()
+
+
+@pytest.mark.parametrize("returning", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+def test_process_frozen_at_the_history_does_not_commit_late(
+    tmp_path: Path, returning: bool, before: bool
+) -> None:
+    clocks = Clocks()
+    now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: clocks.ms)
+    db = Database(_url(tmp_path), now=now, seconds=lambda: clocks.seconds)
+    # MySQL has no INSERT ... RETURNING.
+    db.engine.dialect.insert_executemany_returning = returning
+    with db.writer() as tx:
+        METADATA.create_all(tx.connection)
+
+    def freeze(*event: object) -> None:
+        if "INTO events" in str(event[2]):
+            clocks.freeze(4.1)
+
+    if not before:
+        sa.event.listen(db.engine, "after_cursor_execute", freeze)
+    caller = Caller(None, None, "req-1", expires_ms=5_000)
+
+    def change() -> None:
+        with db.writer() as tx:
+            _add(tx, "one")
+            if before:
+                clocks.freeze(4.1)
+            events.record(tx, [events.Entry("host", "uuid", "made")], caller=caller)
+
+    with pytest.raises(exception.Unavailable, match="expired before it was processed"):
+        change()
+    assert _names(db) == []
     db.close()
 
 
@@ -147,7 +182,7 @@ def test_reader_creates_no_file(tmp_path: Path, form: str) -> None:
     assert list(tmp_path.iterdir()) == []
     db = Database(form.format(tmp_path))
     with db.writer() as tx:
-        METADATA.create_all(tx)
+        METADATA.create_all(tx.connection)
     assert _names(only_reader) == []
     db.close()
     only_reader.close()

@@ -134,7 +134,7 @@ def _with_tables(tmp_path: Path) -> Path:
     path = tmp_path / "cyborg.sqlite"
     db = Database(f"sqlite:///{path}")
     with db.writer() as tx:
-        METADATA.create_all(tx)
+        METADATA.create_all(tx.connection)
     db.close()
     return path
 

@@ -11,6 +11,7 @@ from cyborg import exception
 from cyborg.db.engine import Database
 from cyborg.db.listing import Page, Sortable, paged
 from cyborg.db.models import METADATA, Event
+from cyborg.db.transaction import Transaction
 
 EVENTS = Sortable(
     Event.id, Event.subject_uuid, {"hostname": Event.hostname, "action": Event.action}
@@ -19,11 +20,11 @@ VISIBLE = sa.select(Event.subject_uuid).where(Event.noun == "arq")
 
 
 @pytest.fixture
-def tx(tmp_path: Path) -> Iterator[sa.Connection]:
+def tx(tmp_path: Path) -> Iterator[Transaction]:
     """Return a connection to a table with the events a, b, c and d; c is not visible."""
     db = Database(f"sqlite:///{tmp_path}/list.sqlite")
     with db.writer() as connection:
-        METADATA.create_all(connection)
+        METADATA.create_all(connection.connection)
         connection.execute(
             sa.insert(Event),
             [
@@ -36,7 +37,7 @@ def tx(tmp_path: Path) -> Iterator[sa.Connection]:
     db.close()
 
 
-def _page(tx: sa.Connection, page: Page) -> list[str]:
+def _page(tx: Transaction, page: Page) -> list[str]:
     return list(tx.scalars(paged(tx, VISIBLE, EVENTS, page)))
 
 
@@ -51,7 +52,7 @@ def _page(tx: sa.Connection, page: Page) -> list[str]:
         (Page(marker="c"), "marker"),
     ],
 )
-def test_invalid_page_names_the_field(tx: sa.Connection, page: Page, field: str) -> None:
+def test_invalid_page_names_the_field(tx: Transaction, page: Page, field: str) -> None:
     with pytest.raises(exception.Invalid) as caught:
         _page(tx, page)
     assert caught.value.fields["field"] == field
@@ -70,18 +71,20 @@ def test_invalid_page_names_the_field(tx: sa.Connection, page: Page, field: str)
         (Page(marker="d"), []),
     ],
 )
-def test_page_has_the_expected_rows(tx: sa.Connection, page: Page, expected: list[str]) -> None:
+def test_page_has_the_expected_rows(tx: Transaction, page: Page, expected: list[str]) -> None:
     assert _page(tx, page) == expected
 
 
-def test_marker_is_found_without_the_filters(tx: sa.Connection) -> None:
+def test_marker_is_found_without_the_filters(tx: Transaction) -> None:
     query = paged(tx, VISIBLE, EVENTS, Page(marker="a")).where(Event.subject_uuid != "a")
     assert list(tx.scalars(query)) == ["b", "d"]
 
 
-def test_marker_executes_one_select(tx: sa.Connection) -> None:
+def test_marker_executes_one_select(tx: Transaction) -> None:
     statements: list[str] = []
-    sa.event.listen(tx, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    sa.event.listen(
+        tx.connection, "before_cursor_execute", lambda *args: statements.append(args[2])
+    )
     paged(tx, VISIBLE, EVENTS, Page(limit=1))
     assert statements == []
     paged(tx, VISIBLE, EVENTS, Page(limit=1, marker="a", sort_key="action"))

@@ -66,6 +66,6 @@ def test_foreign_key_has_an_index(table: sa.Table) -> None:
     leading |= {
         next(iter(constraint.columns)).name
         for constraint in table.constraints
-        if isinstance(constraint, sa.UniqueConstraint)
+        if isinstance(constraint, sa.UniqueConstraint | sa.PrimaryKeyConstraint)
     }
     assert {key.parent.name for key in table.foreign_keys} <= leading

@@ -18,8 +18,8 @@ from sqlalchemy.dialects import sqlite
 
 from cyborg import exception
 from cyborg.db.models import METADATA
-from cyborg.metrics import catalogue
 from cyborg.model.device_profile import Limits, parse_groups, parse_name
+from cyborg.tests.fixtures import pages
 
 #: What Prometheus makes of one metric.
 _SUFFIXES = ("_bucket", "_count", "_sum", "_total")
@@ -69,8 +69,7 @@ def as_sql(text: str) -> None:
 def as_promql(text: str) -> None:
     """Expressions about metrics that are shown."""
     shown = {
-        one.name
-        for one in (*catalogue.API_METRICS, *catalogue.CONDUCTOR_METRICS, *catalogue.AGENT_METRICS)
+        one.name for one in (*pages.API_METRICS, *pages.CONDUCTOR_METRICS, *pages.AGENT_METRICS)
     }
     for name in set(re.findall(r"\bcyborg_\w+", text)):
         if not {name, *(name.removesuffix(end) for end in _SUFFIXES)} & shown:

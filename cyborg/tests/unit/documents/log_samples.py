@@ -62,6 +62,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Driver %s failed to load: %s": ("generic_driver", "[generic_driver] backends is not set"),
     "Driver %s loaded": ("pci_driver",),
     "Driver %s unloaded": ("pci_driver",),
+    "Ended work that this release does not need: %s": ("publish_notifications",),
     "Host %s is renamed to %s, its provider's name in Placement": (
         _HOST,
         "compute-1.example.org",
@@ -70,7 +71,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Instance %s has lost %d attached accelerator(s)": (_INSTANCE, 1),
     "Listening on %s:%s": ("192.0.2.10", 6666),
     "Metrics are available at %s": ("http://192.0.2.10:9101/metrics",),
-    "Notifications are disabled: the history is not followed any more": (),
+    "Notifications are disabled: removed %d events that were not sent": (12,),
     "Operation %s on %s: %s%s": (_OPERATION, _HOST, "succeeded", ""),
     "Paste file %s defines the filters": ("/etc/cyborg/api-paste.ini",),
     "Periodic task %s succeeds again": ("heartbeat",),

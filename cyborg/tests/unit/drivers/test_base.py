@@ -81,10 +81,9 @@ def test_methods_that_are_not_overridden_raise_driver_cannot(
     assert str(caught.value) == f"Driver least_driver does not support {verb}."
 
 
-def test_prepare_release_and_clean_steps_do_nothing_by_default(driver: Driver) -> None:
+def test_prepare_and_release_do_nothing_by_default(driver: Driver) -> None:
     task = HandleTask("operation", driver.name, DEVICE.key, "unit", DEVICE.key, "uuid")
     driver.prepare(task)
     driver.release(task)
-    assert list(driver.clean_steps(DEVICE.key)) == []
     assert not driver.can_program
     assert driver.discover() == [DEVICE]

@@ -4,11 +4,9 @@
 import socket
 import threading
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.uevents import KernelEvents, Uevent, parse
+from cyborg.tests.fixtures.properties import given, st
 
 ADD = (
     b"add@/devices/pci0000:00/0000:00:05.0\0ACTION=add\0SUBSYSTEM=pci\0"

@@ -2,13 +2,12 @@
 """Every form of a whitelist entry: what it matches, and which values are refused."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cyborg import exception
 from cyborg.drivers import whitelist
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.model.pci import PciAddress
+from cyborg.tests.fixtures.properties import given, st
 
 
 def function(

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import UUID, uuid5
 
+from cyborg.conductor.audit.placement_view import HostView, ProviderView
 from cyborg.model.arq import State
-from cyborg.model.audit_snapshot import (
+from cyborg.model.provider import provider_uuid
+from cyborg.model.work import WorkKind
+from cyborg.tests.oracle.rows import (
     ArqRow,
     AuditViews,
     DeployableRow,
@@ -16,14 +19,10 @@ from cyborg.model.audit_snapshot import (
     DriverRow,
     HandleRow,
     HostRow,
-    HostView,
     InstanceRow,
-    ProviderView,
     Snapshot,
     WorkRow,
 )
-from cyborg.model.provider import provider_uuid
-from cyborg.model.work import WorkKind
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

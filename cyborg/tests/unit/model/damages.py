@@ -9,21 +9,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from cyborg.conductor.audit.placement_view import HostView, ProviderView
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Kind
-from cyborg.model.audit_snapshot import (
-    ArqRow,
-    DeployableRow,
-    HandleRow,
-    HostRow,
-    HostView,
-    ProviderView,
-    WorkRow,
-)
 from cyborg.model.health_view import Process
 from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
 from cyborg.model.work import WorkKind
+from cyborg.tests.oracle.rows import (
+    ArqRow,
+    DeployableRow,
+    HandleRow,
+    HostRow,
+    WorkRow,
+)
 from cyborg.tests.unit.model.clouds import HOUR, RESOURCE_CLASS, Whole, reshow
 
 DAY = 24 * HOUR

@@ -4,8 +4,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cyborg import exception
 from cyborg.model.device_profile import (
@@ -16,6 +14,7 @@ from cyborg.model.device_profile import (
     resource_classes,
     units,
 )
+from cyborg.tests.fixtures.properties import given, st
 
 CLASSES = frozenset({"FPGA", "VGPU"})
 LIMITS = Limits(groups=3, units=8)

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from cyborg.model.device import DEVICE_STATES, MOVES, DeviceEvent, DeviceStatus, shown_state
+from cyborg.model.device import DEVICE_STATES, MOVES, DeviceEvent, DeviceStatus
 
 S, E = DeviceStatus, DeviceEvent
 #: Where each event leads; what is not here cannot happen.
@@ -39,5 +39,3 @@ def test_every_status_and_event_pair_has_the_listed_target(
 
 def test_status_words_are_those_of_the_api() -> None:
     assert DEVICE_STATES == ("inactive", "installing", "enabled", "maintaining", "failed", "lost")
-    assert {shown_state(one.value, lost=True) for one in S} == {"lost"}
-    assert [shown_state(one.value, lost=False) for one in S] == [one.value for one in S]

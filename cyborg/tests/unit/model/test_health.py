@@ -17,7 +17,7 @@ from cyborg.model.report import DriverReport, DriverState, Report
 def test_units_of_a_faulty_device_are_reserved(word: str | None, units: int) -> None:
     standing = Standing(DeviceStatus.ENABLED, lost=False, driver="READY", health=word)
     handles = [Unit(HandleState.FREE, lost=False), Unit(HandleState.QUARANTINED, lost=False)]
-    assert standing.offered is (units == 1)
+    assert standing.reason == (None if units == 1 else "unhealthy")
     assert reserved(standing, handles) == units
 
 

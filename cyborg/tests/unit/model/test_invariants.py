@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cyborg
 from cyborg.model.arq import State
-from cyborg.model.audit_findings import RULES, Finding, Fix, Kind, Severity
-from cyborg.model.audit_rules import Ages, check, confirmed
-from cyborg.model.audit_snapshot import AuditViews, Snapshot
+from cyborg.model.audit_findings import RULES, Ages, Finding, Fix, Kind, Severity
+from cyborg.tests.fixtures.properties import given, st
+from cyborg.tests.oracle.rows import AuditViews, Snapshot
+from cyborg.tests.oracle.rules import check, confirmed
 from cyborg.tests.unit.model.clouds import (
     HOUR,
     RESOURCE_CLASS,

@@ -2,10 +2,9 @@
 """PCI addresses: one spelling, whatever form they arrive in."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cyborg.model.pci import PciAddress
+from cyborg.tests.fixtures.properties import given, st
 
 addresses = st.builds(
     PciAddress,

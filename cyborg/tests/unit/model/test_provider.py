@@ -4,8 +4,6 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cyborg.model.provider import (
     Actual,
@@ -21,6 +19,7 @@ from cyborg.model.provider import (
     is_trait_name,
     provider_uuid,
 )
+from cyborg.tests.fixtures.properties import given, st
 
 NAME = "compute1_FakeDevice"
 FPGA = Provider(

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
 from cyborg.model.report import DriverReport, DriverState, Report
+from cyborg.tests.fixtures.properties import given, st
 
 
 def handle(key: str) -> AttachHandle:

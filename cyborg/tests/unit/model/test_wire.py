@@ -10,8 +10,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cyborg import exception, model
 from cyborg.model import wire
@@ -30,6 +28,7 @@ from cyborg.model.report import (
 from cyborg.model.work import (
     Outcome,
 )
+from cyborg.tests.fixtures.properties import given, settings, st
 from cyborg.tests.unit.model.kinds import VALUES, declared
 from cyborg.tests.unit.model.shapes import KINDS
 

@@ -14,7 +14,7 @@ def rendered() -> Iterator[str]:
     """Each rule with its default, and with what is still allowed by its former default."""
     for rule in sorted(policies.list_rules(), key=lambda one: str(one.name)):
         former = rule.deprecated_rule
-        also = "" if former is None else f"    (formerly {former.name}: {former.check_str})"
+        also = f"    (formerly {former.name}: {former.check_str})" if former else ""
         yield f"{rule.name}: {rule.check_str}{also}"
 
 

@@ -12,6 +12,7 @@ from cyborg.model import wire
 from cyborg.model.work import Discovered, DiscoveryTask, InstallTask, Outcome
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus
+from cyborg.rpc.verbs import Discover, Install
 from cyborg.tests.unit.rpc.test_line import FakeBus
 
 ASKED = DiscoveryTask("mine")
@@ -37,8 +38,8 @@ def says(answer: Any) -> Callable[..., Any]:
 def test_answer_of_agent_is_read(agents: AgentClient, bus: FakeBus) -> None:
     answer = Discovered("mine", done=False)
     bus.behaviours = [says(wire.dump(answer)), says(wire.dump(Outcome("mine")))]
-    assert agents.discovery("host-1", ASKED) == answer
-    assert agents.install("host-1", SETTING_UP) == Outcome("mine")
+    assert agents.request("host-1", Discover(ASKED)) == answer
+    assert agents.request("host-1", Install(SETTING_UP)) == Outcome("mine")
 
 
 @pytest.mark.parametrize(
@@ -61,5 +62,5 @@ def test_invalid_answer_of_agent_is_refused(
 ) -> None:
     bus.behaviours = [says(answer)]
     with caplog.at_level(logging.WARNING), pytest.raises(exception.Invalid):
-        agents.discovery("host-1", ASKED)
+        agents.request("host-1", Discover(ASKED))
     assert "Answer of the agent on host host-1 to discovery refused" in caplog.text

@@ -1,52 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants of this service, checked on a snapshot of a cloud.
+"""The invariants of this service, checked on a snapshot of a whole cloud.
+
+Tests compare the audit, which reads its violations with SQL, with these rules.
 
 Each check is a generator of findings. The checks that need Placement or the hosts are in
-``cyborg.model.audit_placement``.
+``placement``.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from cyborg.model import audit_placement, health_view
+from cyborg.model import health_view
 from cyborg.model.arq import State
-from cyborg.model.audit_findings import Finding, Kind
-from cyborg.model.audit_snapshot import ArqRow, AuditViews, HandleRow, Snapshot, WorkRow
+from cyborg.model.audit_findings import Ages, Finding, Kind
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.health_view import Process, duration
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
+from cyborg.tests.oracle import placement
+from cyborg.tests.oracle.rows import ArqRow, AuditViews, HandleRow, Snapshot, WorkRow
 
-_HOUR = 3_600_000
 #: ARQs in these states have no handle; ARQs in obsolete states may have one.
 _HANDLELESS = frozenset({State.INITIAL, State.UNBOUND, State.BIND_FAILED})
 _UNBOUND = frozenset({State.INITIAL, State.UNBOUND})
 _OBSOLETE = frozenset({State.UNBIND_FAILED, State.DELETING})
-
-
-@dataclass(frozen=True)
-class Ages:
-    """The ages from which the audit reports something as late; all in milliseconds.
-
-    ``settle`` is the time that Placement may lag behind the database (two report intervals).
-    ``agent_silence`` and ``conductor_silence`` are the times without a heartbeat after which such a
-    process counts as down. ``work`` is the time that work may take beyond its deadline, ``notify``
-    the time for which Nova is notified (it waits no longer), ``stuck`` the time that a host may
-    take to release or program a unit. ``unbound`` is the time that an ARQ may wait to be bound,
-    ``allocation`` the time that an allocation may be without an ARQ, ``lost`` the time that a
-    device may be lost.
-    """
-
-    settle: int = 120_000
-    agent_silence: int = 30_000
-    conductor_silence: int = 10_000
-    work: int = 60_000
-    notify: int = 300_000
-    stuck: int = _HOUR
-    unbound: int = 24 * _HOUR
-    allocation: int = _HOUR
-    lost: int = 7 * 24 * _HOUR
 
 
 def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
@@ -58,11 +35,11 @@ def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
         *_instances(cloud),
         *_work(cloud, ages),
         *_hosts(cloud, ages),
-        *audit_placement.placement(
-            cloud, peers, audit_placement.GracePeriods(ages.settle, ages.agent_silence)
+        *placement.differences(
+            cloud, peers, placement.GracePeriods(ages.settle, ages.agent_silence)
         ),
-        *audit_placement.allocations(cloud, peers, ages.allocation),
-        *audit_placement.prepared(cloud, peers),
+        *placement.allocations(cloud, peers, ages.allocation),
+        *placement.prepared(cloud, peers),
     ]
     return sorted(
         findings,

@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.rpc.faults import answering, unwrap
+from cyborg.model.process import API
+from cyborg.rpc.command import Command
+from cyborg.rpc.endpoint import Endpoint, unwrap
+from cyborg.tests.functional.rolling.records import before
 from cyborg.tests.unit.model.kinds import ERRORS, declared
+from cyborg.tests.unit.rpc.endpoints import COMMANDS, endpoint
 
 
 def _all(root: type[exception.CyborgError]) -> list[type[exception.CyborgError]]:
     return [root, *(one for child in root.__subclasses__() for one in _all(child))]
 
 
+_LINE = (
+    "Request {verb} over the message bus was answered with an error that it does not declare: "
+    "CannotAttach: {error}"
+)
 CLASSES = _all(exception.CyborgError)
 
 
@@ -25,22 +33,31 @@ def example(kind: type[exception.CyborgError]) -> exception.CyborgError:
     return kind(**{name: f"{name} with {{braces}} and ☃" for name in names}, extra=7)
 
 
-class Endpoint:
-    """What an endpoint is, as far as answers go."""
+class Good(Command[Any], verb="good"):
+    """Answer the value."""
 
-    @answering("peer")
-    def good(self, context: Any, *, value: Any) -> Any:
-        return value
+    value: Any
 
-    @answering("peer")
-    def bad(self, context: Any, *, error: Exception) -> Any:
+
+class Bad(Command[None], verb="bad", raises=(exception.CyborgError,)):
+    """Fail."""
+
+
+def answered(verb: str, context: Any, error: Exception | None = None, **arguments: Any) -> Any:
+    """Return the reply of an endpoint, as JSON brings it; ``error`` is that of ``bad``."""
+
+    def fail(_command: Bad) -> None:
+        assert error is not None
         raise error
+
+    endpoint = Endpoint("peer", {}, Good.handled(lambda c: c.value), Bad.handled(fail))
+    return json.loads(json.dumps(getattr(endpoint, verb)(context, **arguments)))
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_error_survives_a_round_trip(kind: type[exception.CyborgError]) -> None:
     error = example(kind)
-    reply = json.loads(json.dumps(Endpoint().bad({}, error=error)))
+    reply = answered("bad", {}, error)
     with pytest.raises(exception.CyborgError) as caught:
         unwrap(reply, "peer", "req-1")
     assert type(caught.value) is kind
@@ -56,7 +73,7 @@ def test_kinds_are_unique_literals_as_recorded() -> None:
 
 @pytest.mark.parametrize("value", [None, 0, [], {}, {"error": 1}, "text", False])
 def test_values_survive_a_round_trip(value: Any) -> None:
-    reply = json.loads(json.dumps(Endpoint().good({}, value=value)))
+    reply = answered("good", {}, value=value)
     assert unwrap(reply, "peer", "") == value
 
 
@@ -64,7 +81,7 @@ def test_unexpected_error_is_hidden_from_caller_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        reply = Endpoint().bad({"request_id": "req-7"}, error=KeyError("password"))
+        reply = answered("bad", {"request_id": "req-7"}, KeyError("password"))
     assert "password" not in str(reply)
     assert "req-7" in caplog.text
     assert "password" in caplog.text
@@ -72,12 +89,12 @@ def test_unexpected_error_is_hidden_from_caller_and_logged(
         unwrap(reply, "peer", "req-7")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"error": None, "later": 1}, {"later": 1}])
+@pytest.mark.parametrize("arguments", [{}, {"value": None, "later": 1}, {"later": 1}])
 def test_unknown_arguments_are_refused(
     arguments: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    reply = Endpoint().bad({}, **arguments)
-    with pytest.raises(exception.Invalid, match=r"argument.*(later|error)"):
+    reply = answered("good", {}, **arguments)
+    with pytest.raises(exception.Invalid, match=r"argument.*(later|value)"):
         unwrap(reply, "peer", "req-1")
     assert "Traceback" not in caplog.text
 
@@ -101,3 +118,18 @@ def test_invalid_replies_are_peer_faults(reply: Any) -> None:
     with pytest.raises(exception.PeerFault) as caught:
         unwrap(reply, "peer", "req-1")
     assert caught.value.fields == {"peer": "peer", "request_id": "req-1"}
+
+
+@pytest.mark.parametrize("topic", COMMANDS)
+def test_only_undeclared_errors_are_logged_and_all_are_answered(
+    topic: str, undeclared_errors: list[str]
+) -> None:
+    error = exception.CannotAttach(instance="i", reason="taken")
+    for verb in COMMANDS[topic]:
+        said = before().verbs[topic][verb]
+        context, command = {"sender": API, **said["context"]}, COMMANDS[topic][verb]
+        reply = getattr(endpoint(topic, error), verb)(context, **said["args"])
+        assert reply == {"error": {"type": "CannotAttach", "fields": error.fields}}
+        is_declared = issubclass(exception.CannotAttach, command.raises)
+        assert undeclared_errors == ([] if is_declared else [_LINE.format(verb=verb, error=error)])
+        undeclared_errors.clear()

@@ -2,7 +2,6 @@
 """Read all rows that an audit needs at one moment, in a constant number of statements."""
 
 from collections import defaultdict
-from collections.abc import Collection
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
@@ -23,8 +22,11 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
-from cyborg.model.audit_snapshot import (
+from cyborg.model.health_view import Process
+from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.tests.oracle.rows import (
     ArqRow,
     DeployableRow,
     DeviceRow,
@@ -35,8 +37,6 @@ from cyborg.model.audit_snapshot import (
     Snapshot,
     WorkRow,
 )
-from cyborg.model.health_view import Process
-from cyborg.model.process import AGENT, CONDUCTOR
 
 _DRIVERS = sa.select(Driver.host_id, Driver.name, Driver.state, Driver.error)
 #: The bound instances and those that ARQs name, without the many released ones.
@@ -77,20 +77,7 @@ def take(db: Reader) -> Snapshot:
         )
 
 
-def unbound_for(db: Reader, uuids: Collection[str]) -> dict[str, int]:
-    """Return uuid → milliseconds since its release, of those instances that have an unbound row."""
-    if not uuids:
-        return {}
-    with db.reader() as tx:
-        rows = tx.execute(
-            sa.select(Instance.uuid, (db.now - Instance.updated_ms).label("age")).where(
-                Instance.uuid.in_(sorted(uuids)), Instance.bound.is_(False)
-            )
-        )
-        return {row.uuid: int(row.age) for row in rows}
-
-
-def _hosts(tx: sa.Connection, now: int) -> tuple[HostRow, ...]:
+def _hosts(tx: Transaction, now: int) -> tuple[HostRow, ...]:
     rows = tx.execute(
         sa.select(
             Host.id,
@@ -118,7 +105,7 @@ def _hosts(tx: sa.Connection, now: int) -> tuple[HostRow, ...]:
     )
 
 
-def _devices(tx: sa.Connection, now: int) -> tuple[DeviceRow, ...]:
+def _devices(tx: Transaction, now: int) -> tuple[DeviceRow, ...]:
     rows = tx.execute(
         sa.select(
             Device.id,
@@ -144,7 +131,7 @@ def _devices(tx: sa.Connection, now: int) -> tuple[DeviceRow, ...]:
     )
 
 
-def _deployables(tx: sa.Connection) -> tuple[DeployableRow, ...]:
+def _deployables(tx: Transaction) -> tuple[DeployableRow, ...]:
     traits: dict[int, set[str]] = defaultdict(set)
     for row in tx.execute(
         sa.select(Attribute.deployable_id, Attribute.value).where(
@@ -180,7 +167,7 @@ def _deployables(tx: sa.Connection) -> tuple[DeployableRow, ...]:
     )
 
 
-def _handles(tx: sa.Connection) -> tuple[HandleRow, ...]:
+def _handles(tx: Transaction) -> tuple[HandleRow, ...]:
     rows = tx.execute(
         sa.select(
             AttachHandle.id,
@@ -199,7 +186,7 @@ def _handles(tx: sa.Connection) -> tuple[HandleRow, ...]:
     )
 
 
-def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
+def _arqs(tx: Transaction, now: int) -> tuple[ArqRow, ...]:
     # The dates of rows are from the clock of the process that wrote them; those of the history
     # are from the database's clock.
     last_event = (
@@ -242,7 +229,7 @@ def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
     )
 
 
-def _work(tx: sa.Connection, now: int) -> tuple[WorkRow, ...]:
+def _work(tx: Transaction, now: int) -> tuple[WorkRow, ...]:
     rows = tx.execute(
         sa.select(
             Work.uuid,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants between database, Placement and hosts; used by ``cyborg.model.audit_rules``.
+"""The invariants between database, Placement and hosts; used by ``rules``.
 
 Units: Placement offers ``total - reserved`` of a provider, less the allocated units. The scheduler
 allocates before a bind, so an allocation without (enough) ARQs is a future bind. There must be a
@@ -10,17 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from cyborg.conductor.audit.placement_view import HostView, ProviderView
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Finding, Kind
-from cyborg.model.audit_snapshot import (
+from cyborg.model.provider import Provider, provider_uuid
+from cyborg.tests.oracle.rows import (
     AuditViews,
     DeployableRow,
     HostRow,
-    HostView,
-    ProviderView,
     Snapshot,
 )
-from cyborg.model.provider import Provider, provider_uuid
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class GracePeriods:
     agent_silence: int
 
 
-def placement(cloud: Snapshot, peers: AuditViews, patience: GracePeriods) -> Iterator[Finding]:
+def differences(cloud: Snapshot, peers: AuditViews, patience: GracePeriods) -> Iterator[Finding]:
     """Yield the differences between rows and Placement, for the hosts that have a view."""
     for host in cloud.hosts:
         deployables = cloud.deployables_of.get(host.id, [])

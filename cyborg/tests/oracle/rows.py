@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from cyborg.conductor.audit.placement_view import HostView
 from cyborg.model.arq import State
-from cyborg.model.availability import Standing, Unit, reserved
-from cyborg.model.device import HandleState
+from cyborg.model.availability import Standing, reserved
 from cyborg.model.health_view import Process
-from cyborg.model.provider import Inventory, Provider
+from cyborg.model.provider import Provider
 from cyborg.model.work import WorkKind
+from cyborg.tests.oracle.availability import UsableUnit, claimable
 
 
 @dataclass(frozen=True)
@@ -249,28 +250,25 @@ class Snapshot:
 
     def desired(self, deployable: DeployableRow) -> Provider:
         """Return the provider that Placement shows after the agent has published a deployable."""
-        handles = self.handles_of.get(deployable.id, [])
-        units = [Unit(handle.state, handle.lost) for handle in handles]
+        units = self._units(deployable)
         return Provider(
             uuid=deployable.rp_uuid or "",
             name=deployable.name,
             resource_class=deployable.resource_class,
-            total=len(handles),
+            total=len(units),
             reserved=reserved(self._standing(deployable), units),
             traits=deployable.traits,
         )
 
     def claimable(self, deployable: DeployableRow) -> int:
-        """Return how many units the next binds can use: free or in release, and without holder."""
-        if not self._standing(deployable).offered:
-            return 0
-        return sum(
-            1
+        """Return how many units of a deployable the next binds can use."""
+        return claimable(self._standing(deployable), self._units(deployable))
+
+    def _units(self, deployable: DeployableRow) -> list[UsableUnit]:
+        return [
+            UsableUnit(handle.state, handle.lost, used=handle.id in self.holders)
             for handle in self.handles_of.get(deployable.id, [])
-            if handle.state in (HandleState.FREE, HandleState.RELEASING)
-            and not handle.lost
-            and handle.id not in self.holders
-        )
+        ]
 
     def _standing(self, deployable: DeployableRow) -> Standing:
         device = self.device_by_id[deployable.device_id]
@@ -280,33 +278,12 @@ class Snapshot:
             driver=self._driver_states.get((device.host_id, device.driver)),
             disabled=self.host_by_id[device.host_id].disabled,
             health=device.health,
+            refused=deployable.publish_error is not None,
         )
 
     @cached_property
     def _driver_states(self) -> dict[tuple[int, str], str]:
         return {(driver.host_id, driver.name): driver.state for driver in self.drivers}
-
-
-@dataclass(frozen=True)
-class ProviderView:
-    """One resource provider as Placement shows it; ``allocations`` by consumer, then class."""
-
-    name: str
-    parent_uuid: str | None
-    inventories: Mapping[str, Inventory] = field(default_factory=dict)
-    traits: frozenset[str] = frozenset()
-    allocations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class HostView:
-    """What Placement shows of one host: the compute's own provider, and providers by uuid.
-
-    ``root`` is None when Placement does not know the compute.
-    """
-
-    root: str | None
-    providers: Mapping[str, ProviderView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

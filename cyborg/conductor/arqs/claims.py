@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claim units for ARQs: choose attach handles, and write all that follows from a claim.
+
+A bind claims units for ARQs that exist, an attach for ARQs that it creates.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from cyborg import exception
+from cyborg.conductor.arqs import images
+from cyborg.db import attach_handles, events, work
+from cyborg.db.base import Record
+from cyborg.db.transaction import Transaction
+from cyborg.model.arq import MOVES, Event, State
+from cyborg.model.caller import Caller
+from cyborg.model.device_profile import accel_requirements, parse_image
+from cyborg.model.work import WorkKind
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Runs of a use case that loses races.
+_ATTEMPTS = 10
+
+
+class TooFewHandles(Exception):
+    """Other transactions may have locked handles.
+
+    This transaction holds locks on handles itself, so it must not wait for them.
+    """
+
+
+def repeated(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a use case so that it runs again, in a new transaction, when it loses a race.
+
+    These races end with a plain Conflict: another request has inserted the same row, or has bound
+    an ARQ before it was locked. After TooFewHandles the use case gets ``wait=True``, so that it
+    waits for handles. It holds no handle while it waits, and locks them in order.
+    """
+
+    @functools.wraps(function)
+    def with_repetitions(*args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(1, _ATTEMPTS):
+            try:
+                return function(*args, **kwargs)
+            except TooFewHandles:
+                kwargs["wait"] = True
+            except exception.Conflict as error:
+                # A subclass is the final answer to the request.
+                if type(error) is not exception.Conflict:
+                    raise
+        return function(*args, **kwargs)
+
+    return with_repetitions
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An ARQ that gets a unit of a deployable (a row of ``deployables.by_provider``).
+
+    ``hidden``: an attach operation binds the ARQ later, and Nova waits for no event of it.
+    """
+
+    arq_uuid: str
+    group_spec: dict[str, str]
+    deployable: Record
+    instance_uuid: str
+    hostname: str | None
+    project_id: str | None
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class ClaimedUnit:
+    """A claim, and the handle that is locked for it."""
+
+    claim: Claim
+    handle: attach_handles.Claim
+    #: Whether the agent has work to do before the guest gets the unit.
+    prepares: bool
+
+    @property
+    def state(self) -> State:
+        """Return the state that the ARQ gets now."""
+        started = self.prepares or self.claim.hidden
+        return MOVES[Event.START if started else Event.BIND].target
+
+    def columns(self, request_key: str) -> dict[str, Any]:
+        """Return the values of the bound columns of the ARQ."""
+        claim = self.claim
+        return {
+            "hostname": claim.hostname,
+            "device_rp_uuid": claim.deployable.rp_uuid,
+            "instance_uuid": claim.instance_uuid,
+            "project_id": claim.project_id,
+            "attach_handle_id": self.handle.id,
+            "deployable_id": claim.deployable.id,
+            # Nothing can have been prepared while the unit is still being released for its last
+            # instance; the work sets this before it calls the agent.
+            "prepared": bool(claim.deployable.prepare) and not self.handle.waits,
+            "operation_id": request_key,
+        }
+
+
+def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[ClaimedUnit]:
+    """Lock a handle for each claim, in the order of the deployables' ids.
+
+    Raises TooFewHandles (never with ``wait``), NoFreeHandle, DeviceUnavailable.
+    """
+    requested = {
+        claim.arq_uuid: parse_image(accel_requirements(claim.group_spec)) for claim in claims
+    }
+    # ARQs that request no image come last, so that their work waits for the image.
+    claims = sorted(claims, key=lambda claim: requested[claim.arq_uuid] is None)
+    groups = []
+    rows = {claim.deployable.id: claim.deployable for claim in claims}
+    for _, deployable in sorted(rows.items()):
+        group = [claim for claim in claims if claim.deployable.id == deployable.id]
+        images_by_arq = {claim.arq_uuid: requested[claim.arq_uuid] for claim in group}
+        groups.append((deployable, group, images.admit(tx, deployable, images_by_arq)))
+    units: list[ClaimedUnit] = []
+    for deployable, group, loads in groups:
+        # Placement has allocated these units, so a handle that is still being released counts too.
+        handles = attach_handles.claim(tx, deployable.id, len(group), wait=wait)
+        if len(handles) < len(group):
+            if not wait:
+                raise TooFewHandles
+            raise exception.NoFreeHandle(provider=deployable.rp_uuid, requested=len(group))
+        for claim, handle in zip(group, handles, strict=True):
+            prepares = handle.waits or loads or bool(deployable.prepare)
+            units.append(ClaimedUnit(claim, handle, prepares))
+    return units
+
+
+def store(
+    tx: Transaction,
+    units: Sequence[ClaimedUnit],
+    *,
+    caller: Caller,
+    request_key: str,
+    bind_timeout: int,
+) -> None:
+    """Hold the handles, add the work, and record the states of the ARQs, which are stored.
+
+    An agent has ``bind_timeout`` milliseconds to prepare a unit; Nova is notified after that.
+    """
+    attach_handles.hold(tx, [unit.handle.id for unit in units if not unit.handle.waits])
+    tasks: list[dict[str, Any]] = []
+    entries = []
+    for unit in units:
+        claim = unit.claim
+        task: dict[str, Any] = {
+            "kind": WorkKind.NOTIFY,
+            "instance_uuid": claim.instance_uuid,
+            "arq_uuid": claim.arq_uuid,
+            "operation_id": request_key,
+        }
+        if unit.prepares:
+            task |= {
+                "kind": WorkKind.PREPARE,
+                "host_id": claim.deployable.host_id,
+                "deployable_id": claim.deployable.id,
+                "attach_handle_id": unit.handle.id,
+                "spec": accel_requirements(claim.group_spec),
+                "deadline_in": bind_timeout,
+            }
+        if unit.prepares or not claim.hidden:
+            tasks.append(task)
+        entry = events.Entry(
+            "arq",
+            claim.arq_uuid,
+            unit.state.value,
+            instance_uuid=claim.instance_uuid,
+            hostname=claim.hostname,
+            device_uuid=claim.deployable.device_uuid,
+        )
+        entries.append(entry)
+    work.add(tx, tasks)
+    events.record(tx, entries, caller=caller, request_key=request_key)

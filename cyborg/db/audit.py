@@ -1,0 +1,757 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The invariants of the database: a table of queries, each of which returns only violations.
+
+Every query is one statement, so that it sees each transaction of another process completely or not
+at all, and is read in pages by id. Memory grows with the violations, not with the cloud. The rows
+that are compared with Placement are read in pages of hosts.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg.db import units
+from cyborg.db.base import Record
+from cyborg.db.engine import Reader
+from cyborg.db.hosts import IS_AGENT
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Attribute,
+    Deployable,
+    Device,
+    Driver,
+    Event,
+    Host,
+    Instance,
+    Service,
+    Work,
+)
+from cyborg.db.transaction import Transaction
+from cyborg.model.arq import State
+from cyborg.model.attribute import Origin
+from cyborg.model.audit_findings import Ages, Finding, Kind
+from cyborg.model.device import UNRELEASED, HandleState
+from cyborg.model.health_view import Process, duration
+from cyborg.model.process import CONDUCTOR
+from cyborg.model.provider import Provider
+from cyborg.model.report import DriverState
+from cyborg.model.work import WorkKind
+
+Query = sa.Select[*tuple[Any, ...]]
+#: The number of violations, instances or other keys in one statement.
+PAGE = 1000
+#: The number of hosts that are compared with Placement together.
+_HOSTS = 50
+#: The value of ``now - age`` of the check, in milliseconds and as a date.
+_BEFORE = sa.bindparam("before", type_=sa.BigInteger)
+_BEFORE_DATE = sa.bindparam("before_date", type_=sa.DateTime)
+
+
+@dataclass(frozen=True)
+class Check:
+    """An invariant that one statement checks.
+
+    ``query`` selects ``key`` and ``host`` of the finding, the fields of ``cause``, and ``page``,
+    by which it is read in pages. Of several rows with one key, the first counts. A violation must
+    be older than ``age`` returns, in milliseconds, which the query compares with ``_BEFORE``.
+    ``cause`` may use every column, ``age`` (the time since the column ``since``), and ``because``
+    (``attempts`` and ``error`` of work). Severity, remedy and repair of ``kind`` are in ``RULES``.
+    """
+
+    kind: Kind
+    noun: str
+    cause: str
+    query: Query
+    page: sa.SQLColumnExpression[Any]
+    age: Callable[[Ages], int] = lambda ages: 0
+
+    def finding(self, row: Record, now: int) -> Finding:
+        """Return the finding for a row of the query."""
+        words = {"noun": self.noun, "error": None, **row._mapping}
+        if "since" in words:
+            since = words["since"]
+            if since is None:
+                # A column for display: UTC, without a time zone.
+                since = int(words["changed"].replace(tzinfo=UTC).timestamp() * 1000)
+            words["age"] = duration(now - since)
+        error = words["error"]
+        words["because"] = f", {words['attempts']} time(s): {error}" if error else "."
+        return Finding(self.kind, words["noun"], row.key, self.cause.format_map(words), row.host)
+
+
+def _columns(page: Any, key: Any, host: Any, *others: Any) -> Query:
+    """Select the columns that every check needs, and others."""
+    return sa.select(page.label("page"), key.label("key"), host.label("host"), *others)
+
+
+def _handles(
+    kind: Kind, cause: str, *terms: Any, join: Any = None, outer: bool = False, select: Any = ()
+) -> Check:
+    """Return a check of handles, joined with the table and the term of ``join``."""
+    # Outer joins, so that databases read the handles first, in the order of their ids.
+    query = (
+        _columns(AttachHandle.id, AttachHandle.uuid, Host.name, AttachHandle.state, *select)
+        .select_from(AttachHandle)
+        .outerjoin(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .outerjoin(Device, Device.id == Deployable.device_id)
+        .outerjoin(Host, Host.id == Device.host_id)
+    )
+    query = query if join is None else query.join(*join, isouter=outer)
+    return Check(kind, "handle", cause, query.where(*terms), AttachHandle.id)
+
+
+def _held_handles(kind: Kind, cause: str, *terms: Any) -> Check:
+    """Return a check of handles that an ARQ has."""
+    return _handles(kind, cause, *terms, join=(Arq, _HOLDER), select=[Arq.uuid.label("arq")])
+
+
+#: The host where an ARQ has its unit, or will have it.
+_PLACE: sa.SQLColumnExpression[Any] = sa.func.coalesce(Host.name, Arq.hostname)
+
+
+def _placed(query: Query, handle: Any = AttachHandle, other: Any = None) -> Query:
+    """Join handle, deployable, device and host of ARQs; each may be missing.
+
+    Where there is no ARQ, the deployable is ``other``.
+    """
+    deployable_id: Any = sa.func.coalesce(handle.deployable_id, Arq.deployable_id)
+    if other is not None:
+        deployable_id = sa.case((Arq.id.is_not(None), deployable_id), else_=other)
+    return (
+        query.outerjoin(handle, handle.id == Arq.attach_handle_id)
+        .outerjoin(Deployable, Deployable.id == deployable_id)
+        .outerjoin(Device, Device.id == Deployable.device_id)
+        .outerjoin(Host, Host.id == Device.host_id)
+    )
+
+
+def _arqs(
+    kind: Kind,
+    cause: str,
+    *terms: Any,
+    select: Any = (),
+    age: Callable[[Ages], int] = lambda ages: 0,
+) -> Check:
+    """Return a check of ARQs."""
+    query = _columns(Arq.id, Arq.uuid, _PLACE, Arq.state, *select).select_from(Arq)
+    return Check(kind, "arq", cause, _placed(query).where(*terms), Arq.id, age)
+
+
+def _work(kind: Kind, cause: str, *terms: Any, since: Any, age: Callable[[Ages], int]) -> Check:
+    """Return a check of work; its finding is about its ARQ, its handle, or the work itself."""
+    arqs_handle, work_host = orm.aliased(AttachHandle), orm.aliased(Host)
+    has_arq, has_handle = Arq.id.is_not(None), AttachHandle.id.is_not(None)
+    query = (
+        _columns(
+            Work.id,
+            sa.func.coalesce(Arq.uuid, AttachHandle.uuid, Work.uuid),
+            sa.case((has_arq, _PLACE), (has_handle, Host.name), else_=work_host.name),
+            sa.case((has_arq, "arq"), (has_handle, "handle"), else_="work").label("noun"),
+            Work.kind,
+            Work.attempts,
+            Work.error,
+            since.label("since"),
+        )
+        .select_from(Work)
+        .outerjoin(Arq, sa.and_(Arq.uuid == Work.arq_uuid, Work.kind != WorkKind.RELEASE.value))
+        .outerjoin(AttachHandle, AttachHandle.id == Work.attach_handle_id)
+        .outerjoin(work_host, work_host.id == Work.host_id)
+        .where(*terms, since < _BEFORE)
+    )
+    query = _placed(query, arqs_handle, AttachHandle.deployable_id)
+    return Check(kind, "work", cause, query, Work.id, age)
+
+
+def _state(*states: StrEnum) -> sa.ColumnElement[bool]:
+    column = AttachHandle.state if isinstance(states[0], HandleState) else Arq.state
+    return column.in_([state.value for state in states])
+
+
+_BINDING = _state(State.BOUND, State.BIND_STARTED)
+_HOLDER = Arq.attach_handle_id == AttachHandle.id
+_OF_HANDLE = sa.select(Arq.id).where(Arq.attach_handle_id == AttachHandle.id)
+_IS_BOUND = _OF_HANDLE.where(_state(State.BOUND)).correlate(AttachHandle).exists()
+_RELEASE = sa.and_(Work.attach_handle_id == AttachHandle.id, Work.kind == WorkKind.RELEASE.value)
+_IN_RELEASE = sa.exists().where(_RELEASE).correlate(AttachHandle)
+_IN_PREPARATION = sa.exists().where(Work.arq_uuid == Arq.uuid, Work.kind == WorkKind.PREPARE.value)
+_IN_ATTACH = sa.and_(
+    Arq.hidden,
+    sa.exists().where(Work.instance_uuid == Arq.instance_uuid, Work.kind == WorkKind.ATTACH.value),
+)
+#: The time of an ARQ's last event. Dates of rows are by the clock of the process that wrote them,
+#: so they count only if there is no event.
+_TOLD = (
+    sa.select(Event.at_ms)
+    .where(Event.subject_uuid == Arq.uuid)
+    .order_by(Event.id.desc())
+    .limit(1)
+    .correlate(Arq)
+    .scalar_subquery()
+)
+_CHANGED = sa.func.coalesce(Arq.updated_at, Arq.created_at)
+_IS_OLD = sa.or_(_TOLD < _BEFORE, sa.and_(_TOLD.is_(None), _CHANGED < _BEFORE_DATE))
+#: By ids, which are in the index: the uuids would be read from a million rows.
+_SHARED = (
+    sa.select(
+        Arq.attach_handle_id.label("handle_id"),
+        sa.func.min(Arq.id).label("first"),
+        sa.func.max(Arq.id).label("last"),
+    )
+    .where(Arq.attach_handle_id.is_not(None))
+    .group_by(Arq.attach_handle_id)
+    .having(sa.func.count() > 1)
+    .subquery()
+)
+_FIRST, _LAST = orm.aliased(Arq), orm.aliased(Arq)
+
+#: The invariants that need nothing but the rows. Those that compare whole tables use outer joins:
+#: MariaDB needs several times as long for NOT EXISTS.
+CHECKS: tuple[Check, ...] = (
+    _handles(
+        Kind.LEAKED_HANDLE,
+        "It is held, but no ARQ has it.",
+        _state(HandleState.HELD),
+        Arq.id.is_(None),
+        join=(Arq, _HOLDER),
+        outer=True,
+    ),
+    _held_handles(
+        Kind.UNSAFE_HANDLE,
+        "It is about to be released, but ARQ {arq} has it.",
+        _state(State.BOUND),
+        _state(HandleState.RELEASING),
+        _IN_RELEASE,
+    ),
+    _held_handles(
+        Kind.UNSAFE_HANDLE,
+        "It is in quarantine, but ARQ {arq} has it.",
+        _state(State.BOUND),
+        _state(HandleState.QUARANTINED),
+    ),
+    _held_handles(
+        Kind.UNHELD_HANDLE,
+        "It is {state}, but ARQ {arq} has it.",
+        sa.or_(
+            sa.and_(_BINDING, _state(HandleState.FREE)),
+            sa.and_(_state(State.BOUND), _state(HandleState.RELEASING), ~_IN_RELEASE),
+        ),
+    ),
+    _handles(
+        Kind.STRANDED_RELEASE,
+        "It is to be released, but there is no work for it.",
+        _state(*UNRELEASED),
+        ~_IN_RELEASE,
+        ~_IS_BOUND,
+    ),
+    _handles(
+        Kind.QUARANTINED_HANDLE,
+        "Its host does not release it; tried for {age}{because}",
+        _state(HandleState.QUARANTINED),
+        ~_IS_BOUND,
+        join=(Work, _RELEASE),
+        select=[Work.created_ms.label("since"), Work.attempts, Work.error],
+    ),
+    Check(
+        Kind.SHARED_HANDLE,
+        "handle",
+        "ARQs {first}, {last} all have it.",
+        _columns(
+            _SHARED.c.handle_id,
+            AttachHandle.uuid,
+            Host.name,
+            _FIRST.uuid.label("first"),
+            _LAST.uuid.label("last"),
+        )
+        .select_from(_SHARED)
+        .outerjoin(_FIRST, _FIRST.id == _SHARED.c.first)
+        .outerjoin(_LAST, _LAST.id == _SHARED.c.last)
+        .outerjoin(AttachHandle, AttachHandle.id == _SHARED.c.handle_id)
+        .outerjoin(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .outerjoin(Device, Device.id == Deployable.device_id)
+        .outerjoin(Host, Host.id == Device.host_id),
+        _SHARED.c.handle_id,
+    ),
+    _arqs(
+        Kind.NEEDLESS_HOLD,
+        "It is {state} and has a handle.",
+        _state(State.INITIAL, State.UNBOUND, State.BIND_FAILED),
+        Arq.attach_handle_id.is_not(None),
+    ),
+    _arqs(
+        Kind.EMPTY_BIND,
+        "It is Bound and has no handle.",
+        _state(State.BOUND),
+        AttachHandle.id.is_(None),
+    ),
+    _arqs(
+        Kind.OWNERLESS_BIND, "It is {state} for no instance.", _BINDING, Arq.instance_uuid.is_(None)
+    ),
+    _arqs(
+        Kind.FORGOTTEN_BIND,
+        "It is BindStarted, but nobody is to finish its bind.",
+        _state(State.BIND_STARTED),
+        ~_IN_PREPARATION,
+        ~_IN_ATTACH,
+    ),
+    _arqs(
+        Kind.OBSOLETE_STATE,
+        "It is {state}, a state that no request gets into any more.",
+        _state(State.UNBIND_FAILED, State.DELETING),
+    ),
+    _arqs(
+        Kind.WRONG_PROVIDER,
+        "It names provider {device_rp_uuid}, but has a unit of {rp_uuid}.",
+        _BINDING,
+        AttachHandle.id.is_not(None),
+        Arq.device_rp_uuid.is_distinct_from(Deployable.rp_uuid),
+        select=[Arq.device_rp_uuid, Deployable.rp_uuid],
+    ),
+    _arqs(
+        Kind.WRONG_PROVIDER,
+        "It names deployable {deployable_id}, but has a unit of {id}.",
+        _BINDING,
+        AttachHandle.id.is_not(None),
+        Arq.device_rp_uuid.is_not_distinct_from(Deployable.rp_uuid),
+        Arq.deployable_id.is_distinct_from(Deployable.id),
+        select=[Arq.deployable_id, Deployable.id],
+    ),
+    _arqs(
+        Kind.AGED_ARQ,
+        "It has been {state} for {age}.",
+        _state(State.INITIAL, State.UNBOUND),
+        _IS_OLD,
+        select=[_TOLD.label("since"), _CHANGED.label("changed")],
+        age=lambda ages: ages.unbound,
+    ),
+    Check(
+        Kind.CLOSED_INSTANCE,
+        "instance",
+        "It counts as bound, but it has no ARQ.",
+        _columns(Instance.uuid, Instance.uuid, Instance.hostname)
+        .outerjoin(Arq, Arq.instance_uuid == Instance.uuid)
+        .where(Instance.bound, Arq.id.is_(None)),
+        Instance.uuid,
+    ),
+    Check(
+        Kind.UNGUARDED_INSTANCE,
+        "instance",
+        "It has ARQ {uuid}, but does not count as bound.",
+        _placed(_columns(Arq.id, Arq.instance_uuid, _PLACE, Arq.uuid).select_from(Arq))
+        .outerjoin(Instance, sa.and_(Instance.uuid == Arq.instance_uuid, Instance.bound))
+        .where(Arq.instance_uuid.is_not(None), Instance.uuid.is_(None)),
+        Arq.id,
+    ),
+    Check(
+        Kind.FAILED_DRIVER,
+        "driver",
+        "It fails: {why}",
+        _columns(
+            Driver.id,
+            Host.name + "/" + Driver.name,
+            Host.name,
+            sa.func.coalesce(sa.func.nullif(Driver.error, ""), "it does not say why").label("why"),
+        )
+        .join(Host, Host.id == Driver.host_id)
+        .where(Driver.state == DriverState.FAILED.value),
+        Driver.id,
+    ),
+    Check(
+        Kind.LOST_DEVICE,
+        "device",
+        "It was last seen {age} ago.",
+        _columns(Device.id, Device.uuid, Host.name, Device.lost_ms.label("since"))
+        .join(Host, Host.id == Device.host_id)
+        .where(Device.lost_ms < _BEFORE),
+        Device.id,
+        lambda ages: ages.lost,
+    ),
+    Check(
+        Kind.REFUSED_PROVIDER,
+        "provider",
+        "Placement refuses {name}: {publish_error}",
+        _columns(
+            Deployable.id,
+            sa.func.coalesce(Deployable.rp_uuid, Deployable.name),
+            Host.name,
+            Deployable.name,
+            Deployable.publish_error,
+        )
+        .join(Device, Device.id == Deployable.device_id)
+        .join(Host, Host.id == Device.host_id)
+        .where(Deployable.publish_error.is_not(None)),
+        Deployable.id,
+    ),
+)
+_MAY_STICK = (WorkKind.ATTACH, WorkKind.DETACH, WorkKind.PROGRAM, WorkKind.RELEASE)
+#: The invariants of the work queue, which hold only while a conductor is up.
+WORK_CHECKS: tuple[Check, ...] = (
+    _work(
+        Kind.NOVA_NOT_NOTIFIED,
+        "Nova could not be told for {age}{because}",
+        Work.kind == WorkKind.NOTIFY.value,
+        since=Work.created_ms,
+        age=lambda ages: ages.notify + ages.work,
+    ),
+    _work(
+        Kind.OVERDUE_BIND,
+        "Its bind is {age} past its deadline{because}",
+        Work.kind == WorkKind.PREPARE.value,
+        since=Work.deadline_ms,
+        age=lambda ages: ages.work,
+    ),
+    _work(
+        Kind.STUCK_WORK,
+        "Its {kind} has been tried for {age}{because}",
+        Work.kind.in_([kind.value for kind in _MAY_STICK]),
+        # A handle in quarantine has a finding of its own.
+        sa.or_(
+            Work.kind != WorkKind.RELEASE.value,
+            AttachHandle.id.is_(None),
+            ~_state(HandleState.QUARANTINED),
+        ),
+        since=Work.created_ms,
+        age=lambda ages: ages.stuck,
+    ),
+)
+#: The instances among those that Nova does not have (``page``) with ARQs that are old enough.
+VANISHED = Check(
+    Kind.VANISHED_INSTANCE,
+    "instance",
+    "It has ARQs, but Nova has no such server.",
+    _placed(_columns(Arq.instance_uuid, Arq.instance_uuid, _PLACE).select_from(Arq)).where(
+        sa.or_(_IS_OLD, sa.and_(_TOLD.is_(None), _CHANGED.is_(None)))
+    ),
+    Arq.instance_uuid,
+    lambda ages: ages.settle,
+)
+
+
+def violations(
+    db: Reader, check: Check, ages: Ages, only: Collection[Any] | None = None
+) -> Iterator[tuple[Any, Finding]]:
+    """Yield the value of ``page`` and the finding of each violation.
+
+    With ``only``, check only rows with one of these values of ``page``. Raises Unavailable.
+    """
+    with db.reader() as tx:
+        now = read_clock(tx, db)
+        before = now - check.age(ages)
+        values = {
+            "before": before,
+            "before_date": datetime.fromtimestamp(before / 1000, UTC).replace(tzinfo=None),
+        }
+        seen: set[str] = set()
+        for rows in _pages(tx, check.query, check.page, values=values, only=only):
+            for row in rows:
+                if row.key not in seen:
+                    seen.add(row.key)
+                    yield row.page, check.finding(row, now)
+
+
+def _pages(
+    tx: Transaction,
+    query: Query,
+    column: sa.SQLColumnExpression[Any],
+    *,
+    values: Mapping[str, Any],
+    only: Collection[Any] | None = None,
+) -> Iterator[Sequence[Record]]:
+    query = query.order_by(column)
+    if only is not None:
+        for chunk in _chunks(only):
+            yield tx.execute(query.where(column.in_(chunk)), values).all()
+        return
+    page: Sequence[Record] = ()
+    while True:
+        after = query.where(column > page[-1].page) if page else query
+        page = tx.execute(after.limit(PAGE), values).all()
+        yield page
+        if len(page) < PAGE:
+            return
+
+
+def _chunks(keys: Collection[Any], size: int = PAGE) -> Iterator[list[Any]]:
+    ordered = sorted(keys)
+    return (ordered[start : start + size] for start in range(0, len(ordered), size))
+
+
+def read_clock(tx: Transaction, db: Reader) -> int:
+    """Return the database's clock in milliseconds."""
+    return int(tx.execute(sa.select(db.now)).scalar_one())
+
+
+def conductors(tx: Transaction, now: int) -> list[Process]:
+    """Return the processes of the conductors, in order of id."""
+    query = sa.select(*_PROCESS).where(Service.binary == CONDUCTOR).order_by(Service.id)
+    return [_process(row, now) for row in tx.execute(query)]
+
+
+def waiting_work(tx: Transaction, before: int) -> int:
+    """Return how much work has been due since before a time, in milliseconds."""
+    query = sa.select(sa.func.count()).select_from(Work).where(Work.not_before_ms < before)
+    return int(tx.execute(query).scalar_one())
+
+
+def troubled_agents(
+    tx: Transaction, now: int, silence: int
+) -> Iterator[tuple[str, Process | None]]:
+    """Yield hosts whose agent is silent for longer, or does not receive; None: it never reported.
+
+    A host without deployables needs no agent.
+    """
+    query = (
+        sa.select(Host.id.label("page"), Host.name, *_PROCESS)
+        .outerjoin(Service, IS_AGENT)
+        .where(
+            sa.or_(
+                Service.last_seen_ms < now - silence,
+                sa.func.coalesce(Service.bus_error, "") != "",
+                sa.and_(Service.id.is_(None), _HAS_DEPLOYABLES),
+            )
+        )
+    )
+    for rows in _pages(tx, query, Host.id, values={}):
+        for row in rows:
+            yield row.name, None if row.last_seen_ms is None else _process(row, now)
+
+
+_PROCESS = (
+    Service.binary,
+    Service.host,
+    Service.last_seen_ms,
+    Service.bus_error,
+    Service.bus_error_ms,
+)
+_HAS_DEPLOYABLES = (
+    sa.select(Deployable.id)
+    .join(Device, Device.id == Deployable.device_id)
+    .where(Device.host_id == Host.id)
+    .correlate(Host)
+    .exists()
+)
+
+
+def _process(row: Record, now: int) -> Process:
+    silent = now - row.last_seen_ms
+    seen, error, since = row.last_seen_ms, row.bus_error, row.bus_error_ms
+    return Process(row.binary, row.host, silent, seen, error, since)
+
+
+def bound_instances(db: Reader, host: str | None = None) -> Iterator[str]:
+    """Yield the uuids of the instances that have ARQs (on a host), in order.
+
+    No transaction is open while the caller works on a page. Raises Unavailable.
+    """
+    query: Query = sa.select(Arq.instance_uuid).where(Arq.instance_uuid.is_not(None))
+    if host is not None:
+        query = _placed(query).where(_PLACE.in_([host]))
+    query = query.distinct().order_by(Arq.instance_uuid).limit(PAGE)
+    page: Sequence[Any] = ()
+    while True:
+        after = query.where(Arq.instance_uuid > page[-1]) if page else query
+        with db.reader() as tx:
+            page = tx.execute(after).scalars().all()
+        yield from page
+        if len(page) < PAGE:
+            return
+
+
+def instance_count(db: Reader) -> int:
+    """Return how many instances have ARQs; raises Unavailable."""
+    with db.reader() as tx:
+        return int(tx.execute(sa.select(sa.func.count(Arq.instance_uuid.distinct()))).scalar_one())
+
+
+def binding_units(db: Reader, consumers: Collection[str]) -> set[tuple[str, str]]:
+    """Return (provider, instance) of the ARQs that bind a unit for one of these instances."""
+    query = sa.select(Arq.device_rp_uuid, Arq.instance_uuid).where(_BINDING)
+    rows = _among(db, query, Arq.instance_uuid, consumers)
+    return {(row.device_rp_uuid, row.instance_uuid) for row in rows}
+
+
+def unbound_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
+    """Return uuid → time of its release, in ms, of those instances that have an unbound row."""
+    query = sa.select(Instance.uuid, Instance.updated_ms).where(Instance.bound.is_(False))
+    return {row.uuid: int(row.updated_ms) for row in _among(db, query, Instance.uuid, uuids)}
+
+
+def published(db: Reader, providers: Collection[str]) -> set[str]:
+    """Return those of these uuids that are the provider of a deployable."""
+    rows = _among(db, sa.select(Deployable.rp_uuid), Deployable.rp_uuid, providers)
+    return {row.rp_uuid for row in rows}
+
+
+def _among(
+    db: Reader, query: Query, column: sa.SQLColumnExpression[Any], keys: Collection[str]
+) -> Iterator[Record]:
+    """Yield the rows whose column has one of these values."""
+    with db.reader() as tx:
+        for chunk in _chunks(keys):
+            yield from tx.execute(query.where(column.in_(chunk)))
+
+
+@dataclass(frozen=True)
+class DeployableRow:
+    """A deployable with its desired provider.
+
+    ``claimable`` is how many units the next binds can use: offered, free or in release, without
+    holder. ``bound`` is the number of ARQs that bind a unit, by instance; ``owed`` the same without
+    those that an attach or a detach changes now.
+    """
+
+    desired: Provider
+    rp_uuid: str | None
+    refused: bool
+    claimable: int
+    bound: Counter[str] = field(default_factory=Counter)
+    owed: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """A host with its deployables; times are ages in milliseconds.
+
+    ``changed_age`` counts from the last change of its desired state, ``agent_silence`` from the
+    last heartbeat of its agent, None if it never sent one.
+    """
+
+    id: int
+    name: str
+    changed_age: int
+    agent_silence: int | None
+    deployables: tuple[DeployableRow, ...]
+
+    @property
+    def providers(self) -> set[str]:
+        """Return the uuids of its providers."""
+        return {row.rp_uuid for row in self.deployables if row.rp_uuid is not None}
+
+
+def host_pages(db: Reader, only: Collection[int] | None = None) -> Iterator[list[HostRow]]:
+    """Yield all hosts, or those with one of these ids, in pages, each from one consistent read.
+
+    No transaction is open while the caller works on a page. Raises Unavailable.
+    """
+    if only is not None:
+        for chunk in _chunks(only, _HOSTS):
+            yield _read_hosts(db, Host.id.in_(chunk))
+        return
+    last = 0
+    while True:
+        page = _read_hosts(db, Host.id > last)
+        yield page
+        if len(page) < _HOSTS:
+            return
+        last = page[-1].id
+
+
+def _read_hosts(db: Reader, term: sa.ColumnElement[bool]) -> list[HostRow]:
+    with db.reader() as tx:
+        if tx.dialect.name != "sqlite":
+            # Otherwise each statement would see all commits before it. The level applies to this
+            # transaction only; SQLite always reads like this.
+            tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        rows = tx.execute(
+            sa.select(
+                Host.id,
+                Host.name,
+                (db.now - Host.updated_ms).label("changed_age"),
+                (db.now - Service.last_seen_ms).label("agent_silence"),
+            )
+            .outerjoin(Service, IS_AGENT)
+            .where(term)
+            .order_by(Host.id)
+            .limit(_HOSTS)
+        ).all()
+        deployables = _read_deployables(tx, [row.id for row in rows])
+    return [
+        HostRow(row.id, row.name, row.changed_age, row.agent_silence, tuple(deployables[row.id]))
+        for row in rows
+    ]
+
+
+def _count(term: sa.ColumnElement[bool]) -> sa.Function[int]:
+    # Distinct: a handle that two ARQs share has two rows.
+    return sa.func.count(sa.case((term, AttachHandle.id)).distinct())
+
+
+def _read_deployables(tx: Transaction, hosts: Sequence[int]) -> dict[int, list[DeployableRow]]:
+    """Return host id → its deployables, in order of id."""
+    in_hosts = Device.host_id.in_(hosts)
+    free = AttachHandle.state.in_([HandleState.FREE.value, HandleState.RELEASING.value])
+    counts = {
+        row.id: row
+        for row in tx.execute(
+            units.select(
+                Deployable.id,
+                _count(sa.true()).label("total"),
+                _count(units.RESERVED).label("reserved"),
+                _count(sa.and_(units.OFFERED, free, Arq.id.is_(None))).label("claimable"),
+            )
+            .where(in_hosts)
+            .group_by(Deployable.id)
+        )
+    }
+    traits: dict[int, set[str]] = defaultdict(set)
+    row: Record
+    for row in tx.execute(
+        sa.select(Attribute.deployable_id, Attribute.value)
+        .join(Deployable, Deployable.id == Attribute.deployable_id)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(in_hosts, Attribute.origin == Origin.DISCOVERED.value, Attribute.key.like("trait%"))
+    ):
+        traits[row.deployable_id].add(row.value)
+    bound: dict[int, Counter[str]] = defaultdict(Counter)
+    owed: dict[int, Counter[str]] = defaultdict(Counter)
+    for row in tx.execute(
+        sa.select(Deployable.id, Arq.instance_uuid, Arq.hidden, sa.func.count().label("amount"))
+        .join(Arq, Arq.device_rp_uuid == Deployable.rp_uuid)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(in_hosts, _BINDING, Arq.instance_uuid.is_not(None))
+        .group_by(Deployable.id, Arq.instance_uuid, Arq.hidden)
+    ):
+        bound[row.id][row.instance_uuid] += row.amount
+        if not row.hidden:
+            owed[row.id][row.instance_uuid] += row.amount
+    deployables: dict[int, list[DeployableRow]] = defaultdict(list)
+    for row in tx.execute(
+        sa.select(
+            Device.host_id,
+            Deployable.id,
+            Deployable.name,
+            Deployable.rp_uuid,
+            Deployable.resource_class,
+            Deployable.publish_error,
+        )
+        .join(Device, Device.id == Deployable.device_id)
+        .where(in_hosts)
+        .order_by(Deployable.id)
+    ):
+        units_of = counts.get(row.id)
+        total = units_of.total if units_of else 0
+        desired = Provider(
+            uuid=row.rp_uuid or "",
+            name=row.name,
+            resource_class=row.resource_class,
+            total=total,
+            reserved=units_of.reserved if units_of else 0,
+            traits=frozenset(traits[row.id]),
+        )
+        deployables[row.host_id].append(
+            DeployableRow(
+                desired,
+                row.rp_uuid,
+                row.publish_error is not None,
+                units_of.claimable if units_of else 0,
+                bound[row.id],
+                owed[row.id],
+            )
+        )
+    return deployables

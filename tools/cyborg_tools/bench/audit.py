@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit of a large cloud: fill a database, and audit it in a process of its own.
+
+The cloud is regular: 128 ARQs a host, 32 of them on each of its four devices. So Placement and Nova
+can be simulated in the auditing process without memory of their own: their answers follow from the
+number of the host or the server. The figures are those of the service, without the time that a
+real Placement needs for one request per host and up to three per provider.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+import requests
+import sqlalchemy as sa
+from keystoneauth1 import session
+from keystoneauth1.adapter import Adapter
+
+from cyborg.clients.nova import Servers
+from cyborg.clients.placement import Node, Placement
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.db import models
+from cyborg.db.engine import Database, Reader
+from cyborg.model.audit_findings import Ages
+from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.model.provider import Inventory, provider_uuid
+from cyborg.tests.fixtures.unrelated_rows import settle
+from cyborg_tools.bench.figures import AuditFigure
+
+UNITS = 32
+DEVICES = 4
+#: Every so many ARQs, one handle is released although its ARQ has it.
+_DAMAGED = 1000
+_CLASS = "CUSTOM_BENCH"
+_CHUNK = 80
+#: The first number of the uuids of each kind of object.
+_ROOT, _INSTANCE = 1 << 96, 2 << 96
+
+
+def measure(db: Database, arqs: int) -> AuditFigure:
+    """Fill an empty database with so many ARQs, and audit it; raises RuntimeError if that fails."""
+    fill(db, arqs)
+    url = db.engine.url.render_as_string(hide_password=False)
+    child = subprocess.run(
+        [sys.executable, "-m", __name__, url, str(arqs)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if child.returncode:
+        raise RuntimeError(f"the audit ended with {child.returncode}")
+    figure = AuditFigure(arqs, **json.loads(child.stdout))
+    if figure.findings != -(-arqs // _DAMAGED):
+        raise RuntimeError(f"the audit of {arqs} ARQs found {figure.findings} violations")
+    return figure
+
+
+def main(url: str, arqs: int) -> int:
+    """Audit once, as ``cyborg-audit`` does, and print seconds, peak memory and findings."""
+    db = Reader(url)
+    auditor = Auditor(
+        db=db,
+        placement=_Placement(arqs),
+        servers=Servers(_Nova(arqs)),
+        ages=Ages(agent_silence=10**9, conductor_silence=10**9),
+    )
+    started = time.perf_counter()
+    result = auditor.look()
+    seconds = time.perf_counter() - started
+    # In KiB. Not ru_maxrss, which begins with the memory of the parent process.
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    for message in result.unasked:
+        print(message, file=sys.stderr)
+    print(json.dumps({"seconds": seconds, "mebibytes": peak, "findings": len(result.findings)}))
+    return 1 if result.unasked else 0
+
+
+def fill(db: Database, arqs: int) -> None:
+    """Fill an empty database, a few hosts in each transaction."""
+    with db.writer() as tx:
+        profile = {"id": 1, "uuid": _uuid(1), "name": "bench", "profile_json": '{"groups": []}'}
+        tx.execute(sa.insert(models.DeviceProfile).values(**profile))
+        process = {"status": "UP", "last_seen_ms": db.now}
+        row = {"uuid": _uuid(0), "host": "control", "binary": CONDUCTOR}
+        tx.execute(sa.insert(models.Service).values(**row, **process))
+    hosts = _hosts(arqs)
+    for first in range(0, hosts, _CHUNK):
+        numbers = range(first, min(first + _CHUNK, hosts))
+        with db.writer() as tx:
+            moment = int(tx.execute(sa.select(db.now)).scalar_one())
+            for model, rows in _tables(numbers, arqs, moment):
+                tx.execute(sa.insert(model), list(rows))
+    settle(db)
+
+
+def _tables(hosts: Iterable[int], arqs: int, now: int) -> Iterator[tuple[Any, Iterable[Any]]]:
+    """Yield the rows of some hosts, table by table, in the order of their foreign keys."""
+    devices = [host * DEVICES + index for host in hosts for index in range(DEVICES)]
+    units = [
+        unit
+        for device in devices
+        for unit in range(device * UNITS, min((device + 1) * UNITS, arqs))
+    ]
+    yield (
+        models.Host,
+        (
+            {"id": host + 1, "name": _name(host), "service_host": _name(host), "generation": 1}
+            | {"desired_generation": 1, "updated_ms": 0}
+            for host in hosts
+        ),
+    )
+    yield (
+        models.Service,
+        (
+            {"uuid": _uuid(host + 2), "host": _name(host), "binary": AGENT, "status": "UP"}
+            | {"last_seen_ms": now}
+            for host in hosts
+        ),
+    )
+    yield (
+        models.Device,
+        (
+            {"id": device + 1, "uuid": _uuid(device), "host_id": device // DEVICES + 1}
+            | {"driver": "bench", "device_key": str(device), "type": "GPU", "vendor": "0xABCD"}
+            | {"model": "bench", "hostname": _name(device // DEVICES), "status": "enabled"}
+            for device in devices
+        ),
+    )
+    yield (
+        models.ControlpathId,
+        (
+            {"id": device + 1, "uuid": _uuid(device), "device_id": device + 1, "cpid_type": "PCI"}
+            | {"cpid_info": "{}"}
+            for device in devices
+        ),
+    )
+    yield (
+        models.Deployable,
+        (
+            {"id": device + 1, "uuid": _uuid(device), "name": _provider_name(device)}
+            | {"rp_uuid": provider_uuid(_provider_name(device)), "num_accelerators": UNITS}
+            | {"device_id": device + 1, "resource_class": _CLASS}
+            for device in devices
+        ),
+    )
+    yield (
+        models.AttachHandle,
+        (
+            {"id": unit + 1, "uuid": _uuid(unit), "deployable_id": unit // UNITS + 1}
+            | {"cpid_id": unit // UNITS + 1, "attach_type": "PCI", "attach_info": "{}"}
+            | {"handle_key": str(unit), "state": "held" if unit % _DAMAGED else "free"}
+            for unit in units
+        ),
+    )
+    yield (
+        models.Arq,
+        (
+            {"id": unit + 1, "uuid": _uuid(unit), "project_id": "bench", "state": "Bound"}
+            | {
+                "device_profile_id": 1,
+                "device_profile_group_id": 0,
+                "instance_uuid": _instance(unit),
+            }
+            | {"hostname": _name(unit // UNITS // DEVICES), "attach_handle_id": unit + 1}
+            | {"device_rp_uuid": provider_uuid(_provider_name(unit // UNITS))}
+            | {"deployable_id": unit // UNITS + 1}
+            for unit in units
+        ),
+    )
+    yield (
+        models.Instance,
+        ({"uuid": _instance(unit), "bound": True, "updated_ms": 0} for unit in units),
+    )
+    yield (
+        models.Event,
+        (
+            {"at_ms": 0, "noun": "arq", "subject_uuid": _uuid(unit), "action": "Bound"}
+            for unit in units
+        ),
+    )
+
+
+class _Placement(Placement):
+    """Placement in agreement with the rows of ``fill``."""
+
+    def __init__(self, arqs: int) -> None:
+        super().__init__(Adapter(session.Session()))
+        self._arqs = arqs
+        #: The devices of the host that was asked for last.
+        self._devices: dict[str, int] = {}
+
+    def find_by_name(self, name: str) -> Node | None:
+        """Return the provider of a compute host."""
+        root = str(UUID(int=_ROOT + int(name.removeprefix("bench-"))))
+        return Node(root, name, 1, None, root)
+
+    def tree(self, uuid: str) -> dict[str, Node]:
+        """Return the provider of a host and those of its devices."""
+        host = UUID(uuid).int - _ROOT
+        names = {index: _provider_name(index) for index in _range(host, DEVICES)}
+        self._devices = {provider_uuid(name): index for index, name in names.items()}
+        root = Node(uuid, _name(host), 1, None, uuid)
+        nodes = [Node(provider_uuid(name), name, 1, uuid, uuid) for name in names.values()]
+        return {node.uuid: node for node in [root, *nodes]}
+
+    def inventories(self, uuid: str) -> tuple[int, dict[str, Inventory]]:
+        """Return the inventory of a device: as many units as it has ARQs."""
+        total = len(self.allocations_of(uuid))
+        fields = {"total": total, "reserved": 0, "min_unit": 1, "max_unit": total, "step_size": 1}
+        return 1, {_CLASS: fields | {"allocation_ratio": 1.0}} if total else {}
+
+    def traits(self, uuid: str) -> tuple[int, frozenset[str]]:
+        """Return no traits."""
+        return 1, frozenset()
+
+    def allocations_of(self, uuid: str) -> dict[str, dict[str, int]]:
+        """Return an allocation of one unit for each ARQ of a device."""
+        units = _range(self._devices[uuid], UNITS)
+        return {_instance(unit): {_CLASS: 1} for unit in units if unit < self._arqs}
+
+
+class _Nova(Adapter):
+    """Nova with the servers of ``fill``."""
+
+    def __init__(self, arqs: int) -> None:
+        super().__init__(session.Session())
+        self._arqs = arqs
+
+    def request(self, url: str, method: str, **arguments: Any) -> requests.Response:
+        """Answer the list of servers."""
+        query = parse_qs(urlsplit(url).query)
+        marker = query.get("marker")
+        first = UUID(marker[0]).int - _INSTANCE + 1 if marker else 0
+        units = range(first, min(first + int(query["limit"][0]), self._arqs))
+        answer = requests.Response()
+        answer.status_code = 200
+        servers = [{"id": _instance(unit)} for unit in units]
+        answer._content = json.dumps({"servers": servers}).encode()
+        return answer
+
+
+def _hosts(arqs: int) -> int:
+    return -(-arqs // (UNITS * DEVICES))
+
+
+def _range(index: int, size: int) -> range:
+    return range(index * size, (index + 1) * size)
+
+
+def _name(host: int) -> str:
+    return f"bench-{host}"
+
+
+def _provider_name(device: int) -> str:
+    return f"bench-{device // DEVICES}_{device}"
+
+
+def _instance(unit: int) -> str:
+    return str(UUID(int=_INSTANCE + unit))
+
+
+def _uuid(number: int) -> str:
+    """Return a uuid that is not in the order of the numbers, as real ones are not."""
+    return str(UUID(int=(number + 1) * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
