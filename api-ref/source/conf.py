@@ -2,8 +2,12 @@
 """Sphinx configuration of the REST API's reference."""
 
 import importlib.metadata
+import sys
+from pathlib import Path
 
-extensions = ["openstackdocstheme", "os_api_ref"]
+sys.path.insert(0, str(Path(__file__).parents[2] / "doc" / "source" / "_ext"))
+
+extensions = ["openstackdocstheme", "os_api_ref", "examples"]
 
 project = "Accelerator API Reference"
 copyright = "Cyborg contributors"

@@ -13,6 +13,7 @@ extensions = [
     "oslo_config.sphinxconfiggen",
     "oslo_policy.sphinxext",
     "oslo_policy.sphinxpolicygen",
+    "examples",
     "tables",
 ]
 

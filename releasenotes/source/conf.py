@@ -2,8 +2,12 @@
 """Sphinx configuration of the release notes."""
 
 import importlib.metadata
+import sys
+from pathlib import Path
 
-extensions = ["openstackdocstheme", "reno.sphinxext"]
+sys.path.insert(0, str(Path(__file__).parents[2] / "doc" / "source" / "_ext"))
+
+extensions = ["openstackdocstheme", "reno.sphinxext", "examples"]
 
 project = "Cyborg Release Notes"
 copyright = "Cyborg contributors"
