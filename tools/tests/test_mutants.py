@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cyborg_tools.mutants.mutations import Mutant, mutants
-from cyborg_tools.mutants.session import change_functions
-from cyborg_tools.mutants.subjects import EQUIVALENT, SUBJECTS
+from cyborg_tools.mutants.session import change_functions, functions_of
+from cyborg_tools.mutants.subjects import EQUIVALENT, SUBJECTS, SURVIVORS, stale
 
 ROOT = Path(__file__).parents[2]
 SOURCE = '''
@@ -50,20 +50,20 @@ def made(module: ModuleType) -> dict[str, Mutant]:
 
 def test_each_expression_and_statement_gives_a_mutant(module: ModuleType) -> None:
     take = {
-        name.partition("::")[2]: mutant.text
+        name.removeprefix("Cards.take::"): mutant.text.partition("  →  ")[2]
         for name, mutant in made(module).items()
         if name.startswith("Cards.take")
     }
     assert take == {
-        "and-or::1": "not force and self.taken + amount > self.limit  →  "
-        "not force or self.taken + amount > self.limit",
-        "not::1": "not force  →  force",
-        "comparison::1": "self.taken + amount > self.limit  →  self.taken + amount >= self.limit",
-        "operator::1": "self.taken + amount  →  self.taken - amount",
-        "boolean::1": "False  →  True",
-        "statement::1": "self.taken += amount  →  pass",
-        "return::1": "return True  →  return None",
-        "boolean::2": "True  →  False",
+        "and-or::not force and self.taken + amount > self.limit": "not force or self.taken + amount"
+        " > self.limit",
+        "not::not force": "force",
+        "comparison::self.taken + amount > self.limit": "self.taken + amount >= self.limit",
+        "operator::self.taken + amount": "self.taken - amount",
+        "boolean::False": "True",
+        "statement::self.taken += amount": "pass",
+        "return::return True": "return None",
+        "boolean::True": "False",
     }
 
 
@@ -71,9 +71,9 @@ def test_each_expression_and_statement_gives_a_mutant(module: ModuleType) -> Non
     ("name", "taken", "answers"),
     [
         (None, 2, [True, True, False]),
-        ("comparison::1", 1, [True, False, False]),
-        ("statement::1", 0, [True, True, True]),
-        ("boolean::2", 2, [False, False, False]),
+        ("comparison::self.taken + amount > self.limit", 1, [True, False, False]),
+        ("statement::self.taken += amount", 0, [True, True, True]),
+        ("boolean::True", 2, [False, False, False]),
     ],
 )
 def test_mutant_changes_the_functions_that_exist(
@@ -81,7 +81,8 @@ def test_mutant_changes_the_functions_that_exist(
 ) -> None:
     cards: Any = module.__dict__["Cards"](2)
     if name is not None:
-        change_functions(made(module)[f"Cards.take::{name}"].code())
+        functions = functions_of([str(module.__file__)])
+        change_functions(functions, made(module)[f"Cards.take::{name}"].code())
     assert [cards.take(1) for _ in range(3)] == answers
     assert cards.taken == taken
 
@@ -92,7 +93,8 @@ def test_subjects_name_files_and_tests_that_exist() -> None:
         assert all((ROOT / name).exists() for name in subject.tests)
 
 
-def test_equivalent_mutants_exist() -> None:
-    files = {file for subject in SUBJECTS.values() for file in subject.files}
-    names = {mutant.name for file in files for mutant in mutants(ROOT / file, ROOT)}
-    assert set(EQUIVALENT) - names == set()
+def test_explained_mutants_exist_and_are_explained_once() -> None:
+    assert not EQUIVALENT.keys() & SURVIVORS.keys()
+    for subject in SUBJECTS.values():
+        found = [mutant for file in subject.files for mutant in mutants(ROOT / file, ROOT)]
+        assert stale(subject, found) == []

@@ -3,12 +3,12 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg import exception, service
 from cyborg.db import services
-from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
@@ -73,7 +73,7 @@ class Judge:
         for row in self._waiting():
             yield f"{row.kind} work for ARQ {row.arq_uuid} is still there: {row.error}"
 
-    def _waiting(self) -> Sequence[Record]:
+    def _waiting(self) -> Sequence[Any]:
         with self._world.reader.reader() as tx:
             return tx.execute(sa.select(Work.kind, Work.arq_uuid, Work.error)).all()
 

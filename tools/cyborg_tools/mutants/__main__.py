@@ -3,6 +3,7 @@
 
 import argparse
 import random
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cyborg_tools.mutants.mutations import mutants
-from cyborg_tools.mutants.session import KILLED, MutationRun, Result
-from cyborg_tools.mutants.subjects import EQUIVALENT, SUBJECTS
+from cyborg_tools.mutants.mutations import Mutant, mutants
+from cyborg_tools.mutants.session import KILLED, NOT_RUN, SURVIVED, MutationRun, Result
+from cyborg_tools.mutants.subjects import EQUIVALENT, SUBJECTS, SURVIVORS, stale
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,45 +22,57 @@ ROOT = Path(__file__).parents[3]
 def main(arguments: Sequence[str]) -> int:
     """Run the mutants of the chosen subjects; return 1 if one survives that is not explained."""
     options = _parse(arguments)
-    names = options.subject or sorted(SUBJECTS)
-    results: list[Result] = []
+    names = options.subject or list(SUBJECTS)
+    if options.sample is not None:
+        print(f"The sample is that of --seed {options.seed}", flush=True)
+    status = 0
+    chosen: dict[str, list[Mutant]] = {}
     for name in names:
         subject = SUBJECTS[name]
-        chosen = [mutant for file in subject.files for mutant in mutants(ROOT / file, ROOT)]
+        found = [mutant for file in subject.files for mutant in mutants(ROOT / file, ROOT)]
+        for gone in stale(subject, found):
+            print(f"{name}: no mutant has the explained name {gone}", file=sys.stderr)
+            status = 1
         if options.only:
-            chosen = [mutant for mutant in chosen if options.only in mutant.name]
-        if options.list:
-            print(*(mutant.name for mutant in chosen), sep="\n")
-            continue
+            found = [mutant for mutant in found if options.only in mutant.name]
         if options.sample is not None:
-            amount = min(len(chosen), max(1, options.sample // len(names)))
-            chosen = random.Random(options.seed).sample(chosen, amount)
-        found: list[Result] = []
-        run = MutationRun(chosen, jobs=options.jobs, report=partial(_show, found))
-        print(f"{name}: {len(chosen)} mutants", flush=True)
-        status = pytest.main(
-            ["-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", *subject.tests],
-            plugins=[run],
-        )
-        if status != pytest.ExitCode.OK:
-            print(f"{name}: pytest ended with status {status}", file=sys.stderr)
-            return 1
-        results += found
-        _summarise(name, found)
-    if len(names) > 1 and not options.list:
+            amount = min(len(found), max(1, options.sample // len(names)))
+            found = random.Random(f"{options.seed} {name}").sample(found, amount)
+        chosen[name] = found
+    if options.list:
+        print(*(mutant.name for found in chosen.values() for mutant in found), sep="\n")
+        return status
+    results: list[Result] = []
+    # One run for all subjects: their tests are imported once.
+    run = MutationRun(
+        [mutant for found in chosen.values() for mutant in found],
+        jobs=options.jobs,
+        report=partial(_show, results),
+    )
+    tests = dict.fromkeys(test for name in names for test in SUBJECTS[name].tests)
+    ended = pytest.main(
+        ["-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", *tests], plugins=[run]
+    )
+    if ended != pytest.ExitCode.OK:
+        print(f"pytest ended with status {ended}", file=sys.stderr)
+        return 1
+    for name, found in chosen.items():
+        own = {mutant.name for mutant in found}
+        _summarise(name, [result for result in results if result.mutant.name in own])
+    if len(names) > 1:
         _summarise("all", results)
-    return int(any(_unexplained(result) for result in results))
+    return status or int(any(_verdict(result) in (SURVIVED, NOT_RUN) for result in results))
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools/mutants", description=__doc__)
     parser.add_argument(
-        "subject", nargs="*", help=f"what to mutate (default: all of {', '.join(sorted(SUBJECTS))})"
+        "subject", nargs="*", help=f"what to mutate (default: all of {', '.join(SUBJECTS)})"
     )
     parser.add_argument("--list", action="store_true", help="print the names of the mutants")
     parser.add_argument("--only", metavar="TEXT", help="only mutants whose name contains this")
     parser.add_argument("--sample", type=int, metavar="N", help="try N mutants, chosen at random")
-    parser.add_argument("--seed", default="0", help="of the choice; another one tries others")
+    parser.add_argument("--seed", default=_commit(), help="of the choice (default: the commit)")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.subject) - set(SUBJECTS)):
@@ -67,25 +80,33 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _unexplained(result: Result) -> bool:
-    return result.verdict != KILLED and result.mutant.name not in EQUIVALENT
+def _commit() -> str:
+    """Return the commit that is checked out; an archive of the tree has none."""
+    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "0"
+
+
+def _verdict(result: Result) -> str:
+    name, verdict = result.mutant.name, result.verdict
+    if verdict == KILLED:
+        return verdict
+    return "equivalent" if name in EQUIVALENT else "known" if name in SURVIVORS else verdict
 
 
 def _show(results: list[Result], result: Result) -> None:
     results.append(result)
-    if result.verdict != KILLED:
+    verdict = _verdict(result)
+    if verdict in (SURVIVED, NOT_RUN):
         mutant = result.mutant
-        verdict = "equivalent" if mutant.name in EQUIVALENT else result.verdict.upper()
-        print(f"{verdict}: {mutant.name} (line {mutant.line})\n    {mutant.text}", flush=True)
+        print(
+            f"{verdict.upper()}: {mutant.name} (line {mutant.line})\n    {mutant.text}", flush=True
+        )
+    elif verdict == KILLED and result.mutant.name in {*EQUIVALENT, *SURVIVORS}:
+        print(f"explained, but killed: {result.mutant.name}", flush=True)
 
 
 def _summarise(name: str, results: Sequence[Result]) -> None:
-    counts = Counter(
-        "equivalent"
-        if result.verdict != KILLED and result.mutant.name in EQUIVALENT
-        else result.verdict
-        for result in results
-    )
+    counts = Counter(map(_verdict, results))
     relevant = len(results) - counts["equivalent"]
     share = 100 * counts[KILLED] / relevant if relevant else 100.0
     print(f"{name}: {share:.1f} % of {relevant} killed; {dict(counts)}", flush=True)

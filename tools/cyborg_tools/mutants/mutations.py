@@ -30,7 +30,7 @@ _OPERATIONS: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.BitAnd: ast.BitOr,
 }
 #: Calls of these names are not changed: only people read what they get.
-_LOGS: Final = ("LOG", "logging", "warnings")
+_LOGS: Final = ("LOG", "_LOG", "logging", "warnings")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Code = dict[tuple[str, int], CodeType]
 
@@ -39,16 +39,14 @@ Code = dict[tuple[str, int], CodeType]
 class Mutant:
     """A changed module.
 
-    ``name`` is file, function, change and its number in the function; it does not depend on
-    the position of the function in the file. ``function`` is the qualified name of the outermost
-    function, without the classes' methods around it. ``node`` and ``instead`` are the syntax before
-    and after.
+    ``name`` is file, function, kind of change and the text before it, with a number where a
+    function has several of these. So it changes only with the expression itself. ``node`` and
+    ``instead`` are the syntax before and after.
     """
 
     name: str
     path: Path
     line: int
-    function: str
     tree: ast.Module
     node: ast.AST
     instead: ast.AST
@@ -86,10 +84,12 @@ def mutants(path: Path, root: Path) -> Iterator[Mutant]:
         for node in _nodes(function):
             for change, instead in _changes(node):
                 ast.copy_location(instead, node)
-                numbers[change] += 1
-                name = f"{path.relative_to(root)}::{qualified}::{change}::{numbers[change]}"
+                name = f"{path.relative_to(root)}::{qualified}::{change}::{_line(node)}"
+                numbers[name] += 1
+                if numbers[name] > 1:
+                    name += f"::{numbers[name]}"
                 line = getattr(node, "lineno", function.lineno)
-                yield Mutant(name, path, line, qualified, tree, node, instead)
+                yield Mutant(name, path, line, tree, node, instead)
 
 
 def _functions(parent: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
@@ -175,6 +175,9 @@ def _is_false(node: ast.AST) -> bool:
 
 
 def _line(node: ast.AST) -> str:
+    """Return the beginning of a node in one line; of a condition, only what it tests."""
+    if isinstance(node, ast.If):
+        node = node.test
     text = " ".join(ast.unparse(ast.fix_missing_locations(node)).split())
     return text if len(text) <= 90 else f"{text[:87]}..."
 

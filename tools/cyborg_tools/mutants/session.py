@@ -11,20 +11,22 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any, Final
 
 import pytest
 
-from cyborg_tools.mutants.mutations import Mutant
+from cyborg_tools.mutants.mutations import Code, Mutant
 
 KILLED: Final = "killed"
 SURVIVED: Final = "survived"
 NOT_RUN: Final = "no test runs it"
 #: Seconds that the tests of a mutant may take besides ten times their usual time.
 _PATIENCE: Final = 30.0
+#: The type of functions with a decorator of functools that remembers their results.
+_CACHE: Final = type(functools.cache(len))
 Lines = dict[str, dict[int, list[str]]]
 
 
@@ -51,13 +53,18 @@ class MutationRun:
         self._files = {str(mutant.path) for mutant in mutants}
         self._jobs = jobs
         self._report = report
+        self._functions: list[FunctionType] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Replace pytest's own loop."""
         if session.testsfailed:
             raise session.Interrupted("tests cannot be collected")
+        # Found here, and not by the garbage collector of each process: else each of them would copy
+        # the memory that it shares with this one.
+        self._functions = functions_of(self._files)
         lines, seconds = self._usual_run(session)
+        gc.freeze()
         items = {item.nodeid: item for item in session.items}
         waiting = []
         for mutant in self._mutants:
@@ -73,7 +80,7 @@ class MutationRun:
         while waiting or running:
             while waiting and len(running) < self._jobs:
                 mutant, chosen, limit = waiting.pop(0)
-                pid = _fork(functools.partial(_fails, session, chosen, mutant))
+                pid = _fork(functools.partial(self._fails, session, chosen, mutant))
                 running[pid] = (mutant, time.monotonic() + limit)
             for pid, (mutant, end) in list(running.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -89,6 +96,17 @@ class MutationRun:
             time.sleep(0.02)
         return True
 
+    def _fails(self, session: pytest.Session, items: Sequence[pytest.Item], mutant: Mutant) -> bool:
+        """Return whether a test fails with a mutant."""
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        change_functions(self._functions, mutant.code())
+        for item, following in _pairs(items):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed:
+                session._setupstate.teardown_exact(None)  # what tests started has to end
+                return True
+        return False
+
     def _usual_run(self, session: pytest.Session) -> tuple[Lines, dict[str, float]]:
         """Return file → line → tests that execute it, and the seconds of each test."""
         reading, writing = os.pipe()
@@ -96,9 +114,17 @@ class MutationRun:
         def run() -> bool:
             recorder = _Recorder(self._files)
             times = {}
+            caches = [
+                found
+                for found in gc.get_objects()
+                if isinstance(found, _CACHE) and found.__wrapped__ in self._functions
+            ]
             with recorder:
                 for item, following in _pairs(session.items):
                     recorder.item = item.nodeid
+                    # Else only the first test that calls a function executes its lines.
+                    for cache in caches:
+                        cache.cache_clear()
                     started = time.monotonic()
                     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                     times[item.nodeid] = time.monotonic() - started
@@ -175,24 +201,19 @@ def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.I
     yield from zip(items, [*items[1:], None], strict=True)
 
 
-def _fails(session: pytest.Session, items: Sequence[pytest.Item], mutant: Mutant) -> bool:
-    """Return whether a test fails with a mutant."""
-    session.config.pluginmanager.unregister(name="terminalreporter")
-    change_functions(mutant.code())
-    for item, following in _pairs(items):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if session.testsfailed:
-            session._setupstate.teardown_exact(None)  # what tests started has to end
-            return True
-    return False
+def functions_of(files: Collection[str]) -> list[FunctionType]:
+    """Return the functions of these files that exist in this process."""
+    return [
+        found
+        for found in gc.get_objects()
+        if isinstance(found, FunctionType) and found.__code__.co_filename in files
+    ]
 
 
-def change_functions(changed: Mapping[tuple[str, int], CodeType]) -> None:
-    """Give the functions that exist in this process their changed code."""
-    files = {code.co_filename for code in changed.values()}
-    for function in [found for found in gc.get_objects() if isinstance(found, FunctionType)]:
+def change_functions(functions: Iterable[FunctionType], changed: Code) -> None:
+    """Give functions their changed code."""
+    for function in functions:
         code = function.__code__
-        if code.co_filename in files:
-            new = changed.get((code.co_qualname, code.co_firstlineno))
-            if new is not None and new != code:
-                function.__code__ = new
+        new = changed.get((code.co_qualname, code.co_firstlineno))
+        if new is not None and code.co_filename == new.co_filename and new != code:
+            function.__code__ = new
