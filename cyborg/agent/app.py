@@ -69,6 +69,8 @@ class Settings:
     usage: float = 0.0
     #: The interval between polls of device health; 0: never.
     health: float = 0.0
+    #: The timeout of such a poll: of all drivers together, and of each notification.
+    poll_timeout: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def make_parts(
         on_change=wake,
         enabled=settings.health > 0,
         driver_calls=driver_calls,
+        timeout=settings.poll_timeout,
     )
     reporter = Reporter(driver_manager, checks, driver_calls)
     schedule = Schedule(scan=settings.scan, full_check=settings.full_check, clock=clock)
@@ -256,6 +259,7 @@ def assemble(
             conductor=conductor,
             notifier=notifier,
             driver_calls=driver_calls,
+            timeout=settings.poll_timeout,
         )
         daemon.add_task(
             PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=_JITTER)

@@ -22,8 +22,6 @@ from cyborg.model.report import DriverReport, Report
 
 LOG = logging.getLogger(__name__)
 
-#: The timeout of the first poll of new devices, and of the poll after a set-up, in seconds.
-_TIMEOUT: Final = 10.0
 _NO_ANSWER: Final = "it has not answered yet"
 
 
@@ -75,7 +73,8 @@ class HealthChecks:
     ``devices`` returns the devices of the last scan with their drivers. ``last_report`` is the last
     report of this host before the agent started; its answers count until there are newer ones.
     ``on_change`` is called when an answer or fault has changed. Without ``enabled`` no driver is
-    polled, and the health of every device is reported as not known.
+    polled, and the health of every device is reported as not known. ``timeout``, in seconds, is
+    that of the first poll of new devices, and of the poll after a set-up.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class HealthChecks:
         on_change: Callable[[], None],
         enabled: bool = True,
         driver_calls: DriverCalls = UNCOUNTED,
-        timeout: float = _TIMEOUT,
+        timeout: float = 10.0,
     ) -> None:
         self._drivers = drivers
         self._devices = devices

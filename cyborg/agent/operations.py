@@ -205,11 +205,10 @@ class Operations:
         """Call the driver; raise Conflict if a later task of the unit was run already."""
         self._check_order(task, verb)
         self._orders[task.unit] = task.order, task.issued_ms
-        self._count_change(task.unit)
         try:
             self._call_driver(task, verb, call)
         finally:
-            # A comparison that read the unit during the call saw neither the old nor the new state.
+            # A comparison that read the unit before or during the call did not see its new state.
             self._count_change(task.unit)
         LOG.info("%s of %s completed (request key %s)", verb, task.deployable, task.request_key)
 

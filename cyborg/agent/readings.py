@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
@@ -22,9 +21,6 @@ from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.verbs import SendReadings
 
 LOG = logging.getLogger(__name__)
-
-#: The timeout of all drivers together, and of the notification bus, in seconds.
-_TIMEOUT: Final = 10.0
 
 
 class _Poll:
@@ -68,7 +64,8 @@ class Readings:
     """Read and send once in each call of ``run_once``.
 
     ``devices`` returns the devices of the last scan with their drivers, ``epoch`` the epoch of this
-    agent, which is None until the conductor has answered its first heartbeat.
+    agent, which is None until the conductor has answered its first heartbeat. ``timeout``, in
+    seconds, is that of all drivers together, and of the notification bus.
     """
 
     def __init__(
@@ -81,6 +78,7 @@ class Readings:
         conductor: ConductorClient,
         notifier: Notifier,
         driver_calls: DriverCalls = UNCOUNTED,
+        timeout: float = 10.0,
     ) -> None:
         self._host = host
         self._drivers = drivers
@@ -91,6 +89,7 @@ class Readings:
         self._driver_calls = driver_calls
         self._polls: dict[str, _Poll] = {}
         self._faults: dict[str, str] = {}
+        self._timeout = timeout
         self._logged_disabled = False
 
     def run_once(self) -> None:
@@ -113,7 +112,7 @@ class Readings:
             self._faults.pop(f"driver {name}", None)
             polls[name] = _Poll(drivers[name], keys[name], self._driver_calls, self._log_fault)
         self._polls |= polls
-        deadline = time.monotonic() + _TIMEOUT
+        deadline = time.monotonic() + self._timeout
         readings = []
         for poll in polls.values():
             poll.thread.join(max(0.0, deadline - time.monotonic()))
@@ -131,7 +130,7 @@ class Readings:
                 conductor_error = error
         if self._notifier.enabled:
             usage = notification.usage(self._host, int(time.time() * 1000), readings, devices)
-            self._notifier.send([usage], within=_TIMEOUT)
+            self._notifier.send([usage], within=self._timeout)
         elif not self._logged_disabled:
             self._logged_disabled = True
             LOG.info(

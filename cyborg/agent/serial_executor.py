@@ -38,7 +38,7 @@ class KeyedSerialExecutor:
         """Wait for the running calls; calls that still wait are never started."""
         with self._lock:
             self._stopped = True
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown()
 
     def _run_queue(self, key: Hashable) -> None:
         while True:

@@ -48,9 +48,6 @@ from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
 from cyborg.service import Daemon, PeriodicTask
 
-#: Timeout of a request to an agent, in seconds; a task may take many requests.
-_AGENT_TIMEOUT = 15.0
-
 
 @dataclass(frozen=True)
 class Peers:
@@ -77,7 +74,7 @@ def assemble(
     reserve the units of an agent that is down in Placement.
     """
     db.outbox = notifier.enabled
-    agents = AgentClient(bus, timeout=_AGENT_TIMEOUT)
+    agents = AgentClient(bus, timeout=settings.agent_timeout)
     address = f"{CONDUCTOR_TOPIC}@{settings.host}"
     process = Process(settings.host, CONDUCTOR, settings.version, address, settings.process)
     lease = ConductorLease(db=db, process=process)

@@ -5,9 +5,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cyborg.db import events, host_inventory
-from cyborg.db.base import Record
+from cyborg.db.host_inventory import StoredDevice
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.health import DeviceHealth
@@ -26,8 +27,18 @@ class Change:
     reason: str | None
 
 
+class Examined(Protocol):
+    """A device with its stored health."""
+
+    @property
+    def health(self) -> str | None: ...
+
+    @property
+    def health_reason(self) -> str | None: ...
+
+
 def of_report(
-    report: Report, uuids: Mapping[tuple[str, str], str], existing: Sequence[Record]
+    report: Report, uuids: Mapping[tuple[str, str], str], existing: Sequence[StoredDevice]
 ) -> list[Change]:
     """Return the changes of health that a report makes.
 
@@ -49,7 +60,7 @@ def of_report(
     return [change for change in changes if change is not None]
 
 
-def of_device(uuid: str, row: Record | None, reported: DeviceHealth) -> Change | None:
+def of_device(uuid: str, row: Examined | None, reported: DeviceHealth) -> Change | None:
     """Return the change of one device; ``row`` is None for a new device."""
     before = (None, None) if row is None else (row.health, row.health_reason)
     after = None if reported.condition is None else reported.condition.value

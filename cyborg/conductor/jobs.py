@@ -16,9 +16,9 @@ from cyborg.conductor.hosts.agent_failover import AgentFailover
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db import history, instances
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.history import Purge
+from cyborg.db.instances import DueInstance
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.service import PeriodicTask
 
@@ -59,6 +59,8 @@ class Settings:
     #: 0: names and states of instances are not read from Nova.
     instance_refresh: float = 0.0
     instance_interval: float = 10.0
+    #: Of a request to an agent; a task may take many requests.
+    agent_timeout: float = 15.0
 
     @property
     def down_after(self) -> dict[str, int]:
@@ -150,7 +152,7 @@ class InstanceInfoSync:
                 self._store(row, None, self.refresh)
 
     @retried
-    def _store(self, row: Record, info: ServerInfo | None, after_ms: int) -> None:
+    def _store(self, row: DueInstance, info: ServerInfo | None, after_ms: int) -> None:
         """Store the info, if any, and read the instance again after ``after_ms``."""
         values = None if info is None else {"name": info.name, "status": info.status}
         with self.db.writer() as tx:

@@ -2,10 +2,10 @@
 """The lease of a conductor, and the epoch that fences reports of earlier agent processes."""
 
 import logging
+from typing import Protocol, TypeVar
 
 from cyborg import exception
 from cyborg.db import services
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
 from cyborg.model.process import AGENT, CONDUCTOR
@@ -17,15 +17,26 @@ LOG = logging.getLogger(__name__)
 _REMOVE_AFTER_MS = 24 * 3600 * 1000
 
 
-def check_epoch(host: Record, service_host: str, epoch: int) -> None:
-    """Refuse a message of an agent process that has been superseded; raises StaleEpoch, NotFound.
+class HasEpoch(Protocol):
+    """A row with the current epoch of the agent of a host; None: the agent has no row."""
 
-    ``host`` is the row of the agent's host, None when there is none.
+    @property
+    def epoch(self) -> int | None: ...
+
+
+H = TypeVar("H", bound=HasEpoch)
+
+
+def check_epoch(row: H | None, service_host: str, epoch: int) -> H:
+    """Return the row of the host of an agent, None when there is none, if its epoch is this one.
+
+    Raises StaleEpoch for an agent process that has been superseded, and NotFound.
     """
-    if host is None:
+    if row is None:
         raise exception.NotFound(noun="Host of agent", key=service_host)
-    if host.epoch != epoch:
-        raise exception.StaleEpoch(epoch=epoch, binary=AGENT, host=service_host, current=host.epoch)
+    if row.epoch != epoch:
+        raise exception.StaleEpoch(epoch=epoch, binary=AGENT, host=service_host, current=row.epoch)
+    return row
 
 
 class ConductorLease:

@@ -75,13 +75,14 @@ class Readings:
         stored = []
         for reading in readings:
             row = by_key.get((reading.driver, reading.key))
-            if row is not None:
+            if row is not None and row.uuid is not None and row.type is not None:
                 figures = {
                     name: value
                     for name, value in valid_figures(reading.figures).items()
                     if name in FIGURES
                 }
-                stored.append(DeviceReading(host, row.uuid, row.type, row.driver, figures, now))
+                device = host, row.uuid, row.type, reading.driver
+                stored.append(DeviceReading(*device, figures, now))
         with self._lock:
             self._hosts[host] = stored
 

@@ -12,8 +12,8 @@ from typing import Final
 from cyborg import exception
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db import notifications
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.notifications import UnreportedService
 from cyborg.model import notification
 from cyborg.model.notification import Notification
 from cyborg.rpc.notifications import Notifier
@@ -111,7 +111,7 @@ class NotificationPublisher:
             LOG.info("Notifications are disabled: removed %d events that were not sent", len(ids))
         return len(ids)
 
-    def _changed(self, services: Sequence[Record]) -> list[Record]:
+    def _changed(self, services: Sequence[UnreportedService]) -> list[UnreportedService]:
         """Return those of the unreported services that can be reported now.
 
         After an outage of the database all services seem to be down until their next heartbeat. So
@@ -132,7 +132,7 @@ class NotificationPublisher:
         return changed
 
     @retried
-    def _store(self, ids: Sequence[int], changed: Sequence[Record]) -> None:
+    def _store(self, ids: Sequence[int], changed: Sequence[UnreportedService]) -> None:
         with self._db.writer() as tx:
             for row in changed:
                 notifications.set_reported(tx, row)

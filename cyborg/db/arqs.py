@@ -9,44 +9,46 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import base, listing, models
-from cyborg.db.base import Record
-from cyborg.db.models import Arq, Deployable, Device
+from cyborg.db import base, listing, rows
+from cyborg.db.models import Arq, AttachHandle, Deployable, Device, DeviceProfile
+from cyborg.db.rows import Row, column
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import MOVES, RESOLVED, Event, State
 from cyborg.model.caller import Caller
 
-_R = models.Arq.__table__.c
-_P = models.DeviceProfile.__table__.c
-_H = models.AttachHandle.__table__.c
 _RESOLVED = sorted(state.value for state in RESOLVED)
 # A handle is held before its device is prepared; only a bound ARQ shows it.
-_BOUND = _R.state == State.BOUND.value
-_VISIBLE: sa.Select[*tuple[Any, ...]] = (
-    sa.select(
-        _R.uuid,
-        _R.state,
-        _P.name,
-        _R.device_profile_group_id,
-        _R.project_id,
-        _R.created_at,
-        _R.updated_at,
-        _R.hostname,
-        _R.device_rp_uuid,
-        sa.case((~_R.hidden, _R.instance_uuid)),
-        sa.case((_BOUND, _H.attach_type), else_=""),
-        sa.case((_BOUND, _H.uuid)),
-        sa.case((_BOUND, _H.attach_info)),
-    )
-    .join(models.DeviceProfile, _P.id == _R.device_profile_id)
-    .outerjoin(models.AttachHandle, _H.id == _R.attach_handle_id)
-)
-# Built once: SQLAlchemy takes longer to build them than the database to execute them.
-_SHOW = _VISIBLE.where(_R.uuid == sa.bindparam("uuid"))
-_SHOW_OF_PROJECT = _SHOW.where(_R.project_id == sa.bindparam("project_id"))
-_SHOW_WITH_FAULT = _SHOW.add_columns(_R.fault)
-_SHOW_OF_PROJECT_WITH_FAULT = _SHOW_OF_PROJECT.add_columns(_R.fault)
+_BOUND = Arq.state == State.BOUND.value
 
+
+class VisibleArq(Row):
+    """An ARQ as the API shows it; ``attach_handle_info`` is JSON, None without a handle."""
+
+    uuid = column(Arq.uuid)
+    state = column(Arq.state)
+    device_profile_name = column(DeviceProfile.name)
+    device_profile_group_id = column(Arq.device_profile_group_id)
+    project_id = column(Arq.project_id)
+    created_at = column(Arq.created_at)
+    updated_at = column(Arq.updated_at)
+    hostname = column(Arq.hostname)
+    device_rp_uuid = column(Arq.device_rp_uuid)
+    instance_uuid: str | None = column(sa.case((~Arq.hidden, Arq.instance_uuid)))
+    attach_handle_type: str = column(sa.case((_BOUND, AttachHandle.attach_type), else_=""))
+    attach_handle_uuid: str | None = column(sa.case((_BOUND, AttachHandle.uuid)))
+    attach_handle_info: str | None = column(sa.case((_BOUND, AttachHandle.attach_info)))
+    #: Why the bind failed; None: it did not fail.
+    fault = column(Arq.fault)
+
+
+# Built once: SQLAlchemy takes longer to build them than the database to execute them.
+_VISIBLE = (
+    rows.select(VisibleArq)
+    .join(DeviceProfile, DeviceProfile.id == Arq.device_profile_id)
+    .outerjoin(AttachHandle, AttachHandle.id == Arq.attach_handle_id)
+)
+_SHOW = _VISIBLE.where(Arq.uuid == sa.bindparam("uuid"))
+_SHOW_OF_PROJECT = _SHOW.where(Arq.project_id == sa.bindparam("project_id"))
 
 #: The columns, besides the state, that a change of state may set.
 _BOUND_COLUMNS = (
@@ -60,16 +62,16 @@ _BOUND_COLUMNS = (
     "operation_id",
 )
 #: Filters of the API by name; all compare for equality.
-FILTERS: Mapping[str, sa.ColumnElement[Any]] = {
-    "instance": _R.instance_uuid,
-    "state": _R.state,
-    "hostname": _R.hostname,
-    "device_rp_uuid": _R.device_rp_uuid,
-    "device_profile_name": _P.name,
-    "project_id": _R.project_id,
+FILTERS: Mapping[str, sa.SQLColumnExpression[Any]] = {
+    "instance": Arq.instance_uuid,
+    "state": Arq.state,
+    "hostname": Arq.hostname,
+    "device_rp_uuid": Arq.device_rp_uuid,
+    "device_profile_name": DeviceProfile.name,
+    "project_id": Arq.project_id,
 }
 SORTABLE = listing.sortable(
-    models.Arq,
+    Arq,
     "id",
     "uuid",
     "state",
@@ -80,22 +82,15 @@ SORTABLE = listing.sortable(
     "project_id",
     "created_at",
     "updated_at",
-    device_profile_name=_P.name,
+    device_profile_name=DeviceProfile.name,
 )
-#: The values of ``cyborg.model.arq.Arq`` in its order; the last one is the JSON of the handle (None
-#: without a handle).
-Row = sa.Row[*tuple[Any, ...]]
 
 
-def show(tx: Transaction, uuid: str, project_id: str | None, *, fault: bool = False) -> Row | None:
-    """Return the ARQ with this uuid if this project owns it (None: any project).
-
-    With ``fault``, the reason why the bind failed is the last value (None: it did not fail).
-    """
+def show(tx: Transaction, uuid: str, project_id: str | None) -> VisibleArq | None:
+    """Return the ARQ with this uuid if this project owns it (None: any project)."""
     if project_id is None:
-        return tx.execute(_SHOW_WITH_FAULT if fault else _SHOW, {"uuid": uuid}).first()
-    query = _SHOW_OF_PROJECT_WITH_FAULT if fault else _SHOW_OF_PROJECT
-    return tx.execute(query, {"uuid": uuid, "project_id": project_id}).first()
+        return tx.first(_SHOW, {"uuid": uuid})
+    return tx.first(_SHOW_OF_PROJECT, {"uuid": uuid, "project_id": project_id})
 
 
 def page(
@@ -105,32 +100,32 @@ def page(
     equal: Mapping[str, str],
     *,
     resolved: bool = False,
-) -> Sequence[Row]:
+) -> Sequence[VisibleArq]:
     """Return a page of the ARQs of a project (None: of all projects) that match all filters.
 
     ``equal`` maps names of ``FILTERS`` to values. ``resolved`` keeps the ARQs whose state is final.
     """
-    visible = _VISIBLE if project_id is None else _VISIBLE.where(_R.project_id == project_id)
+    visible = _VISIBLE if project_id is None else _VISIBLE.where(Arq.project_id == project_id)
     query = listing.paged(tx, visible, SORTABLE, page)
     query = query.where(*(FILTERS[name] == value for name, value in equal.items()))
     if "instance" in equal:
         # Nova attaches every listed ARQ to the guest. Leave out those that are not ready yet or
         # are being removed.
-        query = query.where(~_R.hidden)
+        query = query.where(~Arq.hidden)
     if resolved:
-        query = query.where(_R.state.in_(_RESOLVED))
-    return tx.execute(query).all()
+        query = query.where(Arq.state.in_(_RESOLVED))
+    return tx.all(query)
 
 
 def all_resolved(tx: Transaction, instance_uuid: str, project_id: str | None) -> bool:
     """Return whether every visible ARQ of the instance is in a final state."""
     query = sa.select(sa.literal(1)).where(
-        _R.instance_uuid == instance_uuid,
-        ~_R.hidden,
-        _R.state.not_in(_RESOLVED),
+        Arq.instance_uuid == instance_uuid,
+        ~Arq.hidden,
+        Arq.state.not_in(_RESOLVED),
     )
     if project_id is not None:
-        query = query.where(_R.project_id == project_id)
+        query = query.where(Arq.project_id == project_id)
     return tx.execute(query.limit(1)).first() is None
 
 
@@ -140,7 +135,9 @@ def created_at(tx: Transaction, uuids: Sequence[str]) -> datetime | None:
     return moments[0] if len(moments) == len(uuids) else None
 
 
-def instances_of(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
+def instances_of(
+    tx: Transaction, caller: Caller, uuids: Sequence[str]
+) -> Sequence[tuple[str, str | None]]:
     """Return (uuid, instance_uuid) of the ARQs in the caller's scope, without a lock.
 
     The caller of this function locks the instances first, then the ARQs.
@@ -154,20 +151,50 @@ def states(tx: Transaction, uuids: Sequence[str]) -> dict[str, str]:
     return {row.uuid: row.state for row in tx.execute(_STATES, {"uuids": uuids})}
 
 
-def lock(tx: Transaction, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
+class LockedArq(Row):
+    """An ARQ that the transaction has locked; ``device_uuid`` is the device whose unit it holds."""
+
+    id = column(Arq.id)
+    uuid = column(Arq.uuid)
+    state = column(Arq.state)
+    project_id = column(Arq.project_id)
+    instance_uuid = column(Arq.instance_uuid)
+    hostname = column(Arq.hostname)
+    attach_handle_id = column(Arq.attach_handle_id)
+    deployable_id = column(Arq.deployable_id)
+    prepared = column(Arq.prepared)
+    group_spec: dict[str, str] | None = column(Arq.group_spec)
+    operation_id = column(Arq.operation_id)
+    origin = column(Arq.origin)
+    hidden = column(Arq.hidden)
+    fault = column(Arq.fault)
+    # A subquery takes no locks.
+    device_uuid: str | None = column(
+        sa.select(Device.uuid)
+        .join(Deployable, Deployable.device_id == Device.id)
+        .where(Deployable.id == Arq.deployable_id)
+        .correlate(Arq)
+        .scalar_subquery()
+    )
+
+
+_LOCK = rows.select(LockedArq).order_by(Arq.id).with_for_update()
+
+
+def lock(tx: Transaction, *terms: sa.ColumnElement[bool]) -> Sequence[LockedArq]:
     """Lock the ARQs that match the terms, in order of id, and return their rows."""
-    return tx.execute(_LOCK.where(*terms)).all()
+    return tx.all(_LOCK.where(*terms))
 
 
-def check(row: Record, event: Event) -> None:
+def check(row: LockedArq, event: Event) -> None:
     """Raise BadState unless the state of the ARQ allows the event."""
     if row.state not in MOVES[event].sources:
         raise exception.BadState(uuid=row.uuid, state=row.state, event=event.value)
 
 
-def insert(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+def insert(tx: Transaction, values: Sequence[Mapping[str, Any]]) -> None:
     """Store new ARQs; raise Conflict if a repeated operation has stored them."""
-    base.insert(tx, Arq, rows)
+    base.insert(tx, Arq, values)
 
 
 def move(tx: Transaction, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
@@ -250,35 +277,6 @@ def _check_moved(ids: Sequence[int], result: sa.CursorResult[Any]) -> None:
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
 # to execute it.
 
-#: The device whose unit an ARQ holds; a subquery takes no locks.
-_DEVICE = (
-    sa.select(Device.uuid)
-    .join(Deployable, Deployable.device_id == Device.id)
-    .where(Deployable.id == Arq.deployable_id)
-    .correlate(Arq)
-    .scalar_subquery()
-)
-_LOCK = (
-    sa.select(
-        Arq.id,
-        Arq.uuid,
-        Arq.state,
-        Arq.project_id,
-        Arq.instance_uuid,
-        Arq.hostname,
-        Arq.attach_handle_id,
-        Arq.deployable_id,
-        Arq.prepared,
-        Arq.group_spec,
-        Arq.operation_id,
-        Arq.origin,
-        Arq.hidden,
-        Arq.fault,
-        _DEVICE.label("device_uuid"),
-    )
-    .order_by(Arq.id)
-    .with_for_update()
-)
 _IDS: sa.BindParameter[int] = sa.bindparam("ids", expanding=True)
 _STATES = sa.select(Arq.uuid, Arq.state).where(Arq.uuid.in_(sa.bindparam("uuids", expanding=True)))
 _DELETE = sa.delete(Arq).where(Arq.id.in_(_IDS))

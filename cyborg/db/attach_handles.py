@@ -41,7 +41,7 @@ def claim(tx: Transaction, deployable_id: int, count: int, *, wait: bool) -> lis
     """
     statement = _CLAIM_WAITING if wait else _CLAIM_SKIPPING
     rows = tx.execute(statement, {"deployable": deployable_id, "count": count})
-    claimed = [Claim(row.id, row.state == HandleState.RELEASING.value) for row in rows]
+    claimed = [Claim(id_, state == HandleState.RELEASING.value) for id_, state in rows]
     return sorted(claimed, key=lambda handle: (handle.waits, handle.id))
 
 
@@ -73,13 +73,12 @@ def quarantine(tx: Transaction, handle_id: int) -> bool:
 
 def quarantined_on(tx: Transaction, uuid: str) -> int | None:
     """Return the host id of a handle in quarantine; None when it is not, or does not exist."""
-    host_id: int | None = tx.execute(
+    return tx.execute(
         sa.select(Device.host_id)
         .join(Deployable, Deployable.device_id == Device.id)
         .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
         .where(AttachHandle.uuid == uuid, AttachHandle.state == HandleState.QUARANTINED.value)
     ).scalar()
-    return host_id
 
 
 def finish_release(tx: Transaction, handle_id: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
-from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import State
 from cyborg.model.work import WorkKind
@@ -18,14 +18,22 @@ _KINDS = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
 _BINDING = [State.BOUND.value, State.BIND_STARTED.value]
 
 
-def work_of(tx: Transaction, instance_uuid: str) -> Record | None:
+class AttachWork(Row):
+    """Work that attaches to or detaches from an instance."""
+
+    id = column(Work.id)
+    kind = column(Work.kind)
+    operation_id = column(Work.operation_id)
+
+
+def work_of(tx: Transaction, instance_uuid: str) -> AttachWork | None:
     """Return the work that attaches to or detaches from an instance; None when there is none."""
-    return tx.execute(
-        sa.select(Work.id, Work.kind, Work.operation_id)
+    return tx.first(
+        select(AttachWork)
         .where(Work.instance_uuid == instance_uuid, Work.kind.in_(_KINDS))
         .order_by(Work.id)
         .limit(1)
-    ).one_or_none()
+    )
 
 
 def make_due(tx: Transaction, instances: Collection[str]) -> None:
@@ -71,11 +79,11 @@ def types_of_handles(tx: Transaction, handle_ids: Collection[int]) -> set[str]:
 def units(tx: Transaction, instance_uuid: str) -> Counter[str]:
     """Return how many units of each provider the instance's ARQs hold or are being bound to."""
     rows = tx.execute(
-        sa.select(Arq.device_rp_uuid, sa.func.count().label("units"))
+        sa.select(Arq.device_rp_uuid, sa.func.count())
         .where(Arq.instance_uuid == instance_uuid, Arq.state.in_(_BINDING))
         .group_by(Arq.device_rp_uuid)
     )
-    return Counter({row.device_rp_uuid: int(row.units) for row in rows})
+    return Counter({provider: amount for provider, amount in rows if provider is not None})
 
 
 def providers(tx: Transaction, arq_uuids: Collection[str]) -> dict[str, str]:
@@ -85,4 +93,4 @@ def providers(tx: Transaction, arq_uuids: Collection[str]) -> dict[str, str]:
         .join(Deployable, Deployable.id == Arq.deployable_id)
         .where(Arq.uuid.in_(sorted(arq_uuids)))
     )
-    return {row.device_rp_uuid: row.resource_class for row in rows}
+    return {provider: name for provider, name in rows if provider is not None}

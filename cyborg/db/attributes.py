@@ -2,7 +2,6 @@
 """Read, store and delete attributes of deployables in SQL."""
 
 from dataclasses import asdict
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -11,13 +10,17 @@ from cyborg.db.models import Deployable
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Attribute, Origin
 
-_A = models.Attribute.__table__.c
 # The values of ``Attribute`` in its order.
-_VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
-    _A.uuid, _A.deployable_id, _A.key, _A.value, _A.created_at, _A.updated_at
+_VISIBLE = sa.select(
+    models.Attribute.uuid,
+    models.Attribute.deployable_id,
+    models.Attribute.key,
+    models.Attribute.value,
+    models.Attribute.created_at,
+    models.Attribute.updated_at,
 )
 # Built once: SQLAlchemy takes longer to build it than the database to execute it.
-_SHOW = _VISIBLE.where(_A.uuid == sa.bindparam("uuid"))
+_SHOW = _VISIBLE.where(models.Attribute.uuid == sa.bindparam("uuid"))
 SORTABLE = listing.sortable(
     models.Attribute, "id", "uuid", "deployable_id", "created_at", "updated_at"
 )
@@ -39,20 +42,19 @@ def page(
     """Return a page of all attributes, or of those of one deployable (by id or uuid) or key."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
     if isinstance(deployable, int):
-        query = query.where(_A.deployable_id == deployable)
+        query = query.where(models.Attribute.deployable_id == deployable)
     elif deployable is not None:
         of_uuid = sa.select(models.Deployable.id).where(models.Deployable.uuid == deployable)
-        query = query.where(_A.deployable_id == of_uuid.scalar_subquery())
+        query = query.where(models.Attribute.deployable_id == of_uuid.scalar_subquery())
     if key is not None:
-        query = query.where(_A.key == key)
+        query = query.where(models.Attribute.key == key)
     return [Attribute(*row) for row in tx.execute(query).all()]
 
 
 def deployable_id(tx: Transaction, key: int | str) -> int | None:
     """Return the id of the deployable with this id or uuid; None when there is none."""
     column = Deployable.id if isinstance(key, int) else Deployable.uuid
-    id_: int | None = tx.execute(sa.select(Deployable.id).where(column == key)).scalar()
-    return id_
+    return tx.execute(sa.select(Deployable.id).where(column == key)).scalar()
 
 
 def insert(tx: Transaction, attribute: Attribute) -> None:

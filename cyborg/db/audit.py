@@ -11,13 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg.db import units
-from cyborg.db.base import Record
 from cyborg.db.engine import Reader
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
@@ -33,18 +32,20 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import State
 from cyborg.model.attribute import Origin
 from cyborg.model.audit_findings import Ages, Finding, Kind
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.health_view import Process, duration
-from cyborg.model.process import CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.provider import Provider
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
 
-Query = sa.Select[*tuple[Any, ...]]
+R = TypeVar("R", bound="Paged")
+Ts = TypeVarTuple("Ts")
 #: The number of violations, instances or other keys in one statement.
 PAGE = 1000
 #: The number of hosts that are compared with Placement together.
@@ -54,25 +55,39 @@ _BEFORE = sa.bindparam("before", type_=sa.BigInteger)
 _BEFORE_DATE = sa.bindparam("before_date", type_=sa.DateTime)
 
 
+class Paged(Row):
+    """A row with the value by which its query is read in pages."""
+
+    page: Any
+
+
+class Violation(Paged):
+    """A row of a check: key and host of its finding, and the fields of its cause."""
+
+    key: str
+    host: str | None
+    _mapping: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Check:
     """An invariant that one statement checks.
 
-    ``query`` selects ``key`` and ``host`` of the finding, the fields of ``cause``, and ``page``,
-    by which it is read in pages. Of several rows with one key, the first counts. A violation must
-    be older than ``age`` returns, in milliseconds, which the query compares with ``_BEFORE``.
-    ``cause`` may use every column, ``age`` (the time since the column ``since``), and ``because``
-    (``attempts`` and ``error`` of work). Severity, remedy and repair of ``kind`` are in ``RULES``.
+    ``query`` is read in pages by ``page``. Of several rows with one key, the first counts. A
+    violation must be older than ``age`` returns, in milliseconds, which the query compares with
+    ``_BEFORE``. ``cause`` may use every column, ``age`` (the time since the column ``since``), and
+    ``because`` (``attempts`` and ``error`` of work). Severity, remedy and repair of ``kind`` are in
+    ``RULES``.
     """
 
     kind: Kind
     noun: str
     cause: str
-    query: Query
+    query: sa.Select[Violation]
     page: sa.SQLColumnExpression[Any]
     age: Callable[[Ages], int] = lambda ages: 0
 
-    def finding(self, row: Record, now: int) -> Finding:
+    def finding(self, row: Violation, now: int) -> Finding:
         """Return the finding for a row of the query."""
         words = {"noun": self.noun, "error": None, **row._mapping}
         if "since" in words:
@@ -86,18 +101,18 @@ class Check:
         return Finding(self.kind, words["noun"], row.key, self.cause.format_map(words), row.host)
 
 
-def _columns(page: Any, key: Any, host: Any, *others: Any) -> Query:
+def _columns(page: Any, key: Any, host: Any, **others: Any) -> sa.Select[Violation]:
     """Select the columns that every check needs, and others."""
-    return sa.select(page.label("page"), key.label("key"), host.label("host"), *others)
+    return select(Violation, page=page, key=key, host=host, **others)
 
 
 def _handles(
-    kind: Kind, cause: str, *terms: Any, join: Any = None, outer: bool = False, select: Any = ()
+    kind: Kind, cause: str, *terms: Any, join: Any = None, outer: bool = False, **others: Any
 ) -> Check:
     """Return a check of handles, joined with the table and the term of ``join``."""
     # Outer joins, so that databases read the handles first, in the order of their ids.
     query = (
-        _columns(AttachHandle.id, AttachHandle.uuid, Host.name, AttachHandle.state, *select)
+        _columns(AttachHandle.id, AttachHandle.uuid, Host.name, state=AttachHandle.state, **others)
         .select_from(AttachHandle)
         .outerjoin(Deployable, Deployable.id == AttachHandle.deployable_id)
         .outerjoin(Device, Device.id == Deployable.device_id)
@@ -109,14 +124,14 @@ def _handles(
 
 def _held_handles(kind: Kind, cause: str, *terms: Any) -> Check:
     """Return a check of handles that an ARQ has."""
-    return _handles(kind, cause, *terms, join=(Arq, _HOLDER), select=[Arq.uuid.label("arq")])
+    return _handles(kind, cause, *terms, join=(Arq, _HOLDER), arq=Arq.uuid)
 
 
 #: The host where an ARQ has its unit, or will have it.
 _PLACE: sa.SQLColumnExpression[Any] = sa.func.coalesce(Host.name, Arq.hostname)
 
 
-def _placed(query: Query, handle: Any = AttachHandle, other: Any = None) -> Query:
+def _placed(query: sa.Select[*Ts], handle: Any = AttachHandle, other: Any = None) -> sa.Select[*Ts]:
     """Join handle, deployable, device and host of ARQs; each may be missing.
 
     Where there is no ARQ, the deployable is ``other``.
@@ -136,11 +151,11 @@ def _arqs(
     kind: Kind,
     cause: str,
     *terms: Any,
-    select: Any = (),
     age: Callable[[Ages], int] = lambda ages: 0,
+    **others: Any,
 ) -> Check:
     """Return a check of ARQs."""
-    query = _columns(Arq.id, Arq.uuid, _PLACE, Arq.state, *select).select_from(Arq)
+    query = _columns(Arq.id, Arq.uuid, _PLACE, state=Arq.state, **others).select_from(Arq)
     return Check(kind, "arq", cause, _placed(query).where(*terms), Arq.id, age)
 
 
@@ -153,11 +168,11 @@ def _work(kind: Kind, cause: str, *terms: Any, since: Any, age: Callable[[Ages],
             Work.id,
             sa.func.coalesce(Arq.uuid, AttachHandle.uuid, Work.uuid),
             sa.case((has_arq, _PLACE), (has_handle, Host.name), else_=work_host.name),
-            sa.case((has_arq, "arq"), (has_handle, "handle"), else_="work").label("noun"),
-            Work.kind,
-            Work.attempts,
-            Work.error,
-            since.label("since"),
+            noun=sa.case((has_arq, "arq"), (has_handle, "handle"), else_="work"),
+            kind=Work.kind,
+            attempts=Work.attempts,
+            error=Work.error,
+            since=since,
         )
         .select_from(Work)
         .outerjoin(Arq, sa.and_(Arq.uuid == Work.arq_uuid, Work.kind != WorkKind.RELEASE.value))
@@ -256,7 +271,9 @@ CHECKS: tuple[Check, ...] = (
         _state(HandleState.QUARANTINED),
         ~_IS_BOUND,
         join=(Work, _RELEASE),
-        select=[Work.created_ms.label("since"), Work.attempts, Work.error],
+        since=Work.created_ms,
+        attempts=Work.attempts,
+        error=Work.error,
     ),
     Check(
         Kind.SHARED_HANDLE,
@@ -266,8 +283,8 @@ CHECKS: tuple[Check, ...] = (
             _SHARED.c.handle_id,
             AttachHandle.uuid,
             Host.name,
-            _FIRST.uuid.label("first"),
-            _LAST.uuid.label("last"),
+            first=_FIRST.uuid,
+            last=_LAST.uuid,
         )
         .select_from(_SHARED)
         .outerjoin(_FIRST, _FIRST.id == _SHARED.c.first)
@@ -311,7 +328,8 @@ CHECKS: tuple[Check, ...] = (
         _BINDING,
         AttachHandle.id.is_not(None),
         Arq.device_rp_uuid.is_distinct_from(Deployable.rp_uuid),
-        select=[Arq.device_rp_uuid, Deployable.rp_uuid],
+        device_rp_uuid=Arq.device_rp_uuid,
+        rp_uuid=Deployable.rp_uuid,
     ),
     _arqs(
         Kind.WRONG_PROVIDER,
@@ -320,15 +338,17 @@ CHECKS: tuple[Check, ...] = (
         AttachHandle.id.is_not(None),
         Arq.device_rp_uuid.is_not_distinct_from(Deployable.rp_uuid),
         Arq.deployable_id.is_distinct_from(Deployable.id),
-        select=[Arq.deployable_id, Deployable.id],
+        deployable_id=Arq.deployable_id,
+        id=Deployable.id,
     ),
     _arqs(
         Kind.AGED_ARQ,
         "It has been {state} for {age}.",
         _state(State.INITIAL, State.UNBOUND),
         _IS_OLD,
-        select=[_TOLD.label("since"), _CHANGED.label("changed")],
         age=lambda ages: ages.unbound,
+        since=_TOLD,
+        changed=_CHANGED,
     ),
     Check(
         Kind.CLOSED_INSTANCE,
@@ -343,7 +363,7 @@ CHECKS: tuple[Check, ...] = (
         Kind.UNGUARDED_INSTANCE,
         "instance",
         "It has ARQ {uuid}, but does not count as bound.",
-        _placed(_columns(Arq.id, Arq.instance_uuid, _PLACE, Arq.uuid).select_from(Arq))
+        _placed(_columns(Arq.id, Arq.instance_uuid, _PLACE, uuid=Arq.uuid).select_from(Arq))
         .outerjoin(Instance, sa.and_(Instance.uuid == Arq.instance_uuid, Instance.bound))
         .where(Arq.instance_uuid.is_not(None), Instance.uuid.is_(None)),
         Arq.id,
@@ -356,7 +376,7 @@ CHECKS: tuple[Check, ...] = (
             Driver.id,
             Host.name + "/" + Driver.name,
             Host.name,
-            sa.func.coalesce(sa.func.nullif(Driver.error, ""), "it does not say why").label("why"),
+            why=sa.func.coalesce(sa.func.nullif(Driver.error, ""), "it does not say why"),
         )
         .join(Host, Host.id == Driver.host_id)
         .where(Driver.state == DriverState.FAILED.value),
@@ -366,7 +386,7 @@ CHECKS: tuple[Check, ...] = (
         Kind.LOST_DEVICE,
         "device",
         "It was last seen {age} ago.",
-        _columns(Device.id, Device.uuid, Host.name, Device.lost_ms.label("since"))
+        _columns(Device.id, Device.uuid, Host.name, since=Device.lost_ms)
         .join(Host, Host.id == Device.host_id)
         .where(Device.lost_ms < _BEFORE),
         Device.id,
@@ -380,8 +400,8 @@ CHECKS: tuple[Check, ...] = (
             Deployable.id,
             sa.func.coalesce(Deployable.rp_uuid, Deployable.name),
             Host.name,
-            Deployable.name,
-            Deployable.publish_error,
+            name=Deployable.name,
+            publish_error=Deployable.publish_error,
         )
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, Host.id == Device.host_id)
@@ -457,21 +477,21 @@ def violations(
 
 def _pages(
     tx: Transaction,
-    query: Query,
-    column: sa.SQLColumnExpression[Any],
+    query: sa.Select[R],
+    key: sa.SQLColumnExpression[Any],
     *,
     values: Mapping[str, Any],
     only: Collection[Any] | None = None,
-) -> Iterator[Sequence[Record]]:
-    query = query.order_by(column)
+) -> Iterator[Sequence[R]]:
+    query = query.order_by(key)
     if only is not None:
         for chunk in _chunks(only):
-            yield tx.execute(query.where(column.in_(chunk)), values).all()
+            yield tx.all(query.where(key.in_(chunk)), values)
         return
-    page: Sequence[Record] = ()
+    page: Sequence[R] = ()
     while True:
-        after = query.where(column > page[-1].page) if page else query
-        page = tx.execute(after.limit(PAGE), values).all()
+        after = query.where(key > page[-1].page) if page else query
+        page = tx.all(after.limit(PAGE), values)
         yield page
         if len(page) < PAGE:
             return
@@ -489,14 +509,30 @@ def read_clock(tx: Transaction, db: Reader) -> int:
 
 def conductors(tx: Transaction, now: int) -> list[Process]:
     """Return the processes of the conductors, in order of id."""
-    query = sa.select(*_PROCESS).where(Service.binary == CONDUCTOR).order_by(Service.id)
-    return [_process(row, now) for row in tx.execute(query)]
+    query = sa.select(
+        Service.host, Service.last_seen_ms, Service.bus_error, Service.bus_error_ms
+    ).where(Service.binary == CONDUCTOR)
+    return [
+        Process(CONDUCTOR, host, now - seen_ms, seen_ms, error, error_ms)
+        for host, seen_ms, error, error_ms in tx.execute(query.order_by(Service.id))
+    ]
 
 
 def waiting_work(tx: Transaction, before: int) -> int:
     """Return how much work has been due since before a time, in milliseconds."""
     query = sa.select(sa.func.count()).select_from(Work).where(Work.not_before_ms < before)
     return int(tx.execute(query).scalar_one())
+
+
+class _Agent(Paged):
+    """A host with the process of its agent, None when it never reported."""
+
+    page = column(Host.id)
+    name = column(Host.name)
+    service_host = nullable(Service.host)
+    last_seen_ms = nullable(Service.last_seen_ms)
+    bus_error = nullable(Service.bus_error)
+    bus_error_ms = nullable(Service.bus_error_ms)
 
 
 def troubled_agents(
@@ -507,7 +543,7 @@ def troubled_agents(
     A host without deployables needs no agent.
     """
     query = (
-        sa.select(Host.id.label("page"), Host.name, *_PROCESS)
+        select(_Agent)
         .outerjoin(Service, IS_AGENT)
         .where(
             sa.or_(
@@ -519,16 +555,14 @@ def troubled_agents(
     )
     for rows in _pages(tx, query, Host.id, values={}):
         for row in rows:
-            yield row.name, None if row.last_seen_ms is None else _process(row, now)
+            host, seen_ms = row.service_host, row.last_seen_ms
+            agent = None
+            if host is not None and seen_ms is not None:
+                error, since = row.bus_error, row.bus_error_ms
+                agent = Process(AGENT, host, now - seen_ms, seen_ms, error, since)
+            yield row.name, agent
 
 
-_PROCESS = (
-    Service.binary,
-    Service.host,
-    Service.last_seen_ms,
-    Service.bus_error,
-    Service.bus_error_ms,
-)
 _HAS_DEPLOYABLES = (
     sa.select(Deployable.id)
     .join(Device, Device.id == Deployable.device_id)
@@ -538,22 +572,16 @@ _HAS_DEPLOYABLES = (
 )
 
 
-def _process(row: Record, now: int) -> Process:
-    silent = now - row.last_seen_ms
-    seen, error, since = row.last_seen_ms, row.bus_error, row.bus_error_ms
-    return Process(row.binary, row.host, silent, seen, error, since)
-
-
 def bound_instances(db: Reader, host: str | None = None) -> Iterator[str]:
     """Yield the uuids of the instances that have ARQs (on a host), in order.
 
     No transaction is open while the caller works on a page. Raises Unavailable.
     """
-    query: Query = sa.select(Arq.instance_uuid).where(Arq.instance_uuid.is_not(None))
+    query = sa.select(sa.NotNullable(Arq.instance_uuid)).where(Arq.instance_uuid.is_not(None))
     if host is not None:
         query = _placed(query).where(_PLACE.in_([host]))
     query = query.distinct().order_by(Arq.instance_uuid).limit(PAGE)
-    page: Sequence[Any] = ()
+    page: Sequence[str] = ()
     while True:
         after = query.where(Arq.instance_uuid > page[-1]) if page else query
         with db.reader() as tx:
@@ -571,30 +599,30 @@ def instance_count(db: Reader) -> int:
 
 def binding_units(db: Reader, consumers: Collection[str]) -> set[tuple[str, str]]:
     """Return (provider, instance) of the ARQs that bind a unit for one of these instances."""
-    query = sa.select(Arq.device_rp_uuid, Arq.instance_uuid).where(_BINDING)
+    query = sa.select(Arq.device_rp_uuid, sa.NotNullable(Arq.instance_uuid)).where(_BINDING)
     rows = _among(db, query, Arq.instance_uuid, consumers)
-    return {(row.device_rp_uuid, row.instance_uuid) for row in rows}
+    return {(provider, instance) for provider, instance in rows if provider is not None}
 
 
 def unbound_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
     """Return uuid → time of its release, in ms, of those instances that have an unbound row."""
     query = sa.select(Instance.uuid, Instance.updated_ms).where(Instance.bound.is_(False))
-    return {row.uuid: int(row.updated_ms) for row in _among(db, query, Instance.uuid, uuids)}
+    return dict(_among(db, query, Instance.uuid, uuids))
 
 
 def published(db: Reader, providers: Collection[str]) -> set[str]:
     """Return those of these uuids that are the provider of a deployable."""
-    rows = _among(db, sa.select(Deployable.rp_uuid), Deployable.rp_uuid, providers)
-    return {row.rp_uuid for row in rows}
+    rows = _among(db, sa.select(sa.NotNullable(Deployable.rp_uuid)), Deployable.rp_uuid, providers)
+    return {provider for (provider,) in rows}
 
 
 def _among(
-    db: Reader, query: Query, column: sa.SQLColumnExpression[Any], keys: Collection[str]
-) -> Iterator[Record]:
+    db: Reader, query: sa.Select[*Ts], key: sa.SQLColumnExpression[Any], keys: Collection[str]
+) -> Iterator[sa.Row[*Ts]]:
     """Yield the rows whose column has one of these values."""
     with db.reader() as tx:
         for chunk in _chunks(keys):
-            yield from tx.execute(query.where(column.in_(chunk)))
+            yield from tx.execute(query.where(key.in_(chunk)))
 
 
 @dataclass(frozen=True)
@@ -652,24 +680,32 @@ def host_pages(db: Reader, only: Collection[int] | None = None) -> Iterator[list
         last = page[-1].id
 
 
+class _Host(Row):
+    """A host with the ages of ``HostRow``."""
+
+    id = column(Host.id)
+    name = column(Host.name)
+    changed_age: int
+    agent_silence: int | None
+
+
 def _read_hosts(db: Reader, term: sa.ColumnElement[bool]) -> list[HostRow]:
     with db.reader() as tx:
         if tx.dialect.name != "sqlite":
             # Otherwise each statement would see all commits before it. The level applies to this
             # transaction only; SQLite always reads like this.
             tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        rows = tx.execute(
-            sa.select(
-                Host.id,
-                Host.name,
-                (db.now - Host.updated_ms).label("changed_age"),
-                (db.now - Service.last_seen_ms).label("agent_silence"),
+        rows = tx.all(
+            select(
+                _Host,
+                changed_age=db.now - Host.updated_ms,
+                agent_silence=db.now - Service.last_seen_ms,
             )
             .outerjoin(Service, IS_AGENT)
             .where(term)
             .order_by(Host.id)
             .limit(_HOSTS)
-        ).all()
+        )
         deployables = _read_deployables(tx, [row.id for row in rows])
     return [
         HostRow(row.id, row.name, row.changed_age, row.agent_silence, tuple(deployables[row.id]))
@@ -682,54 +718,62 @@ def _count(term: sa.ColumnElement[bool]) -> sa.Function[int]:
     return sa.func.count(sa.case((term, AttachHandle.id)).distinct())
 
 
+class _Units(Row):
+    """The numbers of units of a deployable."""
+
+    id = column(Deployable.id)
+    total = column(_count(sa.true()))
+    reserved = column(_count(units.RESERVED))
+    claimable = column(
+        _count(
+            sa.and_(
+                units.OFFERED, _state(HandleState.FREE, HandleState.RELEASING), Arq.id.is_(None)
+            )
+        )
+    )
+
+
+class _Deployable(Row):
+    """A deployable with its host."""
+
+    host_id = column(Device.host_id)
+    id = column(Deployable.id)
+    name = column(Deployable.name)
+    rp_uuid = column(Deployable.rp_uuid)
+    resource_class = column(Deployable.resource_class)
+    publish_error = column(Deployable.publish_error)
+
+
 def _read_deployables(tx: Transaction, hosts: Sequence[int]) -> dict[int, list[DeployableRow]]:
     """Return host id → its deployables, in order of id."""
     in_hosts = Device.host_id.in_(hosts)
-    free = AttachHandle.state.in_([HandleState.FREE.value, HandleState.RELEASING.value])
     counts = {
         row.id: row
-        for row in tx.execute(
-            units.select(
-                Deployable.id,
-                _count(sa.true()).label("total"),
-                _count(units.RESERVED).label("reserved"),
-                _count(sa.and_(units.OFFERED, free, Arq.id.is_(None))).label("claimable"),
-            )
-            .where(in_hosts)
-            .group_by(Deployable.id)
-        )
+        for row in tx.all(units.join(select(_Units)).where(in_hosts).group_by(Deployable.id))
     }
     traits: dict[int, set[str]] = defaultdict(set)
-    row: Record
-    for row in tx.execute(
+    for id_, trait in tx.execute(
         sa.select(Attribute.deployable_id, Attribute.value)
         .join(Deployable, Deployable.id == Attribute.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .where(in_hosts, Attribute.origin == Origin.DISCOVERED.value, Attribute.key.like("trait%"))
     ):
-        traits[row.deployable_id].add(row.value)
+        traits[id_].add(trait)
     bound: dict[int, Counter[str]] = defaultdict(Counter)
     owed: dict[int, Counter[str]] = defaultdict(Counter)
-    for row in tx.execute(
-        sa.select(Deployable.id, Arq.instance_uuid, Arq.hidden, sa.func.count().label("amount"))
+    for id_, instance, hidden, amount in tx.execute(
+        sa.select(Deployable.id, sa.NotNullable(Arq.instance_uuid), Arq.hidden, sa.func.count())
         .join(Arq, Arq.device_rp_uuid == Deployable.rp_uuid)
         .join(Device, Device.id == Deployable.device_id)
         .where(in_hosts, _BINDING, Arq.instance_uuid.is_not(None))
         .group_by(Deployable.id, Arq.instance_uuid, Arq.hidden)
     ):
-        bound[row.id][row.instance_uuid] += row.amount
-        if not row.hidden:
-            owed[row.id][row.instance_uuid] += row.amount
+        bound[id_][instance] += amount
+        if not hidden:
+            owed[id_][instance] += amount
     deployables: dict[int, list[DeployableRow]] = defaultdict(list)
-    for row in tx.execute(
-        sa.select(
-            Device.host_id,
-            Deployable.id,
-            Deployable.name,
-            Deployable.rp_uuid,
-            Deployable.resource_class,
-            Deployable.publish_error,
-        )
+    for row in tx.all(
+        select(_Deployable)
         .join(Device, Device.id == Deployable.device_id)
         .where(in_hosts)
         .order_by(Deployable.id)

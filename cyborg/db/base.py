@@ -5,7 +5,7 @@ import datetime
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -70,8 +70,6 @@ class Dated:
 
 
 Row = Mapping[str, Any]
-#: A row of a result; its columns are attributes, which no type checker can follow through a join.
-Record: TypeAlias = Any
 
 
 def insert(

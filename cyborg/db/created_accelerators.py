@@ -12,8 +12,8 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg.db import base
-from cyborg.db.base import Record
 from cyborg.db.models import Attribute, Backend, Deployable, Device, Driver, Hardware, Work
+from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model import creation, wire
 from cyborg.model.attribute import Labels, Origin
@@ -57,34 +57,40 @@ def requests(tx: Transaction, host_id: int) -> list[Request]:
 def drivers_by_key(tx: Transaction, host_id: int) -> dict[str, str]:
     """Return key → driver of a host's devices."""
     rows = tx.execute(sa.select(Device.device_key, Device.driver).where(Device.host_id == host_id))
-    return {row.device_key: row.driver for row in rows}
+    return dict(rows.all())
 
 
-def backends(tx: Transaction, host_id: int, driver: str) -> list[Record]:
-    """Return (state, error, backend, creates) for each backend of a driver of a host.
+class DriverBackend(Row):
+    """A driver with one of its backends, None when it has no backends."""
 
-    A driver without backends has one row, whose ``backend`` is None; an unknown driver has none.
+    state = column(Driver.state)
+    error = column(Driver.error)
+    backend = nullable(Backend.name)
+    creates = nullable(Backend.creates)
+
+
+def backends(tx: Transaction, host_id: int, driver: str) -> Sequence[DriverBackend]:
+    """Return one row for each backend of a driver of a host.
+
+    A driver without backends has one row; an unknown driver has none.
     """
-    return list(
-        tx.execute(
-            sa.select(Driver.state, Driver.error, Backend.name.label("backend"), Backend.creates)
-            .outerjoin(Backend, Backend.driver_id == Driver.id)
-            .where(Driver.host_id == host_id, Driver.name == driver)
-            .order_by(Backend.name)
-        )
+    return tx.all(
+        select(DriverBackend)
+        .outerjoin(Backend, Backend.driver_id == Driver.id)
+        .where(Driver.host_id == host_id, Driver.name == driver)
+        .order_by(Backend.name)
     )
 
 
 def reason(tx: Transaction, host_id: int, driver: str, key: str) -> str | None:
     """Return why a driver does not offer a piece of hardware; None when it gives no reason."""
-    text: str | None = tx.execute(
+    return tx.execute(
         sa.select(Hardware.reason).where(
             Hardware.host_id == host_id,
             Hardware.driver == driver,
             Hardware.hardware_key == key,
         )
     ).scalar()
-    return text
 
 
 def set_traits(tx: Transaction, device_id: int, traits: Sequence[str]) -> None:
@@ -94,18 +100,18 @@ def set_traits(tx: Transaction, device_id: int, traits: Sequence[str]) -> None:
     ).all()
     tx.execute(
         sa.delete(Attribute).where(
-            Attribute.deployable_id.in_([row.id for row in rows]),
+            Attribute.deployable_id.in_([id_ for id_, _ in rows]),
             Attribute.origin == Origin.DISCOVERED.value,
         )
     )
     attributes = [
         {
             "uuid": str(uuid4()),
-            "deployable_id": row.id,
+            "deployable_id": id_,
             "key": attribute.key,
             "value": attribute.value,
         }
-        for row in rows
-        for attribute in creation.attributes(row.resource_class, traits)
+        for id_, resource_class in rows
+        for attribute in creation.attributes(resource_class, traits)
     ]
     base.insert(tx, Attribute, attributes, {"origin": Origin.DISCOVERED.value})

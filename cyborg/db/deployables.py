@@ -3,37 +3,40 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import listing, models, units
-from cyborg.db.base import Record
+from cyborg.db import listing, units
 from cyborg.db.hosts import AGENT_EPOCH
-from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host, Work
+from cyborg.db.models import Arq, AttachHandle, Attribute, Deployable, Device, Driver, Host, Work
+from cyborg.db.rows import Row, column, required, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.work import WorkKind
 
-_D = models.Deployable.__table__.c
-_A = models.Attribute.__table__.c
 #: Work of the agent that uses or changes an image.
 _IMAGE_WORK = tuple(kind.value for kind in (WorkKind.PREPARE, WorkKind.RELEASE, WorkKind.PROGRAM))
-_VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
-    _D.id,
-    _D.uuid,
-    _D.parent_id,
-    _D.root_id,
-    _D.name,
-    _D.num_accelerators,
-    _D.device_id,
-    _D.rp_uuid,
-    _D.driver_name,
-    _D.bitstream_id,
-    _D.created_at,
-    _D.updated_at,
-)
+
+
+class VisibleDeployable(Row):
+    """A deployable as operators see it."""
+
+    id = column(Deployable.id)
+    uuid = column(Deployable.uuid)
+    parent_id = column(Deployable.parent_id)
+    root_id = column(Deployable.root_id)
+    name = column(Deployable.name)
+    num_accelerators = column(Deployable.num_accelerators)
+    device_id = column(Deployable.device_id)
+    rp_uuid = column(Deployable.rp_uuid)
+    driver_name = column(Deployable.driver_name)
+    bitstream_id = column(Deployable.bitstream_id)
+    created_at = column(Deployable.created_at)
+    updated_at = column(Deployable.updated_at)
+
+
+_VISIBLE = select(VisibleDeployable)
 SORTABLE = listing.sortable(
-    models.Deployable,
+    Deployable,
     "id",
     "uuid",
     "name",
@@ -49,64 +52,96 @@ SORTABLE = listing.sortable(
 class Detail:
     """A deployable and its attributes as (key, value), in the order of their creation."""
 
-    row: sa.Row[*tuple[Any, ...]]
+    row: VisibleDeployable
     attributes: Sequence[tuple[str, str]]
 
 
 def show(tx: Transaction, uuid: str) -> Detail | None:
     """Return the deployable with this uuid; None when there is none."""
-    deployables = _with_attributes(tx, _VISIBLE.where(_D.uuid == uuid))
+    deployables = _with_attributes(tx, _VISIBLE.where(Deployable.uuid == uuid))
     return deployables[0] if deployables else None
 
 
 def programmable_classes(tx: Transaction) -> frozenset[str]:
     """Return the resource classes of the deployables into which images can be loaded."""
-    classes = sa.select(_D.resource_class).where(_D.programmable, _D.lost_ms.is_(None)).distinct()
+    classes = (
+        sa.select(Deployable.resource_class)
+        .where(Deployable.programmable, Deployable.lost_ms.is_(None))
+        .distinct()
+    )
     return frozenset(tx.execute(classes).scalars())
 
 
 def page(tx: Transaction, page: listing.Page, name: str | None = None) -> list[Detail]:
     """Return a page of all deployables, or of the one with this name."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
-    return _with_attributes(tx, query if name is None else query.where(_D.name == name))
+    return _with_attributes(tx, query if name is None else query.where(Deployable.name == name))
 
 
-def _with_attributes(tx: Transaction, query: sa.Select[*tuple[Any, ...]]) -> list[Detail]:
-    rows = tx.execute(query).all()
+def _with_attributes(tx: Transaction, query: sa.Select[VisibleDeployable]) -> list[Detail]:
+    rows = tx.all(query)
     # The page is repeated as a derived table: this needs no bound parameter for each row, and
     # MySQL does not accept LIMIT in an IN subquery.
-    chosen = query.with_only_columns(_D.id.label("id")).subquery()
+    chosen = query.with_only_columns(Deployable.id.label("id")).subquery()
     attributes: dict[int, list[tuple[str, str]]] = {row.id: [] for row in rows}
     for deployable_id, key, value in tx.execute(
-        sa.select(_A.deployable_id, _A.key, _A.value)
-        .join(chosen, chosen.c.id == _A.deployable_id)
-        .order_by(_A.id)
+        sa.select(Attribute.deployable_id, Attribute.key, Attribute.value)
+        .join(chosen, chosen.c.id == Attribute.deployable_id)
+        .order_by(Attribute.id)
     ):
         attributes.setdefault(deployable_id, []).append((key, value))
     return [Detail(row, attributes[row.id]) for row in rows]
 
 
-_OFFER = (
-    Deployable.id,
-    Deployable.uuid,
-    Deployable.rp_uuid,
-    Deployable.name,
-    Deployable.resource_class,
-    Deployable.prepare,
-    Deployable.programmable,
-    Deployable.bitstream_id,
-    Device.uuid.label("device_uuid"),
-    Device.driver,
-    Device.device_key,
-    Device.hostname,
-    Device.host_id,
-    Host.service_host,
-)
+class PlacedDeployable(Row):
+    """The columns of a deployable and its device that a host's agent needs."""
+
+    name = column(Deployable.name)
+    prepare = column(Deployable.prepare)
+    programmable = column(Deployable.programmable)
+    bitstream_id = column(Deployable.bitstream_id)
+    device_uuid = column(Device.uuid)
+    driver = column(Device.driver)
+    device_key = column(Device.device_key)
+    hostname = column(Device.hostname)
+    host_id = column(Device.host_id)
+    service_host = column(Host.service_host)
+
+
+class Offer(PlacedDeployable):
+    """A deployable of a provider.
+
+    ``unavailable`` is the reason why none of its units may be given out; None: there is none.
+    """
+
+    id = column(Deployable.id)
+    uuid = column(Deployable.uuid)
+    rp_uuid = required(Deployable.rp_uuid)
+    resource_class = column(Deployable.resource_class)
+    unavailable = column(units.REASON)
+
+
+class AgentDeployable(PlacedDeployable):
+    """A deployable with the epoch of its host's agent, None while the host has no agent."""
+
+    id = column(Deployable.id)
+    agent_epoch: int | None = column(AGENT_EPOCH)
+
+
+class AgentHandle(PlacedDeployable):
+    """An attach handle with the epoch of its host's agent, None while the host has no agent."""
+
+    id = column(AttachHandle.id)
+    uuid = column(AttachHandle.uuid)
+    handle_key = column(AttachHandle.handle_key)
+    state = column(AttachHandle.state)
+    deployable_id = column(AttachHandle.deployable_id)
+    agent_epoch: int | None = column(AGENT_EPOCH)
 
 
 # Built once: SQLAlchemy takes longer to build it than the database to execute it.
 _BY_PROVIDER = (
-    sa.select(*_OFFER, units.REASON.label("unavailable"))
+    select(Offer)
     .join(Device, Device.id == Deployable.device_id)
     .join(Host, Host.id == Device.host_id)
     .outerjoin(Driver, units.OF_DEVICE)
@@ -114,45 +149,25 @@ _BY_PROVIDER = (
 )
 
 
-def by_provider(tx: Transaction, rp_uuids: Iterable[str]) -> dict[str, Record]:
-    """Return provider uuid → row of the deployables that these resource providers represent.
-
-    ``unavailable`` is the reason why none of their units may be given out; None: there is none.
-    """
-    return {row.rp_uuid: row for row in tx.execute(_BY_PROVIDER, {"uuids": sorted(set(rp_uuids))})}
+def by_provider(tx: Transaction, rp_uuids: Iterable[str]) -> dict[str, Offer]:
+    """Return provider uuid → deployable that this resource provider represents."""
+    return {row.rp_uuid: row for row in tx.all(_BY_PROVIDER, {"uuids": sorted(set(rp_uuids))})}
 
 
-def by_uuid(tx: Transaction, uuid: str) -> Record | None:
+def by_uuid(tx: Transaction, uuid: str) -> AgentDeployable | None:
     """Return a deployable with its device and host; None when there is none."""
-    return tx.execute(
-        sa.select(*_OFFER, AGENT_EPOCH.label("agent_epoch"))
+    return tx.first(
+        select(AgentDeployable)
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, Host.id == Device.host_id)
         .where(Deployable.uuid == uuid)
-    ).one_or_none()
+    )
 
 
-def tasks(tx: Transaction, handle_ids: Iterable[int]) -> dict[int, Record]:
-    """Return handle id → row with all that an agent needs to prepare or release attach handles."""
-    rows = tx.execute(
-        sa.select(
-            AttachHandle.id,
-            AttachHandle.uuid,
-            AttachHandle.handle_key,
-            AttachHandle.state,
-            AttachHandle.deployable_id,
-            Deployable.name,
-            Deployable.prepare,
-            Deployable.programmable,
-            Deployable.bitstream_id,
-            Device.uuid.label("device_uuid"),
-            Device.driver,
-            Device.device_key,
-            Device.hostname,
-            Device.host_id,
-            Host.service_host,
-            AGENT_EPOCH.label("agent_epoch"),
-        )
+def tasks(tx: Transaction, handle_ids: Iterable[int]) -> dict[int, AgentHandle]:
+    """Return handle id → all that an agent needs to prepare or release the attach handle."""
+    rows = tx.all(
+        select(AgentHandle)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, Host.id == Device.host_id)
@@ -168,8 +183,7 @@ def lock_image(tx: Transaction, deployable_id: int) -> str | None:
     before those of attach handles.
     """
     query = sa.select(Deployable.bitstream_id).where(Deployable.id == deployable_id)
-    image: str | None = tx.execute(query.with_for_update()).scalar_one()
-    return image
+    return tx.execute(query.with_for_update()).scalar_one()
 
 
 def set_image(tx: Transaction, deployable_id: int, image_uuid: str | None) -> None:
@@ -179,22 +193,40 @@ def set_image(tx: Transaction, deployable_id: int, image_uuid: str | None) -> No
     )
 
 
-def image_users(tx: Transaction, deployable_id: int) -> Sequence[Record]:
+class ImageUser(Row):
+    """An ARQ that has an attach handle of a deployable."""
+
+    uuid = column(Arq.uuid)
+    state = column(Arq.state)
+    group_spec = column(Arq.group_spec)
+    attach_handle_id = column(Arq.attach_handle_id)
+
+
+def image_users(tx: Transaction, deployable_id: int) -> Sequence[ImageUser]:
     """Return the ARQs that have an attach handle of a deployable, in order of id."""
-    return tx.execute(
-        sa.select(Arq.uuid, Arq.state, Arq.group_spec, Arq.attach_handle_id)
+    return tx.all(
+        select(ImageUser)
         .where(Arq.deployable_id == deployable_id, Arq.attach_handle_id.is_not(None))
         .order_by(Arq.id)
-    ).all()
+    )
 
 
-def image_work(tx: Transaction, deployable_id: int) -> Sequence[Record]:
+class ImageWork(Row):
+    """Work of the agent that uses or changes an image."""
+
+    id = column(Work.id)
+    kind = column(Work.kind)
+    arq_uuid = column(Work.arq_uuid)
+    spec = column(Work.spec)
+
+
+def image_work(tx: Transaction, deployable_id: int) -> Sequence[ImageWork]:
     """Return the agent's unfinished work on a deployable, oldest first."""
-    return tx.execute(
-        sa.select(Work.id, Work.kind, Work.arq_uuid, Work.spec)
+    return tx.all(
+        select(ImageWork)
         .where(Work.deployable_id == deployable_id, Work.kind.in_(_IMAGE_WORK))
         .order_by(Work.id)
-    ).all()
+    )
 
 
 def clear_unused_images(tx: Transaction, host_id: int) -> None:

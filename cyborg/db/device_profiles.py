@@ -9,15 +9,24 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg.db import events, listing, models
-from cyborg.db.base import Record
 from cyborg.db.models import Arq
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 
-_P = models.DeviceProfile.__table__.c
-_VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
-    _P.uuid, _P.name, _P.description, _P.profile_json, _P.created_at, _P.updated_at
-)
+
+class _Profile(Row):
+    """A stored profile."""
+
+    uuid = column(models.DeviceProfile.uuid)
+    name = column(models.DeviceProfile.name)
+    description = column(models.DeviceProfile.description)
+    profile_json = column(models.DeviceProfile.profile_json)
+    created_at = column(models.DeviceProfile.created_at)
+    updated_at = column(models.DeviceProfile.updated_at)
+
+
+_VISIBLE = select(_Profile)
 SORTABLE = listing.sortable(models.DeviceProfile, "id", "uuid", "name", "created_at", "updated_at")
 
 
@@ -26,7 +35,8 @@ def show(tx: Transaction, uuid: str | None, name: str) -> DeviceProfile | None:
 
     Without ``uuid`` only the name counts.
     """
-    matching = tx.execute(_VISIBLE.where(sa.or_(_P.name == name, _P.uuid == uuid))).all()
+    key = sa.or_(models.DeviceProfile.name == name, models.DeviceProfile.uuid == uuid)
+    matching = tx.all(_VISIBLE.where(key))
     rows = sorted(matching, key=lambda row: row.uuid != uuid)
     return _profile(rows[0]) if rows else None
 
@@ -37,8 +47,8 @@ def page(
     """Return a page of all profiles, or of those with these names."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
     if names is not None:
-        query = query.where(_P.name.in_(names))
-    return [_profile(row) for row in tx.execute(query).all()]
+        query = query.where(models.DeviceProfile.name.in_(names))
+    return [_profile(row) for row in tx.all(query)]
 
 
 @dataclass(frozen=True)
@@ -56,40 +66,48 @@ def groups(tx: Transaction, name: str, request_key: str) -> ProfileGroups | None
         sa.select(
             models.DeviceProfile.id,
             models.DeviceProfile.profile_json,
-            events.has_operation(request_key).label("repeated"),
+            events.has_operation(request_key),
         ).where(models.DeviceProfile.name == name)
     ).one_or_none()
     if row is None:
         return None
-    return ProfileGroups(row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated))
+    id_, profile_json, repeated = row
+    return ProfileGroups(id_, tuple(json.loads(profile_json)["groups"]), bool(repeated))
 
 
 def uuid_of(tx: Transaction, name: str) -> str | None:
     """Return the uuid of the profile with this name; None when there is none."""
-    uuid: str | None = tx.execute(
+    return tx.execute(
         sa.select(models.DeviceProfile.uuid).where(models.DeviceProfile.name == name)
     ).scalar_one_or_none()
-    return uuid
 
 
 def users(tx: Transaction, ids: Sequence[int]) -> dict[int, int]:
     """Return profile id → number of ARQs that refer to it; profiles without ARQs are left out."""
     rows = tx.execute(
-        sa.select(Arq.device_profile_id, sa.func.count().label("users"))
+        sa.select(Arq.device_profile_id, sa.func.count())
         .where(Arq.device_profile_id.in_(ids))
         .group_by(Arq.device_profile_id)
     )
-    return {row.device_profile_id: row.users for row in rows}
+    return dict(rows.all())
 
 
-def lock(tx: Transaction, keys: Sequence[str]) -> Sequence[Record]:
-    """Lock the profiles with these uuids or names, and return (id, uuid, name) of each."""
-    return tx.execute(
-        sa.select(models.DeviceProfile.id, models.DeviceProfile.uuid, models.DeviceProfile.name)
+class LockedProfile(Row):
+    """The keys of a profile."""
+
+    id = column(models.DeviceProfile.id)
+    uuid = column(models.DeviceProfile.uuid)
+    name = column(models.DeviceProfile.name)
+
+
+def lock(tx: Transaction, keys: Sequence[str]) -> Sequence[LockedProfile]:
+    """Lock the profiles with these uuids or names, and return them."""
+    return tx.all(
+        select(LockedProfile)
         .where(sa.or_(models.DeviceProfile.uuid.in_(keys), models.DeviceProfile.name.in_(keys)))
         .order_by(models.DeviceProfile.id)
         .with_for_update()
-    ).all()
+    )
 
 
 def insert(tx: Transaction, profile: DeviceProfile) -> None:
@@ -124,13 +142,12 @@ def remove(tx: Transaction, ids: Sequence[int]) -> None:
     tx.execute(sa.delete(models.DeviceProfile).where(models.DeviceProfile.id.in_(ids)))
 
 
-def _profile(row: sa.Row[*tuple[Any, ...]]) -> DeviceProfile:
-    uuid, name, description, profile_json, created_at, updated_at = row
+def _profile(row: _Profile) -> DeviceProfile:
     return DeviceProfile(
-        uuid=uuid,
-        name=name,
-        description=description,
-        groups=tuple(json.loads(profile_json)["groups"]),
-        created_at=created_at,
-        updated_at=updated_at,
+        uuid=row.uuid,
+        name=row.name,
+        description=row.description,
+        groups=tuple(json.loads(row.profile_json)["groups"]),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
     )

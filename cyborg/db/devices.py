@@ -3,53 +3,65 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import listing, models, units
-from cyborg.db.base import Record
+from cyborg.db import listing, units
 from cyborg.db.hosts import AGENT_EPOCH
-from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Hardware, Host
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Attribute,
+    Deployable,
+    Device,
+    Hardware,
+    Host,
+    Instance,
+)
+from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 from cyborg.model.device import LOST, MOVES, DeviceEvent, DeviceStatus
 
-_D = models.Device.__table__.c
-_U = models.Deployable.__table__.c
-_R = models.Arq.__table__.c
-_I = models.Instance.__table__.c
 #: A hidden ARQ (being attached or detached) shows no instance.
-_SHOWN: sa.Label[Any] = sa.case((~_R.hidden, _R.instance_uuid)).label("shown")
+_SHOWN = sa.case((~Arq.hidden, Arq.instance_uuid)).label("shown")
 #: The API's word for the state of a device, one of DEVICE_STATES: a lost one keeps its status.
-STATE: sa.SQLColumnExpression[str] = sa.case((_D.lost_ms.is_not(None), LOST), else_=_D.status)
-_VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
-    _D.id,
-    _D.uuid,
-    _D.type,
-    _D.vendor,
-    _D.model,
-    _D.std_board_info,
-    _D.vendor_board_info,
-    _D.hostname,
-    _D.device_key,
-    _D.numa_node,
-    _D.driver,
-    _D.backend,
-    _D.labels,
-    _D.status_reason,
-    STATE.label("state"),
-    _D.lost_ms,
-    _D.health,
-    _D.health_reason,
-    _D.health_ms,
-    _D.created_at,
-    _D.updated_at,
+STATE: sa.SQLColumnExpression[str] = sa.case(
+    (Device.lost_ms.is_not(None), LOST), else_=Device.status
 )
+
+
+class VisibleDevice(Row):
+    """A device as the API shows it."""
+
+    id = column(Device.id)
+    uuid = column(Device.uuid)
+    type = column(Device.type)
+    vendor = column(Device.vendor)
+    model = column(Device.model)
+    std_board_info = column(Device.std_board_info)
+    vendor_board_info = column(Device.vendor_board_info)
+    hostname = column(Device.hostname)
+    device_key = column(Device.device_key)
+    numa_node = column(Device.numa_node)
+    driver = column(Device.driver)
+    backend = column(Device.backend)
+    labels: dict[str, str] | None = column(Device.labels)
+    status_reason = column(Device.status_reason)
+    state = column(STATE)
+    lost_ms = column(Device.lost_ms)
+    health = column(Device.health)
+    health_reason = column(Device.health_reason)
+    health_ms = column(Device.health_ms)
+    created_at = column(Device.created_at)
+    updated_at = column(Device.updated_at)
+
+
+_VISIBLE = select(VisibleDevice)
 # Built once: SQLAlchemy takes longer to build it than the database to execute it.
-_SHOW = _VISIBLE.where(_D.uuid == sa.bindparam("uuid"))
+_SHOW = _VISIBLE.where(Device.uuid == sa.bindparam("uuid"))
 SORTABLE = listing.sortable(
-    models.Device,
+    Device,
     "id",
     "uuid",
     "type",
@@ -79,23 +91,19 @@ class Filters:
     project_id: str | None = None
 
 
-def show(
-    tx: Transaction, uuid: str, project_id: str | None = None
-) -> sa.Row[*tuple[Any, ...]] | None:
+def show(tx: Transaction, uuid: str, project_id: str | None = None) -> VisibleDevice | None:
     """Return the device with this uuid; None when there is none.
 
     With ``project_id``, only a device of which an ARQ of this project holds a unit.
     """
-    query = _SHOW if project_id is None else _SHOW.where(_held(_R.project_id == project_id))
-    return tx.execute(query, {"uuid": uuid}).first()
+    query = _SHOW if project_id is None else _SHOW.where(_held(Arq.project_id == project_id))
+    return tx.first(query, {"uuid": uuid})
 
 
-def page(
-    tx: Transaction, page: listing.Page, filters: Filters
-) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+def page(tx: Transaction, page: listing.Page, filters: Filters) -> Sequence[VisibleDevice]:
     """Return a page of the devices that match the filters."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
-    query = query.where(*(_D[name] == value for name, value in filters.equal.items()))
+    query = query.where(*(getattr(Device, name) == value for name, value in filters.equal.items()))
     if filters.states is not None:
         query = query.where(STATE.in_(filters.states))
     if filters.in_use is not None:
@@ -103,15 +111,15 @@ def page(
     # One ARQ has to match both: the users of a device must not learn who else uses it.
     holder: list[sa.ColumnElement[bool]] = []
     if filters.instance is not None:
-        holder += [_R.instance_uuid == filters.instance, ~_R.hidden]
+        holder += [Arq.instance_uuid == filters.instance, ~Arq.hidden]
     if filters.project_id is not None:
-        holder.append(_R.project_id == filters.project_id)
+        holder.append(Arq.project_id == filters.project_id)
     if holder:
         query = query.where(_held(*holder))
     query = query.where(
-        *(_D.labels[key].as_string() == value for key, value in filters.labels.items())
+        *(Device.labels[key].as_string() == value for key, value in filters.labels.items())
     )
-    return tx.execute(query).all()
+    return tx.all(query)
 
 
 @dataclass(frozen=True)
@@ -139,18 +147,18 @@ def parts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Part]]:
     if not ids:
         return {}
     traits: dict[str, set[str]] = {}
-    for row in tx.execute(
-        sa.select(_U.uuid, models.Attribute.value)
-        .select_from(models.Attribute)
-        .join(models.Deployable, _U.id == models.Attribute.deployable_id)
+    for uuid, trait in tx.execute(
+        sa.select(Deployable.uuid, Attribute.value)
+        .select_from(Attribute)
+        .join(Deployable, Deployable.id == Attribute.deployable_id)
         .where(
-            _U.device_id.in_(ids),
-            models.Attribute.key.startswith("trait"),
-            models.Attribute.origin == Origin.DISCOVERED.value,
+            Deployable.device_id.in_(ids),
+            Attribute.key.startswith("trait"),
+            Attribute.origin == Origin.DISCOVERED.value,
         )
     ):
-        traits.setdefault(row.uuid, set()).add(row.value)
-    by_uuid: dict[str, list[units.Row]] = {}
+        traits.setdefault(uuid, set()).add(trait)
+    by_uuid: dict[str, list[units.PartUnits]] = {}
     for row in units.of_devices(tx, ids):
         by_uuid.setdefault(row.uuid, []).append(row)
     result: dict[int, list[Part]] = {}
@@ -196,23 +204,35 @@ class User:
     seen_ms: int | None
 
 
+class _Holder(Row):
+    """An ARQ that holds a unit, with the instance that it shows."""
+
+    device_id = column(Deployable.device_id)
+    uuid = column(Arq.uuid)
+    project_id = column(Arq.project_id)
+    shown: str | None = column(_SHOWN)
+    name = nullable(Instance.name)
+    status = nullable(Instance.status)
+    seen_ms = nullable(Instance.seen_ms)
+
+
 def holders(tx: Transaction, ids: Sequence[int], project_id: str | None) -> dict[int, list[Holder]]:
     """Return device id → ARQs that hold units of the device, in order of instance.
 
     With ``project_id``, only the ARQs of this project.
     """
     query = (
-        sa.select(_U.device_id, _R.uuid, _R.project_id, _SHOWN, _I.name, _I.status, _I.seen_ms)
-        .select_from(models.Arq)
-        .join(models.Deployable, _U.id == _R.deployable_id)
-        .outerjoin(models.Instance, _I.uuid == _SHOWN)
-        .where(_U.device_id.in_(ids))
-        .order_by(_SHOWN, _R.id)
+        select(_Holder)
+        .select_from(Arq)
+        .join(Deployable, Deployable.id == Arq.deployable_id)
+        .outerjoin(Instance, Instance.uuid == _SHOWN)
+        .where(Deployable.device_id.in_(ids))
+        .order_by(_SHOWN, Arq.id)
     )
     if project_id is not None:
-        query = query.where(_R.project_id == project_id)
+        query = query.where(Arq.project_id == project_id)
     result: dict[int, list[Holder]] = {}
-    for row in tx.execute(query) if ids else ():
+    for row in tx.all(query) if ids else ():
         user = None if row.shown is None else User(row.shown, row.name, row.status, row.seen_ms)
         result.setdefault(row.device_id, []).append(Holder(row.uuid, row.project_id, user))
     return result
@@ -220,7 +240,9 @@ def holders(tx: Transaction, ids: Sequence[int], project_id: str | None) -> dict
 
 def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """Return the term: an ARQ that matches ``terms`` holds a unit of the device."""
-    return sa.exists().where(_U.device_id == _D.id, _R.deployable_id == _U.id, *terms)
+    return sa.exists().where(
+        Deployable.device_id == Device.id, Arq.deployable_id == Deployable.id, *terms
+    )
 
 
 #: The deployable that work on a device refers to; a device with work is not removed.
@@ -230,20 +252,36 @@ _DEPLOYABLE = (
     .correlate(Device)
     .scalar_subquery()
 )
-_COLUMNS = (
-    Device.id,
-    Device.uuid,
-    Device.host_id,
-    Device.hostname,
-    Device.status,
-    Device.status_reason,
-    Device.health,
-    Device.health_reason,
-    Device.driver,
-    Device.device_key,
-    Device.origin,
-    _DEPLOYABLE.label("deployable_id"),
-)
+
+
+class StoredDevice(Row):
+    """A device; ``deployable_id`` is None while it has no deployables."""
+
+    id = column(Device.id)
+    uuid = column(Device.uuid)
+    host_id = column(Device.host_id)
+    hostname = column(Device.hostname)
+    status = column(Device.status)
+    status_reason = column(Device.status_reason)
+    health = column(Device.health)
+    health_reason = column(Device.health_reason)
+    driver = column(Device.driver)
+    device_key = column(Device.device_key)
+    origin = column(Device.origin)
+    deployable_id: int | None = column(_DEPLOYABLE)
+
+
+class AgentDevice(StoredDevice):
+    """A device with its agent, None while its host has none.
+
+    ``unready`` is True when the device needs set-up before use.
+    """
+
+    service_host = column(Host.service_host)
+    agent_epoch: int | None = column(AGENT_EPOCH)
+    unready = column(sa.func.coalesce(Hardware.setup_required, sa.false()))
+
+
 #: The hardware row of a device.
 _ENTRY = sa.and_(
     Hardware.host_id == Device.host_id,
@@ -252,37 +290,29 @@ _ENTRY = sa.and_(
 )
 
 
-def with_agent(tx: Transaction, uuid: str) -> Record | None:
-    """Return a device with its agent (``service_host``, ``agent_epoch``); None when there is none.
-
-    ``unready`` is True when the device needs set-up before use.
-    """
-    return tx.execute(
-        sa.select(
-            *_COLUMNS,
-            Host.service_host,
-            AGENT_EPOCH.label("agent_epoch"),
-            sa.func.coalesce(Hardware.setup_required, sa.false()).label("unready"),
-        )
+def with_agent(tx: Transaction, uuid: str) -> AgentDevice | None:
+    """Return the device with this uuid; None when there is none."""
+    return tx.first(
+        select(AgentDevice)
         .join(Host, Host.id == Device.host_id)
         .outerjoin(Hardware, _ENTRY)
         .where(Device.uuid == uuid)
-    ).one_or_none()
+    )
 
 
 def needing_set_up(
     tx: Transaction,
     *terms: sa.ColumnElement[bool],
     status: DeviceStatus = DeviceStatus.ENABLED,
-) -> Sequence[Record]:
+) -> Sequence[StoredDevice]:
     """Return the devices that match the terms, have this status, and need set-up before use."""
     in_service = (Device.status == status.value, Device.lost_ms.is_(None))
-    return tx.execute(
-        sa.select(*_COLUMNS)
+    return tx.all(
+        select(StoredDevice)
         .join(Hardware, _ENTRY)
         .where(*terms, *in_service, Hardware.setup_required)
         .order_by(Device.id)
-    ).all()
+    )
 
 
 def in_set_up(tx: Transaction, host_id: int, drivers: Collection[str]) -> list[str]:

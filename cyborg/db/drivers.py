@@ -6,13 +6,12 @@ The lists for operators are ``DRIVERS``, ``BACKENDS`` and ``HARDWARE``; see ``sh
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 from uuid import uuid4
 
 import sqlalchemy as sa
 
 from cyborg.db import attach_handles, listing, units
-from cyborg.db.base import Record
 from cyborg.db.lost_devices import UNHELD
 from cyborg.db.models import (
     Arq,
@@ -25,27 +24,40 @@ from cyborg.db.models import (
     Host,
     Work,
 )
+from cyborg.db.rows import R, Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
 
-#: The columns of a driver that every read returns.
-COLUMNS = (
-    Driver.id,
-    Driver.uuid,
-    Driver.host_id,
-    Driver.name,
-    Driver.state,
-    Driver.error,
-    Driver.version,
-    Driver.device_type,
-    Driver.endpoint,
-    Driver.requested,
-    Driver.enabled,
-    Driver.options,
-    Driver.accepts,
-)
+
+class StoredDriver(Row):
+    """A driver of a host."""
+
+    id = column(Driver.id)
+    uuid = column(Driver.uuid)
+    host_id = column(Driver.host_id)
+    name = column(Driver.name)
+    state = column(Driver.state)
+    error = column(Driver.error)
+    version = column(Driver.version)
+    device_type = column(Driver.device_type)
+    endpoint = column(Driver.endpoint)
+    requested = column(Driver.requested)
+    enabled = column(Driver.enabled)
+    options = column(Driver.options)
+    accepts = column(Driver.accepts)
+
+
+class _WithBackend(StoredDriver):
+    """A driver of a host with one of its backends, whose columns are None if it has none."""
+
+    backend_id = nullable(Backend.id)
+    backend_name = nullable(Backend.name)
+    backend_state = nullable(Backend.state)
+    services = nullable(Backend.services)
+    capabilities = nullable(Backend.capabilities)
+    creates = nullable(Backend.creates)
 
 
 @dataclass(frozen=True)
@@ -54,73 +66,82 @@ class StoredBackend:
 
     id: int
     state: str
-    services: Sequence[Mapping[str, str]]
-    capabilities: Mapping[str, Any]
+    services: Sequence[Mapping[str, str]] | None
+    capabilities: Mapping[str, Any] | None
     creates: str | None
 
 
-def of_host(tx: Transaction, host_id: int) -> dict[str, Record]:
+class StoredHardware(Row):
+    """A piece of hardware of a host."""
+
+    id = column(Hardware.id)
+    uuid = column(Hardware.uuid)
+    driver = column(Hardware.driver)
+    hardware_key = column(Hardware.hardware_key)
+    device_type = column(Hardware.device_type)
+    offered = column(Hardware.offered)
+    setup_required = column(Hardware.setup_required)
+    reboot_required = column(Hardware.reboot_required)
+    reason = column(Hardware.reason)
+    acc_specs = column(Hardware.acc_specs)
+    acc_status = column(Hardware.acc_status)
+
+
+class ChangedDevice(Row):
+    """A device whose status has changed."""
+
+    uuid = column(Device.uuid)
+    hostname = column(Device.hostname)
+
+
+def of_host(tx: Transaction, host_id: int) -> dict[str, StoredDriver]:
     """Return name → driver of a host."""
-    rows = tx.execute(sa.select(*COLUMNS).where(Driver.host_id == host_id))
+    rows = tx.all(select(StoredDriver).where(Driver.host_id == host_id))
     return {row.name: row for row in rows}
 
 
-def on_hosts(tx: Transaction, name: str, host_ids: Collection[int]) -> Sequence[Record]:
+def on_hosts(tx: Transaction, name: str, host_ids: Collection[int]) -> Sequence[StoredDriver]:
     """Return the rows of a driver on these hosts, in order of host id."""
-    return tx.execute(
-        sa.select(*COLUMNS)
+    return tx.all(
+        select(StoredDriver)
         .where(Driver.name == name, Driver.host_id.in_(sorted(host_ids)))
         .order_by(Driver.host_id)
-    ).all()
+    )
 
 
-def named(tx: Transaction, key: str) -> Sequence[Record]:
+def named(tx: Transaction, key: str) -> Sequence[StoredDriver]:
     """Return the rows of the driver with this name, or the row with this uuid, by host id."""
-    return tx.execute(
-        sa.select(*COLUMNS)
+    return tx.all(
+        select(StoredDriver)
         .where(sa.or_(Driver.name == key, Driver.uuid == key))
         .order_by(Driver.host_id)
-    ).all()
+    )
 
 
 def with_backends(
     tx: Transaction, host_id: int
-) -> tuple[dict[str, Record], dict[tuple[str, str], StoredBackend]]:
+) -> tuple[dict[str, StoredDriver], dict[tuple[str, str], StoredBackend]]:
     """Return the drivers of a host by name, and its backends by driver and name. One statement."""
-    own = (Backend.id, Backend.name, Backend.state)
-    labels = [column.label(f"backend_{column.key}") for column in own]
-    rows = tx.execute(
-        sa.select(*COLUMNS, *labels, Backend.services, Backend.capabilities, Backend.creates)
+    rows = tx.all(
+        select(_WithBackend)
         .outerjoin(Backend, Backend.driver_id == Driver.id)
         .where(Driver.host_id == host_id)
-    ).all()
+    )
     backends = {
         (row.name, row.backend_name): StoredBackend(
             row.backend_id, row.backend_state, row.services, row.capabilities, row.creates
         )
         for row in rows
         if row.backend_id is not None
+        and row.backend_name is not None
+        and row.backend_state is not None
     }
     return {row.name: row for row in rows}, backends
 
 
-def hardware(tx: Transaction, host_id: int) -> Sequence[Record]:
+def hardware(tx: Transaction, host_id: int) -> Sequence[StoredHardware]:
     """Return the hardware of a host."""
-    return tx.execute(
-        sa.select(
-            Hardware.id,
-            Hardware.uuid,
-            Hardware.driver,
-            Hardware.hardware_key,
-            Hardware.device_type,
-            Hardware.offered,
-            Hardware.setup_required,
-            Hardware.reboot_required,
-            Hardware.reason,
-            Hardware.acc_specs,
-            Hardware.acc_status,
-        ).where(Hardware.host_id == host_id)
-    ).all()
+    return tx.all(select(StoredHardware).where(Hardware.host_id == host_id))
 
 
 def is_uninstalling(tx: Transaction, host_ids: Collection[int], name: str) -> bool:
@@ -211,8 +232,10 @@ def remove_driver(tx: Transaction, host_id: int, name: str) -> None:
     tx.execute(sa.delete(Driver).where(Driver.host_id == host_id, Driver.name == name))
 
 
-def reserve(tx: Transaction, host_ids: Collection[int], name: str, reason: str) -> Sequence[Record]:
-    """Take all devices of a driver out of service; return (uuid, hostname) of the changed ones."""
+def reserve(
+    tx: Transaction, host_ids: Collection[int], name: str, reason: str
+) -> Sequence[ChangedDevice]:
+    """Take all devices of a driver out of service; return the changed ones."""
     changed = _devices(tx, *_own(host_ids, name), Device.status != DeviceStatus.MAINTAINING.value)
     tx.execute(
         sa.update(Device)
@@ -224,11 +247,11 @@ def reserve(tx: Transaction, host_ids: Collection[int], name: str, reason: str) 
 
 def return_to_service(
     tx: Transaction, host_id: int, name: str, enabled_devices: Collection[str]
-) -> Sequence[Record]:
+) -> Sequence[ChangedDevice]:
     """Enable devices again when their driver is not uninstalled after all.
 
-    ``enabled_devices`` are the uuids of those that were enabled before. Returns (uuid, hostname) of
-    the changed devices.
+    ``enabled_devices`` are the uuids of those that were enabled before. Returns the changed
+    devices.
     """
     reserved = (*_own([host_id], name), Device.status == DeviceStatus.MAINTAINING.value)
     chosen = Device.uuid.in_(sorted(enabled_devices))
@@ -238,8 +261,8 @@ def return_to_service(
     return changed
 
 
-def mark_lost(tx: Transaction, host_id: int, name: str) -> Sequence[Record]:
-    """Mark all devices of a driver as lost; return (uuid, hostname) of the changed ones."""
+def mark_lost(tx: Transaction, host_id: int, name: str) -> Sequence[ChangedDevice]:
+    """Mark all devices of a driver as lost; return the changed ones."""
     present = (*_own([host_id], name), Device.lost_ms.is_(None))
     changed = _devices(tx, *present)
     tx.execute(sa.update(Device).where(*present).values(lost_ms=tx.now))
@@ -254,10 +277,8 @@ def set_discovered(
         tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(discovered_ms=now))
 
 
-def _devices(tx: Transaction, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
-    return tx.execute(
-        sa.select(Device.uuid, Device.hostname).where(*terms).order_by(Device.id)
-    ).all()
+def _devices(tx: Transaction, *terms: sa.ColumnElement[bool]) -> Sequence[ChangedDevice]:
+    return tx.all(select(ChangedDevice).where(*terms).order_by(Device.id))
 
 
 def _own(host_ids: Collection[int], name: str) -> tuple[sa.ColumnElement[bool], ...]:
@@ -271,8 +292,6 @@ def _deployables(host_ids: Collection[int], name: str) -> sa.Select[Any]:
         .where(*_own(host_ids, name))
     )
 
-
-Row = sa.Row[*tuple[Any, ...]]
 
 _OF_DRIVER = (Device.host_id == Driver.host_id, Device.driver == Driver.name)
 _PRESENT = (*_OF_DRIVER, Device.lost_ms.is_(None))
@@ -311,10 +330,10 @@ _OFFERED = (
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A type of row: its columns, and the API's names for sort keys and filters."""
+class Kind(Generic[R]):
+    """The query of a type of row, and the API's names for sort keys and filters."""
 
-    visible: sa.Select[*tuple[Any, ...]]
+    visible: sa.Select[R]
     sortable: listing.Sortable
     filters: Mapping[str, sa.SQLColumnExpression[Any]]
     #: Filters that do not compare for equality.
@@ -339,39 +358,59 @@ def _backend_has_capability(name: str) -> sa.ColumnElement[bool]:
     return member.is_not(None)
 
 
+class VisibleDriver(Row):
+    """A driver of a host as the API shows it, with the numbers of its devices."""
+
+    uuid = column(Driver.uuid)
+    host = column(Host.name)
+    name = column(Driver.name)
+    state = column(Driver.state)
+    version = column(Driver.version)
+    device_type = column(Driver.device_type)
+    endpoint = column(Driver.endpoint)
+    enabled = column(Driver.enabled)
+    options = column(Driver.options)
+    accepts = column(Driver.accepts)
+    error = column(Driver.error)
+    discovered_ms = column(Driver.discovered_ms)
+    present = column(_count(*_PRESENT))
+    offered = column(_count(*_OF_DRIVER, _OFFERED))
+    in_use = column(_count(*_OF_DRIVER, _USED))
+
+
+class VisibleBackend(Row):
+    """A backend of a driver as the API shows it."""
+
+    uuid = column(Backend.uuid)
+    host = column(Host.name)
+    driver = column(Driver.name)
+    name = column(Backend.name)
+    state = column(Backend.state)
+    services = column(Backend.services)
+    capabilities = column(Backend.capabilities)
+    creates = column(Backend.creates)
+    discovered_ms = column(Backend.discovered_ms)
+
+
+class VisibleHardware(Row):
+    """A piece of hardware as the API shows it."""
+
+    uuid = column(Hardware.uuid)
+    host = column(Host.name)
+    driver = column(Hardware.driver)
+    hardware_key = column(Hardware.hardware_key)
+    offered = column(Hardware.offered)
+    acc_specs = column(Hardware.acc_specs)
+    acc_status = column(Hardware.acc_status)
+
+
 DRIVERS = Kind(
-    sa.select(
-        Driver.uuid,
-        Host.name.label("host"),
-        Driver.name,
-        Driver.state,
-        Driver.version,
-        Driver.device_type,
-        Driver.endpoint,
-        Driver.enabled,
-        Driver.options,
-        Driver.accepts,
-        Driver.error,
-        Driver.discovered_ms,
-        _count(*_PRESENT).label("found"),
-        _count(*_OF_DRIVER, _OFFERED).label("offered"),
-        _count(*_OF_DRIVER, _USED).label("in_use"),
-    ).join(Host, Host.id == Driver.host_id),
+    select(VisibleDriver).join(Host, Host.id == Driver.host_id),
     listing.sortable(Driver, "id", "uuid", "name", "state", host=Host.name),
     {"name": Driver.name, "state": Driver.state},
 )
 BACKENDS = Kind(
-    sa.select(
-        Backend.uuid,
-        Host.name.label("host"),
-        Driver.name.label("driver"),
-        Backend.name,
-        Backend.state,
-        Backend.services,
-        Backend.capabilities,
-        Backend.creates,
-        Backend.discovered_ms,
-    )
+    select(VisibleBackend)
     .join(Driver, Driver.id == Backend.driver_id)
     .join(Host, Host.id == Driver.host_id),
     listing.sortable(Backend, "id", "uuid", "name", "state", driver=Driver.name, host=Host.name),
@@ -379,15 +418,7 @@ BACKENDS = Kind(
     {"capability": _backend_has_capability},
 )
 HARDWARE = Kind(
-    sa.select(
-        Hardware.uuid,
-        Host.name.label("host"),
-        Hardware.driver,
-        Hardware.hardware_key,
-        Hardware.offered,
-        Hardware.acc_specs,
-        Hardware.acc_status,
-    ).join(Host, Host.id == Hardware.host_id),
+    select(VisibleHardware).join(Host, Host.id == Hardware.host_id),
     listing.sortable(
         Hardware,
         "id",
@@ -406,14 +437,14 @@ HARDWARE = Kind(
 )
 
 
-def show(tx: Transaction, kind: Kind, uuid: str) -> Row | None:
+def show(tx: Transaction, kind: Kind[R], uuid: str) -> R | None:
     """Return the row with this uuid; None when there is none."""
-    return tx.execute(kind.visible.where(kind.sortable.uuid == uuid)).first()
+    return tx.first(kind.visible.where(kind.sortable.uuid == uuid))
 
 
 def page(
-    tx: Transaction, kind: Kind, page: listing.Page, filters: Mapping[str, Any]
-) -> Sequence[Row]:
+    tx: Transaction, kind: Kind[R], page: listing.Page, filters: Mapping[str, Any]
+) -> Sequence[R]:
     """Return a page of the rows that match all filters; ``host`` is either name of a host."""
     query = listing.paged(tx, kind.visible, kind.sortable, page)
     query = query.where(
@@ -423,4 +454,4 @@ def page(
     if "host" in filters:
         host = filters["host"]
         query = query.where(sa.or_(Host.name == host, Host.service_host == host))
-    return tx.execute(query).all()
+    return tx.all(query)

@@ -31,6 +31,7 @@ from cyborg import exception
 from cyborg.db import faults
 from cyborg.db.clock import boot_seconds, db_now_ms
 from cyborg.db.transaction import Transaction
+from cyborg.model.caller import Caller
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -207,9 +208,12 @@ class Database(Reader):
     outbox = False
 
     @contextmanager
-    def writer(self) -> Iterator[Transaction]:
+    def writer(
+        self, caller: Caller | None = None, request_key: str | None = None
+    ) -> Iterator[Transaction]:
         """Yield a new transaction; commit at the end, roll back on an exception.
 
+        See ``Transaction`` for ``caller`` and ``request_key``.
         Raises Conflict, Invalid and Unavailable for errors of the database (see
         ``faults.translated``), RuntimeError if this thread already has an open transaction.
         """
@@ -225,7 +229,12 @@ class Database(Reader):
             try:
                 with connection.execution_options(**{WRITES: True}).begin():
                     tx = Transaction(
-                        connection, self.now, outbox=self.outbox, seconds=self._seconds
+                        connection,
+                        self.now,
+                        outbox=self.outbox,
+                        seconds=self._seconds,
+                        caller=caller,
+                        request_key=request_key,
                     )
                     yield tx
                     tx.check_expiry()

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from cyborg import context
 from cyborg.db import listing
 from cyborg.db.models import Event, Host, Outbox
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
-from cyborg.model.caller import Caller
 from cyborg.model.notification import NOTIFIED
 
 #: Maximum number of history entries that ``of_subject`` returns.
@@ -20,23 +20,32 @@ SUBJECT_LIMIT: Final = 50
 #: Key in the detail of an event: the ids of its request besides the request id.
 _ORIGIN: Final = "origin"
 
-Row = sa.Row[*tuple[Any, ...]]
-_VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
-    Event.id,
-    Event.at_ms,
-    Event.noun,
-    Event.subject_uuid,
-    Event.action,
-    Event.reason,
-    Event.device_uuid,
-    Event.hostname,
-    Event.instance_uuid,
-    Event.request_id,
-    Event.operation_id,
-    Event.project_id,
-    Event.user_id,
-    Event.detail,
-)
+
+class SubjectEvent(Row):
+    """An event as the history of its subject shows it."""
+
+    at_ms = column(Event.at_ms)
+    action = column(Event.action)
+    hostname = column(Event.hostname)
+    instance_uuid = column(Event.instance_uuid)
+    reason = column(Event.reason)
+    request_id = column(Event.request_id)
+    user_id = column(Event.user_id)
+
+
+class VisibleEvent(SubjectEvent):
+    """An event as operators see it."""
+
+    id = column(Event.id)
+    noun = column(Event.noun)
+    subject_uuid = column(Event.subject_uuid)
+    device_uuid = column(Event.device_uuid)
+    operation_id = column(Event.operation_id)
+    project_id = column(Event.project_id)
+    detail: dict[str, Any] | None = column(Event.detail)
+
+
+_VISIBLE = select(VisibleEvent)
 SORTABLE = listing.Sortable(
     id=Event.__table__.c.id,
     uuid=Event.__table__.c.id,
@@ -80,40 +89,73 @@ class Entry:
         return {**columns, "detail": {key: value for key, value in detail.items() if value} or None}
 
 
-def record(
-    tx: Transaction,
-    entries: Sequence[Entry],
-    *,
-    caller: Caller | None = None,
-    request_key: str | None = None,
-    ordered_by: Mapping[str, str] | None = None,
-) -> None:
-    """Append events in one statement; ``caller`` is None when the service acts by itself.
-
-    One statement more puts them in the outbox, if ``Database.outbox`` is set and any of them can be
-    a notification. MySQL has no INSERT ... RETURNING: there the outbox costs one INSERT for each
-    event, and a caller's expiry one statement that reads the clock.
-
-    ``ordered_by`` holds the ids of the request that ordered the work, as ``origin`` returns them;
-    the ids of a ``caller`` take precedence.
+def record(tx: Transaction, entries: Sequence[Entry]) -> None:
+    """Append events of the request that this transaction carries out, as ``record_for`` does.
 
     Raises Unavailable when the caller's request has expired; ``Database.writer`` checks this again
     before it commits.
     """
-    ids = context.ids() if caller else dict(ordered_by or {})
-    request_id = ids.pop(context.REQUEST_ID, None)
-    common = {
-        "project_id": caller.project_id if caller else None,
-        "user_id": caller.user_id if caller else None,
-        "request_id": caller.request_id if caller else request_id,
-        "operation_id": request_key,
-    }
-    rows = [{**entry.columns(ids), **common} for entry in entries]
-    if not rows:
+    caller = tx.caller
+    if caller is None or not entries:
+        record_for(tx, entries, request_key=tx.request_key)
         return
+    ids = context.ids()
+    ids.pop(context.REQUEST_ID, None)
+    began = tx.seconds()
+    at_ms = _append(
+        tx,
+        [entry.columns(ids) for entry in entries],
+        request_id=caller.request_id,
+        operation_id=tx.request_key,
+        project_id=caller.project_id,
+        user_id=caller.user_id,
+    )
+    if caller.expires_ms is not None:
+        now_ms = at_ms or tx.execute(sa.select(tx.now)).scalar_one()
+        tx.set_expiry(caller.expires_ms, now_ms, began)
+
+
+def record_for(
+    tx: Transaction,
+    entries: Sequence[Entry],
+    *,
+    request_key: str | None = None,
+    ordered_by: Mapping[str, str] | None = None,
+) -> None:
+    """Append events in one statement that the service causes by itself, or by ordered work.
+
+    ``ordered_by`` holds the ids of the request that ordered the work, as ``origin`` returns them.
+    One statement more puts them in the outbox, if ``Database.outbox`` is set and any of them can be
+    a notification. MySQL has no INSERT ... RETURNING: there the outbox costs one INSERT for each
+    event, and a caller's expiry one statement that reads the clock.
+    """
+    if entries:
+        ids = dict(ordered_by or {})
+        request_id = ids.pop(context.REQUEST_ID, None)
+        values = [entry.columns(ids) for entry in entries]
+        _append(tx, values, request_id=request_id, operation_id=request_key)
+
+
+def _append(
+    tx: Transaction,
+    values: Sequence[Mapping[str, Any]],
+    *,
+    request_id: str | None,
+    operation_id: str | None,
+    project_id: str | None = None,
+    user_id: str | None = None,
+) -> int | None:
+    """Append events; return the time of the last one where the database returns it."""
+    common = {
+        "request_id": request_id,
+        "operation_id": operation_id,
+        "project_id": project_id,
+        "user_id": user_id,
+    }
+    rows = [{**value, **common} for value in values]
     insert = _insert(tx.now)
-    outbox = tx.outbox and any(entry.noun in NOTIFIED for entry in entries)
-    began, at_ms, pending = tx.seconds(), None, []
+    outbox = tx.outbox and any(row["noun"] in NOTIFIED for row in rows)
+    at_ms, pending = None, []
     if tx.dialect.insert_executemany_returning:
         inserted = tx.execute(insert.returning(Event.id, Event.noun, Event.at_ms), rows).all()
         at_ms = inserted[-1].at_ms
@@ -127,9 +169,7 @@ def record(
         tx.execute(insert, rows)
     if outbox:
         tx.execute(sa.insert(Outbox), [{"event_id": id_} for id_ in pending])
-    if caller and caller.expires_ms is not None:
-        now_ms = at_ms or tx.execute(sa.select(tx.now)).scalar_one()
-        tx.set_expiry(caller.expires_ms, now_ms, began)
+    return at_ms
 
 
 def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
@@ -145,28 +185,20 @@ def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
     return sa.insert(Event).values(at_ms=now)
 
 
-def of_subject(tx: Transaction, noun: str, uuid: str) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+def of_subject(tx: Transaction, noun: str, uuid: str) -> Sequence[SubjectEvent]:
     """Return the last ``SUBJECT_LIMIT`` events of a subject, newest first."""
-    return tx.execute(_OF_SUBJECT, {"noun": noun, "uuid": uuid}).all()
+    return tx.all(_OF_SUBJECT, {"noun": noun, "uuid": uuid})
 
 
-_OF_SUBJECT: sa.Select[*tuple[Any, ...]] = (
-    sa.select(
-        Event.at_ms,
-        Event.action,
-        Event.hostname,
-        Event.instance_uuid,
-        Event.reason,
-        Event.request_id,
-        Event.user_id,
-    )
+_OF_SUBJECT = (
+    select(SubjectEvent)
     .where(Event.subject_uuid == sa.bindparam("uuid"), Event.noun == sa.bindparam("noun"))
     .order_by(Event.id.desc())
     .limit(SUBJECT_LIMIT)
 )
 
 
-def page(tx: Transaction, page: listing.Page, filters: Mapping[str, Any]) -> Sequence[Row]:
+def page(tx: Transaction, page: listing.Page, filters: Mapping[str, Any]) -> Sequence[VisibleEvent]:
     """Return a page of the events that match all filters.
 
     ``host`` is either name of a host, ``since`` a time in milliseconds. Executes one statement, one
@@ -186,13 +218,13 @@ def page(tx: Transaction, page: listing.Page, filters: Mapping[str, Any]) -> Seq
         row = tx.execute(sa.select(Host.name, Host.service_host).where(either)).first()
         names = {name, *(row or ())} - {None}
         query = query.where(Event.hostname.in_(sorted(names)))
-    return tx.execute(query).all()
+    return tx.all(query)
 
 
-def of_device(tx: Transaction, uuid: str, limit: int) -> Sequence[Row]:
+def of_device(tx: Transaction, uuid: str, limit: int) -> Sequence[VisibleEvent]:
     """Return the last ``limit`` events that concern a device, newest first."""
     query = _VISIBLE.where(Event.device_uuid == uuid).order_by(Event.id.desc()).limit(limit)
-    return tx.execute(query).all()
+    return tx.all(query)
 
 
 def subjects_of(tx: Transaction, request_key: str, action: str, uuids: Iterable[str]) -> set[str]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import Arq, Event, Instance, Operation
@@ -90,7 +91,7 @@ def _delete_some(db: Database, table: Table, before_ms: int, limit: int) -> tupl
 
 
 #: The key, and the indexed column that orders the rows by age.
-_COLUMNS: Mapping[Table, tuple[Any, Any]] = {
+_COLUMNS: Mapping[Table, tuple[orm.InstrumentedAttribute[Any], sa.SQLColumnExpression[int]]] = {
     Table.EVENTS: (Event.id, Event.at_ms),
     Table.INSTANCES: (Instance.uuid, Instance.updated_ms),
     Table.OPERATIONS: (Operation.id, Operation.created_ms),

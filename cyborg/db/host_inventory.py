@@ -7,137 +7,164 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db.base import Record
 from cyborg.db.deployables import clear_lost_images
+from cyborg.db.hosts import HostDeployable
 from cyborg.db.models import Arq, AttachHandle, Attribute, ControlpathId, Deployable, Device
+from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 
 
-def devices(tx: Transaction, host_id: int) -> Sequence[Record]:
-    """Return all devices of a host."""
-    return tx.execute(
-        sa.select(
-            Device.id,
-            Device.uuid,
-            Device.driver,
-            Device.backend,
-            Device.device_key,
-            Device.type,
-            Device.vendor,
-            Device.model,
-            Device.std_board_info,
-            Device.vendor_board_info,
-            Device.numa_node,
-            Device.status,
-            Device.lost_ms,
-            Device.health,
-            Device.health_reason,
-            Device.origin,
-            Device.being_removed,
-        ).where(Device.host_id == host_id)
-    ).all()
+class StoredDevice(Row):
+    """A device of a host."""
+
+    id = column(Device.id)
+    uuid = column(Device.uuid)
+    driver = column(Device.driver)
+    backend = column(Device.backend)
+    device_key = column(Device.device_key)
+    type = column(Device.type)
+    vendor = column(Device.vendor)
+    model = column(Device.model)
+    std_board_info = column(Device.std_board_info)
+    vendor_board_info = column(Device.vendor_board_info)
+    numa_node = column(Device.numa_node)
+    status = column(Device.status)
+    lost_ms = column(Device.lost_ms)
+    health = column(Device.health)
+    health_reason = column(Device.health_reason)
+    origin = column(Device.origin)
+    being_removed = column(Device.being_removed)
 
 
-def deployables(tx: Transaction, host_id: int) -> Sequence[Record]:
-    """Return all deployables of a host."""
-    return tx.execute(
-        sa.select(
-            Deployable.id,
-            Deployable.parent_id,
-            Deployable.device_id,
-            Deployable.name,
-            Deployable.rp_uuid,
-            Deployable.num_accelerators,
-            Deployable.driver_name,
-            Deployable.resource_class,
-            Deployable.prepare,
-            Deployable.programmable,
-            Deployable.lost_ms,
-            Deployable.publish_error,
+class StoredDeployable(HostDeployable):
+    """A deployable of a host, as it was last reported."""
+
+    device_id = column(Deployable.device_id)
+    rp_uuid = column(Deployable.rp_uuid)
+    num_accelerators = column(Deployable.num_accelerators)
+    driver_name = column(Deployable.driver_name)
+    resource_class = column(Deployable.resource_class)
+    prepare = column(Deployable.prepare)
+    programmable = column(Deployable.programmable)
+    lost_ms = column(Deployable.lost_ms)
+    publish_error = column(Deployable.publish_error)
+
+
+class StoredHandle(Row):
+    """An attach handle of a host."""
+
+    id = column(AttachHandle.id)
+    deployable_id = column(AttachHandle.deployable_id)
+    handle_key = column(AttachHandle.handle_key)
+    attach_type = column(AttachHandle.attach_type)
+    attach_info = column(AttachHandle.attach_info)
+    state = column(AttachHandle.state)
+    lost_ms = column(AttachHandle.lost_ms)
+
+
+class StoredAttribute(Row):
+    """A discovered attribute of a deployable."""
+
+    id = column(Attribute.id)
+    deployable_id = column(Attribute.deployable_id)
+    key = column(Attribute.key)
+    value = column(Attribute.value)
+
+
+class NameHolder(Row):
+    """The deployable that has a name, and its device."""
+
+    name = column(Deployable.name)
+    device_id = column(Deployable.device_id)
+    driver = column(Device.driver)
+    hostname = column(Device.hostname)
+
+
+class PreparedUnit(Row):
+    """An attach handle that needs, or has, preparation.
+
+    ``holder_state`` is the state of the ARQ that has the handle (None: no ARQ).
+    """
+
+    uuid = column(AttachHandle.uuid)
+    handle_key = column(AttachHandle.handle_key)
+    state = column(AttachHandle.state)
+    name = column(Deployable.name)
+    driver = column(Device.driver)
+    device_key = column(Device.device_key)
+    lost = column(
+        sa.or_(
+            AttachHandle.lost_ms.is_not(None),
+            Deployable.lost_ms.is_not(None),
+            Device.lost_ms.is_not(None),
         )
+    )
+    holder_state = nullable(Arq.state)
+    prepared = nullable(Arq.prepared)
+    group_spec = nullable(Arq.group_spec)
+
+
+def devices(tx: Transaction, host_id: int) -> Sequence[StoredDevice]:
+    """Return all devices of a host."""
+    return tx.all(select(StoredDevice).where(Device.host_id == host_id))
+
+
+def deployables(tx: Transaction, host_id: int) -> Sequence[StoredDeployable]:
+    """Return all deployables of a host."""
+    return tx.all(
+        select(StoredDeployable)
         .join(Device, Device.id == Deployable.device_id)
         .where(Device.host_id == host_id)
-    ).all()
+    )
 
 
-def handles(tx: Transaction, host_id: int) -> Sequence[Record]:
+def handles(tx: Transaction, host_id: int) -> Sequence[StoredHandle]:
     """Return all attach handles of a host."""
-    return tx.execute(
-        sa.select(
-            AttachHandle.id,
-            AttachHandle.deployable_id,
-            AttachHandle.handle_key,
-            AttachHandle.attach_type,
-            AttachHandle.attach_info,
-            AttachHandle.state,
-            AttachHandle.lost_ms,
-        )
+    return tx.all(
+        select(StoredHandle)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .where(Device.host_id == host_id)
-    ).all()
+    )
 
 
-def attributes(tx: Transaction, host_id: int) -> Sequence[Record]:
+def attributes(tx: Transaction, host_id: int) -> Sequence[StoredAttribute]:
     """Return all discovered attributes of a host, without those that operators added."""
-    return tx.execute(
-        sa.select(Attribute.id, Attribute.deployable_id, Attribute.key, Attribute.value)
+    return tx.all(
+        select(StoredAttribute)
         .join(Deployable, Deployable.id == Attribute.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .where(Device.host_id == host_id, Attribute.origin == Origin.DISCOVERED.value)
-    ).all()
+    )
 
 
 def control_paths(tx: Transaction, device_ids: Collection[int]) -> dict[int, int]:
     """Return device id → id of its control path."""
-    rows = tx.execute(
-        sa.select(ControlpathId.device_id, ControlpathId.id).where(
-            ControlpathId.device_id.in_(device_ids)
-        )
-    )
-    return {row.device_id: row.id for row in rows}
+    query = sa.select(ControlpathId.device_id, ControlpathId.id)
+    return dict(tx.execute(query.where(ControlpathId.device_id.in_(device_ids))).all())
 
 
-def taken_names(tx: Transaction, names: Iterable[str]) -> dict[str, Record]:
-    """Return name → (device id, driver, host name) of those deployable names that exist."""
-    rows = tx.execute(
-        sa.select(Deployable.name, Deployable.device_id, Device.driver, Device.hostname)
+def taken_names(tx: Transaction, names: Iterable[str]) -> dict[str, NameHolder]:
+    """Return name → holder of those deployable names that exist."""
+    rows = tx.all(
+        select(NameHolder)
         .join(Device, Device.id == Deployable.device_id)
         .where(Deployable.name.in_(sorted(names)))
     )
     return {row.name: row for row in rows}
 
 
-def prepared_units(tx: Transaction, host_id: int) -> Sequence[Record]:
-    """Return the attach handles of a host that need, or have, preparation.
-
-    ``holder_state`` is the state of the ARQ that has the handle (None: no ARQ). One statement.
-    """
-    lost = sa.or_(
-        AttachHandle.lost_ms.is_not(None),
-        Deployable.lost_ms.is_not(None),
-        Device.lost_ms.is_not(None),
-    )
-    return tx.execute(
-        sa.select(
-            AttachHandle.uuid,
-            AttachHandle.handle_key,
-            AttachHandle.state,
-            Deployable.name,
-            Device.driver,
-            Device.device_key,
-            lost.label("lost"),
-            Arq.state.label("holder_state"),
-            Arq.prepared,
-            Arq.group_spec,
-        )
+def prepared_units(tx: Transaction, host_id: int) -> Sequence[PreparedUnit]:
+    """Return the attach handles of a host that need, or have, preparation. One statement."""
+    return tx.all(
+        select(PreparedUnit)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
         .where(Device.host_id == host_id, sa.or_(Deployable.prepare, Arq.prepared))
         .order_by(AttachHandle.id)
-    ).all()
+    )
 
 
 def set_lost(

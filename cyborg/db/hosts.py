@@ -10,7 +10,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg.db import attach_handles
-from cyborg.db.base import Record
 from cyborg.db.models import (
     Arq,
     AttachHandle,
@@ -23,6 +22,7 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.rows import Row, column, required, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
@@ -38,73 +38,114 @@ DISABLED = sa.exists().where(IS_AGENT, Service.disabled).correlate(Host)
 _HAS_DEVICES = sa.exists().where(Device.host_id == Host.id).correlate(Host)
 _HAS_DRIVERS = sa.exists().where(Driver.host_id == Host.id).correlate(Host)
 
-_COLUMNS = (Host.id, Host.name, Host.digest, Host.generation, Host.desired_generation)
+
+class AgentHost(Row):
+    """The host that an agent reports for."""
+
+    id = column(Host.id)
+    name = column(Host.name)
+    digest = column(Host.digest)
+    generation = column(Host.generation)
+    desired_generation = column(Host.desired_generation)
 
 
-def of_agent(tx: Transaction, service_host: str) -> Record:
-    """Return the host that an agent reports for; None before the agent's first contact."""
-    return tx.execute(sa.select(*_COLUMNS).where(Host.service_host == service_host)).one_or_none()
+class LockedHost(AgentHost):
+    """A locked host, with the current epoch of its agent and whether an operator disabled it."""
+
+    epoch: int | None = column(AGENT_EPOCH)
+    disabled = column(DISABLED)
 
 
-def lock_for_agent(tx: Transaction, service_host: str) -> Record:
-    """Lock the host of an agent; return it with ``epoch`` and ``disabled`` of the agent."""
-    return tx.execute(
-        sa.select(*_COLUMNS, AGENT_EPOCH.label("epoch"), DISABLED.label("disabled"))
-        .where(Host.service_host == service_host)
-        .with_for_update()
-    ).one_or_none()
-
-
-def lock_for_report(tx: Transaction, service_host: str) -> Record:
-    """Lock the host of an agent; return it with the agent's ``epoch``.
+class ReportedHost(AgentHost):
+    """A locked host, with the current epoch of its agent and what may be stored of the host.
 
     ``has_devices`` and ``has_drivers`` tell whether it has any; both are true after a report.
     """
-    reported = Host.digest.is_not(None)
-    return tx.execute(
-        sa.select(
-            *_COLUMNS,
-            AGENT_EPOCH.label("epoch"),
-            sa.or_(reported, _HAS_DEVICES).label("has_devices"),
-            sa.or_(reported, _HAS_DRIVERS).label("has_drivers"),
-        )
-        .where(Host.service_host == service_host)
-        .with_for_update()
-    ).one_or_none()
+
+    epoch: int | None = column(AGENT_EPOCH)
+    has_devices = column(sa.or_(Host.digest.is_not(None), _HAS_DEVICES))
+    has_drivers = column(sa.or_(Host.digest.is_not(None), _HAS_DRIVERS))
+
+
+class HostAgent(Row):
+    """A host with its agent, which is ``up`` or down."""
+
+    id = column(Host.id)
+    name = column(Host.name)
+    service_host = column(Service.host)
+    epoch = column(Service.epoch)
+    bus_error = column(Service.bus_error)
+    up: bool
+
+
+class SilentProvider(Row):
+    """A provider, with its host and the time of the last heartbeat of the host's agent."""
+
+    id = column(Host.id)
+    name = column(Host.name)
+    last_seen_ms = column(Service.last_seen_ms)
+    rp_uuid = required(Deployable.rp_uuid)
+
+
+class HostDeployable(Row):
+    """A deployable of a host, which may be a part of another one."""
+
+    id = column(Deployable.id)
+    parent_id = column(Deployable.parent_id)
+    name = column(Deployable.name)
+
+
+class HostProvider(HostDeployable):
+    """A deployable that may have a provider."""
+
+    rp_uuid = required(Deployable.rp_uuid)
+
+
+def of_agent(tx: Transaction, service_host: str) -> AgentHost | None:
+    """Return the host that an agent reports for; None before the agent's first contact."""
+    return tx.first(_of_agent(service_host))
+
+
+def _of_agent(service_host: str) -> sa.Select[AgentHost]:
+    return select(AgentHost).where(Host.service_host == service_host)
+
+
+def lock_for_agent(tx: Transaction, service_host: str) -> LockedHost | None:
+    """Lock and return the host of an agent; None before the agent's first contact."""
+    query = select(LockedHost).where(Host.service_host == service_host)
+    return tx.first(query.with_for_update())
+
+
+def lock_for_report(tx: Transaction, service_host: str) -> ReportedHost | None:
+    """Lock and return the host of an agent; None before the agent's first contact."""
+    query = select(ReportedHost).where(Host.service_host == service_host)
+    return tx.first(query.with_for_update())
 
 
 def with_agents(
     tx: Transaction,
     down_after: int,
     names: Collection[str] | None = None,
-) -> Sequence[Record]:
-    """Return the hosts that ever had an agent, or those of them with one of these names.
+) -> Sequence[HostAgent]:
+    """Return the hosts that ever had an agent, or those of them with one of these names, by id.
 
-    Rows are (id, name, service_host, epoch, bus_error, up), in order of id. ``up`` is true when the
-    agent's last heartbeat is at most ``down_after`` milliseconds old. A name is that of Placement
-    or of the agent.
+    An agent is up when its last heartbeat is at most ``down_after`` milliseconds old. A name is
+    that of Placement or of the agent.
     """
     query = _with_agents(tx.now, down_after)
     if names is not None:
         query = query.where(sa.or_(Host.name.in_(names), Host.service_host.in_(names)))
-    return tx.execute(query).all()
+    return tx.all(query)
 
 
-def agent_of(tx: Transaction, down_after: int, host_id: int) -> Record:
+def agent_of(tx: Transaction, down_after: int, host_id: int) -> HostAgent | None:
     """Return the row of ``with_agents`` of one host; None when the host was removed."""
-    return tx.execute(_with_agents(tx.now, down_after).where(Host.id == host_id)).one_or_none()
+    return tx.first(_with_agents(tx.now, down_after).where(Host.id == host_id))
 
 
-def _with_agents(now: sa.ColumnElement[int], down_after: int) -> sa.Select[*tuple[Any, ...]]:
+def _with_agents(now: sa.ColumnElement[int], down_after: int) -> sa.Select[HostAgent]:
     return (
-        sa.select(
-            Host.id,
-            Host.name,
-            Host.service_host,
-            Service.epoch,
-            Service.bus_error,
-            (Service.last_seen_ms >= now - down_after).label("up"),
-        )
+        select(HostAgent, up=Service.last_seen_ms >= now - down_after)
         .join(Service, IS_AGENT)
         .order_by(Host.id)
     )
@@ -115,15 +156,14 @@ def name_of(tx: Transaction, host_id: int) -> str:
     return str(tx.execute(sa.select(Host.name).where(Host.id == host_id)).scalar_one())
 
 
-def silent_providers(tx: Transaction, silent_ms: int) -> Sequence[Record]:
+def silent_providers(tx: Transaction, silent_ms: int) -> Sequence[SilentProvider]:
     """Return the providers whose units need preparation by an agent that is silent.
 
     An agent is silent when its last heartbeat is more than ``silent_ms`` milliseconds old. There is
-    one row for each provider that Placement has accepted, with the id and name of its host and the
-    time of the agent's last heartbeat.
+    one row for each provider that Placement has accepted.
     """
-    return tx.execute(
-        sa.select(Host.id, Host.name, Service.last_seen_ms, Deployable.rp_uuid)
+    return tx.all(
+        select(SilentProvider)
         .join(Service, IS_AGENT)
         .join(Device, Device.host_id == Host.id)
         .join(Deployable, Deployable.device_id == Device.id)
@@ -134,43 +174,52 @@ def silent_providers(tx: Transaction, silent_ms: int) -> Sequence[Record]:
             Deployable.publish_error.is_(None),
         )
         .order_by(Deployable.id)
-    ).all()
-
-
-def assign_agent(tx: Transaction, service_host: str, names: Sequence[str]) -> None:
-    """Assign an agent to its host: one with any of the names, else a new one with the first."""
-    rows = tx.execute(
-        sa.select(Host.id, Host.name)
-        .where(Host.name.in_(names), Host.service_host.is_(None))
-        .with_for_update()
-    ).all()
-    if rows:
-        host = min(rows, key=lambda row: list(names).index(row.name))
-        tx.execute(
-            sa.update(Host)
-            .where(Host.id == host.id)
-            .values(service_host=service_host, updated_ms=tx.now)
-        )
-        return
-    tx.execute(
-        sa.insert(Host).values(
-            name=names[0],
-            service_host=service_host,
-            generation=0,
-            desired_generation=1,
-            updated_ms=tx.now,
-        )
     )
 
 
-def rename(tx: Transaction, host_id: int, name: str) -> None:
-    """Change the name of a host and of its devices to the name that Placement uses."""
+def assign_agent(tx: Transaction, service_host: str, names: Sequence[str]) -> AgentHost:
+    """Assign an agent to its host, one with any of the names, else a new one with the first.
+
+    Return the host.
+    """
+    free = dict(
+        tx.execute(
+            sa.select(Host.name, Host.id)
+            .where(Host.name.in_(names), Host.service_host.is_(None))
+            .with_for_update()
+        ).all()
+    )
+    if free:
+        tx.execute(
+            sa.update(Host)
+            .where(Host.id == next(free[name] for name in names if name in free))
+            .values(service_host=service_host, updated_ms=tx.now)
+        )
+    else:
+        tx.execute(
+            sa.insert(Host).values(
+                name=names[0],
+                service_host=service_host,
+                generation=0,
+                desired_generation=1,
+                updated_ms=tx.now,
+            )
+        )
+    return tx.one(_of_agent(service_host))
+
+
+def rename(tx: Transaction, service_host: str, host_id: int, name: str) -> AgentHost:
+    """Change the name of an agent's host and of its devices to the name that Placement uses.
+
+    Return the host.
+    """
     tx.execute(
         sa.update(Host)
         .where(Host.id == host_id)
         .values(name=name, desired_generation=Host.desired_generation + 1, updated_ms=tx.now)
     )
     tx.execute(sa.update(Device).where(Device.host_id == host_id).values(hostname=name))
+    return tx.one(_of_agent(service_host))
 
 
 def lock(tx: Transaction, host_id: int) -> None:
@@ -187,9 +236,9 @@ def bump_desired_generation(tx: Transaction, host_id: int) -> None:
     )
 
 
-def record_report(tx: Transaction, host: Record, digest: str, *, changed: bool) -> int:
+def record_report(tx: Transaction, host: AgentHost, digest: str, *, changed: bool) -> int:
     """Store that a report was applied; return the new desired generation."""
-    desired = int(host.desired_generation) + (1 if changed else 0)
+    desired = host.desired_generation + (1 if changed else 0)
     tx.execute(
         sa.update(Host)
         .where(Host.id == host.id)
@@ -216,19 +265,19 @@ def arqs(tx: Transaction, host_id: int) -> list[str]:
     )
 
 
-def providers(tx: Transaction, host_id: int) -> Sequence[Record]:
-    """Return (id, parent_id, name, rp_uuid) of a host's deployables that may have a provider."""
-    return tx.execute(
-        sa.select(Deployable.id, Deployable.parent_id, Deployable.name, Deployable.rp_uuid)
+def providers(tx: Transaction, host_id: int) -> Sequence[HostProvider]:
+    """Return the deployables of a host that may have a provider."""
+    return tx.all(
+        select(HostProvider)
         .join(Device, Device.id == Deployable.device_id)
         .where(Device.host_id == host_id, Deployable.rp_uuid.is_not(None))
-    ).all()
+    )
 
 
-def devices(tx: Transaction, host_id: int) -> Sequence[Record]:
-    """Return (id, uuid) of the devices of a host."""
+def devices(tx: Transaction, host_id: int) -> dict[int, str]:
+    """Return id → uuid of the devices of a host."""
     query = sa.select(Device.id, Device.uuid).where(Device.host_id == host_id)
-    return tx.execute(query.order_by(Device.id)).all()
+    return dict(tx.execute(query.order_by(Device.id)).all())
 
 
 def removal_operation(tx: Transaction, host_id: int) -> str | None:

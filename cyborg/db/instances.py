@@ -12,14 +12,23 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db.base import Record
 from cyborg.db.models import Arq, Instance
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 
 
-def lock(tx: Transaction, uuids: Iterable[str]) -> dict[str, Record]:
-    """Lock the rows that exist; return uuid → (uuid, project_id, operation_id, bound)."""
-    return {row.uuid: row for row in tx.execute(_LOCK, {"uuids": sorted(set(uuids))})}
+class LockedInstance(Row):
+    """An instance that has, or had, accelerators."""
+
+    uuid = column(Instance.uuid)
+    project_id = column(Instance.project_id)
+    operation_id = column(Instance.operation_id)
+    bound = column(Instance.bound)
+
+
+def lock(tx: Transaction, uuids: Iterable[str]) -> dict[str, LockedInstance]:
+    """Lock the rows that exist; return uuid → row."""
+    return {row.uuid: row for row in tx.all(_LOCK, {"uuids": sorted(set(uuids))})}
 
 
 def bind(
@@ -73,30 +82,38 @@ def release(
     return int(tx.execute(statement, {"uuids": sorted(set(uuids))}).rowcount)
 
 
-def due(tx: Transaction, limit: int) -> Sequence[Record]:
-    """Return the instances to look up in Nova now: (uuid, updated_ms, look_ms).
+class DueInstance(Row):
+    """An instance to look up in Nova, with the times that tell whether it has changed since."""
+
+    uuid = column(Instance.uuid)
+    updated_ms = column(Instance.updated_ms)
+    look_ms = column(Instance.look_ms)
+
+
+def due(tx: Transaction, limit: int) -> Sequence[DueInstance]:
+    """Return the instances to look up in Nova now.
 
     Those that were never looked up come first.
     """
-    return tx.execute(
-        sa.select(Instance.uuid, Instance.updated_ms, Instance.look_ms)
+    return tx.all(
+        select(DueInstance)
         .where(Instance.bound, Instance.look_ms <= tx.now)
         .order_by(Instance.look_ms)
         .limit(limit)
-    ).all()
+    )
 
 
 def set_server_info(
     tx: Transaction,
-    instance: Record,
+    instance: DueInstance,
     *,
     after_ms: int,
     answer: Mapping[str, str] | None,
 ) -> None:
     """Store Nova's answer (``name``, ``status``; None: no new one), and look again in ``after_ms``.
 
-    ``instance`` is a row of ``due``. Stores nothing when the instance was released, bound or looked
-    up by another conductor since.
+    Stores nothing when the instance was released, bound or looked up by another conductor since
+    ``due``.
     """
     values = {} if answer is None else {**answer, "seen_ms": tx.now}
     tx.execute(
@@ -119,7 +136,7 @@ _UUIDS: sa.BindParameter[str] = sa.bindparam("uuids", expanding=True)
 _NEVER_SEEN: Mapping[str, Any] = {"name": None, "status": None, "seen_ms": None, "look_ms": 0}
 _HELD = sa.exists().where(Arq.instance_uuid == Instance.uuid)
 _LOCK = (
-    sa.select(Instance.uuid, Instance.project_id, Instance.operation_id, Instance.bound)
+    select(LockedInstance)
     .where(Instance.uuid.in_(_UUIDS))
     .order_by(Instance.uuid)
     .with_for_update()

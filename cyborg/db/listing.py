@@ -91,23 +91,21 @@ def paged(
     ).first()
     if marker is None:
         raise exception.Invalid(field="marker", reason=f"there is no {page.marker}")
+    value, id_ = marker
+    beyond_id = _beyond(sortable.id, id_, descending)
     if column is sortable.id:
-        return query.where(_beyond(sortable.id, marker.id, descending))
-    return query.where(
-        _after(column, sortable.id, marker, nullable=nullable, descending=descending)
-    )
+        return query.where(beyond_id)
+    return query.where(_after(column, value, beyond_id, nullable=nullable, descending=descending))
 
 
 def _after(
     column: sa.SQLColumnExpression[Any],
-    id_: sa.SQLColumnExpression[int],
-    marker: Any,
+    value: Any,
+    beyond_id: sa.ColumnElement[bool],
     *,
     nullable: bool,
     descending: bool,
 ) -> sa.ColumnElement[bool]:
-    beyond_id = _beyond(id_, marker.id, descending)
-    value = marker.value
     if value is None:
         same = sa.and_(column.is_(None), beyond_id)
         return sa.or_(column.is_not(None), same) if descending else same

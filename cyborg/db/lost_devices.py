@@ -9,13 +9,12 @@ the row itself: a device is ``being_removed``, a part is lost since
 
 from collections.abc import Collection, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg.db import attach_handles
-from cyborg.db.base import Record
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
     Arq,
@@ -29,102 +28,139 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 from cyborg.model.device import HandleState
 from cyborg.model.report import DriverState
+
+T = TypeVar("T")
 
 #: States in which no ARQ has a handle. A handle is in quarantine when its host cannot clean it up;
 #: the lost card needs no cleanup.
 UNHELD = (HandleState.FREE.value, HandleState.QUARANTINED.value)
 #: ``lost_ms`` of parts whose removal an operator has requested.
 REMOVAL_REQUESTED = 0
-#: The device to remove, or the device of the part to remove.
-_DEVICE = Device.uuid.label("device_uuid")
 #: Term: the driver of the device has been uninstalled.
 _UNINSTALLED = sa.exists().where(
     Driver.host_id == Device.host_id, Driver.name == Device.driver, Driver.requested.is_(False)
 )
 
 
+class Due(Row):
+    """A lost device or part that is due for removal, and why; ``lost_for`` is in milliseconds."""
+
+    id: int
+    uuid: str
+    #: The device to remove, or the device of the part to remove.
+    device_uuid = column(Device.uuid)
+    lost_for: int
+    being_removed: bool
+    uninstalled = column(sa.false())
+
+
+class DueDevice(Due):
+    """A lost device that is due for removal."""
+
+    id = column(Device.id)
+    uuid = column(Device.uuid)
+    being_removed = column(Device.being_removed)
+    uninstalled = column(_UNINSTALLED)
+    operator_created = column(Device.origin == Origin.OPERATOR.value)
+
+
+class DueDeployable(Due):
+    """A lost deployable that is due for removal."""
+
+    id = column(Deployable.id)
+    uuid = column(Deployable.uuid)
+    name = column(Deployable.name)
+    being_removed = column(Deployable.lost_ms == REMOVAL_REQUESTED)
+
+
+class DueHandle(Due):
+    """A lost attach handle that is due for removal."""
+
+    id = column(AttachHandle.id)
+    uuid = column(AttachHandle.uuid)
+    being_removed = column(AttachHandle.lost_ms == REMOVAL_REQUESTED)
+
+
+class LostDeployable(Row):
+    """A deployable that is lost; ``whole`` is true when its device is lost.
+
+    A lost device without deployables has one row, whose ``id`` and ``name`` are None.
+    """
+
+    id = nullable(Deployable.id)
+    name = nullable(Deployable.name)
+    device_id = column(Device.id)
+    whole = column(Device.lost_ms.is_not(None))
+
+
 def due_hosts(tx: Transaction, age_ms: int, silent_ms: int) -> list[int]:
     """Return the ids of the hosts with devices or parts that are due for removal.
 
-    ``age_ms`` and ``silent_ms`` are those of ``due`` and ``handles``.
+    ``age_ms`` and ``silent_ms`` are those of ``due_devices`` and ``due_handles``.
     """
-    devices = sa.select(Device.host_id).where(*_devices_due(tx.now, age_ms))
-    deployables = _deployable_rows(Device.host_id).where(*_deployables_due(tx.now, age_ms))
-    handles = _handle_rows(Device.host_id).where(*_handles_due(tx.now, age_ms, silent_ms))
+    host_ids = sa.select(Device.host_id)
+    devices = host_ids.where(*_devices_due(tx.now, age_ms))
+    deployables = _of_deployables(host_ids).where(*_deployables_due(tx.now, age_ms))
+    handles = _of_handles(host_ids).where(*_handles_due(tx.now, age_ms, silent_ms))
     return sorted(tx.execute(sa.union(devices, deployables, handles)).scalars())
 
 
-def due_devices(tx: Transaction, host_id: int, age_ms: int) -> Sequence[Record]:
+def due_devices(tx: Transaction, host_id: int, age_ms: int) -> Sequence[DueDevice]:
     """Return the devices of a host that are due for removal.
 
-    Rows are (id, uuid, device_uuid, lost_for, being_removed, uninstalled, operator_created), with
-    ``lost_for`` in milliseconds. A lost device is due when it has been lost for ``age_ms`` (0:
-    never); at once when its removal was requested or its driver has been uninstalled. No device is
-    due while an ARQ has a unit of it or work on it is in progress. Without a request, a device is
-    not due either while its driver fails, because the driver cannot tell whether the device is
-    present.
+    A lost device is due when it has been lost for ``age_ms`` (0: never); at once when its removal
+    was requested or its driver has been uninstalled. No device is due while an ARQ has a unit of it
+    or work on it is in progress. Without a request, a device is not due either while its driver
+    fails, because the driver cannot tell whether the device is present.
     """
-    return tx.execute(
-        sa.select(
-            Device.id,
-            Device.uuid,
-            _DEVICE,
-            (tx.now - Device.lost_ms).label("lost_for"),
-            Device.being_removed,
-            _UNINSTALLED.label("uninstalled"),
-            (Device.origin == Origin.OPERATOR.value).label("operator_created"),
-        )
+    return tx.all(
+        select(DueDevice, lost_for=tx.now - Device.lost_ms)
         .where(Device.host_id == host_id, *_devices_due(tx.now, age_ms))
         .order_by(Device.id)
-    ).all()
+    )
 
 
-def due_deployables(tx: Transaction, host_id: int, age_ms: int) -> Sequence[Record]:
+def due_deployables(tx: Transaction, host_id: int, age_ms: int) -> Sequence[DueDeployable]:
     """Return the lost deployables of a host that are due for removal, on devices that are present.
 
-    Rows are those of ``due`` with ``name`` and without ``operator_created``. A deployable with
-    children is not due before they are removed.
+    A deployable with children is not due before they are removed.
     """
-    why = _why(tx.now, Deployable)
-    return tx.execute(
-        _deployable_rows(Deployable.id, Deployable.uuid, Deployable.name, _DEVICE, *why)
+    return tx.all(
+        _of_deployables(select(DueDeployable, lost_for=tx.now - Deployable.lost_ms))
         .where(Device.host_id == host_id, *_deployables_due(tx.now, age_ms))
         .order_by(Deployable.id)
-    ).all()
+    )
 
 
-def due_handles(tx: Transaction, host_id: int, *, age_ms: int, silent_ms: int) -> Sequence[Record]:
+def due_handles(
+    tx: Transaction, host_id: int, *, age_ms: int, silent_ms: int
+) -> Sequence[DueHandle]:
     """Return the lost attach handles of a host that are due for removal, on present deployables.
 
     Without a request, no handle is due while the last heartbeat of the host's agent is more than
     ``silent_ms`` old: the agent does not look for the handle, and does not update Placement.
     """
-    return tx.execute(
-        _handle_rows(AttachHandle.id, AttachHandle.uuid, _DEVICE, *_why(tx.now, AttachHandle))
+    return tx.all(
+        _of_handles(select(DueHandle, lost_for=tx.now - AttachHandle.lost_ms))
         .where(Device.host_id == host_id, *_handles_due(tx.now, age_ms, silent_ms))
         .order_by(AttachHandle.id)
-    ).all()
+    )
 
 
-def all_lost(tx: Transaction, host_id: int) -> Sequence[Record]:
-    """Return (id, name, device_id, whole) of a host's deployables that are lost.
-
-    ``whole`` is true when the device is lost. A lost device without deployables has one row, whose
-    ``id`` and ``name`` are None.
-    """
-    whole = Device.lost_ms.is_not(None)
-    return tx.execute(
-        sa.select(
-            Deployable.id, Deployable.name, Device.id.label("device_id"), whole.label("whole")
-        )
+def all_lost(tx: Transaction, host_id: int) -> Sequence[LostDeployable]:
+    """Return the deployables of a host that are lost, alone or with their devices."""
+    lost = sa.or_(Device.lost_ms.is_not(None), Deployable.lost_ms.is_not(None))
+    return tx.all(
+        select(LostDeployable)
         .select_from(Device)
         .outerjoin(Deployable, Deployable.device_id == Device.id)
-        .where(Device.host_id == host_id, sa.or_(whole, Deployable.lost_ms.is_not(None)))
-    ).all()
+        .where(Device.host_id == host_id, lost)
+    )
 
 
 def lock_handles_of(tx: Transaction, deployable_ids: Collection[int]) -> None:
@@ -183,25 +219,13 @@ def _remove_parts(tx: Transaction, deployables: sa.Select[Any] | list[int]) -> N
         tx.execute(sa.delete(model).where(model.deployable_id.in_(deployables)))
 
 
-def _why(now: sa.ColumnElement[int], model: Any) -> tuple[sa.ColumnElement[Any], ...]:
-    """Return the columns of ``due`` that tell why a part of a device is due for removal."""
+def _of_deployables(query: sa.Select[T]) -> sa.Select[T]:
+    return query.select_from(Deployable).join(Device, Device.id == Deployable.device_id)
+
+
+def _of_handles(query: sa.Select[T]) -> sa.Select[T]:
     return (
-        (now - model.lost_ms).label("lost_for"),
-        sa.false().label("uninstalled"),
-        (model.lost_ms == REMOVAL_REQUESTED).label("being_removed"),
-    )
-
-
-def _deployable_rows(*columns: Any) -> sa.Select[Any]:
-    return (
-        sa.select(*columns).select_from(Deployable).join(Device, Device.id == Deployable.device_id)
-    )
-
-
-def _handle_rows(*columns: Any) -> sa.Select[Any]:
-    return (
-        sa.select(*columns)
-        .select_from(AttachHandle)
+        query.select_from(AttachHandle)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
     )

@@ -9,7 +9,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cyborg.db import devices, notifications, units
-from cyborg.db.base import Record
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import (
     Arq,
@@ -22,6 +21,7 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.availability import UnitWord
@@ -63,10 +63,7 @@ def totals(tx: Transaction) -> Totals:
     """Return all counts, in nine statements."""
     work = tx.execute(
         sa.select(
-            Work.kind,
-            _COUNT.label("amount"),
-            (tx.now - sa.func.min(Work.created_ms)).label("age"),
-            sa.func.count(Work.error).label("failing"),
+            Work.kind, _COUNT, tx.now - sa.func.min(Work.created_ms), sa.func.count(Work.error)
         ).group_by(Work.kind)
     ).all()
     silence = tx.execute(
@@ -75,11 +72,11 @@ def totals(tx: Transaction) -> Totals:
         ).group_by(Service.binary, Service.host)
     )
     handles, counted, leaked = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), 0
-    for row in tx.execute(_UNITS):
-        handles[row.state,] += int(row.amount)
-        counted[row.name, row.resource_class, row.word] += int(row.amount)
+    for row in tx.all(_UNITS):
+        handles[row.state,] += row.amount
+        counted[row.name, row.resource_class, row.word] += row.amount
         if row.state == HandleState.HELD and row.word != UnitWord.USED:
-            leaked += int(row.amount)
+            leaked += row.amount
     return Totals(
         arqs=_counts(tx, _ARQS),
         handles=handles,
@@ -87,15 +84,15 @@ def totals(tx: Transaction) -> Totals:
         leaked=leaked,
         devices=_counts(tx, _DEVICES),
         healthy={
-            (row.hostname, row.driver, row.type, row.uuid): int(health.offered(row.health))
-            for row in tx.execute(_HEALTH)
+            (hostname, driver, type_, uuid): int(health.offered(condition))
+            for hostname, driver, type_, uuid, condition in tx.execute(_HEALTH)
         },
         drivers=_counts(tx, _DRIVERS),
         operations=_counts(tx, _OPERATIONS),
-        work={(row.kind,): int(row.amount) for row in work},
-        ages={(row.kind,): int(row.age) for row in work},
-        failing={(row.kind,): int(row.failing) for row in work},
-        silence={(binary, host): int(ms) for binary, host, ms in silence},
+        work={(kind,): amount for kind, amount, _, _ in work},
+        ages={(kind,): age for kind, _, age, _ in work},
+        failing={(kind,): failing for kind, _, _, failing in work},
+        silence={(binary, host): ms for binary, host, ms in silence},
         notification_lag=notifications.lag(tx),
     )
 
@@ -106,34 +103,54 @@ def _counts(tx: Transaction, query: sa.Select[*tuple[Any, ...]]) -> Counts:
 
 _COUNT: Final = sa.func.count()
 _HANDLE_STATE: Final = sa.case((AttachHandle.lost_ms.is_not(None), LOST), else_=AttachHandle.state)
-_ARQS: Final[Any] = sa.select(Arq.state, _COUNT).group_by(Arq.state)
-_EACH: Final[Any] = units.select(
-    Host.name, Deployable.resource_class, _HANDLE_STATE.label("state"), units.WORD.label("word")
+_ARQS: Final = sa.select(Arq.state, _COUNT).group_by(Arq.state)
+_EACH: Final = units.join(
+    sa.select(
+        Host.name, Deployable.resource_class, _HANDLE_STATE.label("state"), units.WORD.label("word")
+    )
 ).subquery()
-_UNITS: Final[Any] = sa.select(*_EACH.c, _COUNT.label("amount")).group_by(*_EACH.c)
+
+
+class _Units(Row):
+    """The number of units of a resource class on a host, by state and by what they count as."""
+
+    name: str = column(_EACH.c.name)
+    resource_class: str = column(_EACH.c.resource_class)
+    state: str = column(_EACH.c.state)
+    word: str = column(_EACH.c.word)
+    amount = column(_COUNT)
+
+
+_UNITS: Final = select(_Units).group_by(*_EACH.c)
 # Grouped by label: PostgreSQL does not treat two parameters with one value as the same.
-_DEVICES: Final[Any] = sa.select(Device.type, devices.STATE.label("word"), _COUNT).group_by(
-    Device.type, sa.text("word")
-)
-_HEALTH: Final[Any] = sa.select(
+_DEVICES: Final[sa.Select[str, str, int]] = sa.select(
+    Device.type, devices.STATE.label("word"), _COUNT
+).group_by(Device.type, sa.text("word"))
+_HEALTH: Final = sa.select(
     Device.hostname, Device.driver, Device.type, Device.uuid, Device.health
 ).where(Device.health.is_not(None), Device.lost_ms.is_(None))
-_OPERATIONS: Final[Any] = sa.select(Operation.state, _COUNT).group_by(Operation.state)
-_DRIVERS: Final[Any] = sa.select(Driver.name, Driver.state, _COUNT).group_by(
-    Driver.name, Driver.state
-)
+_OPERATIONS: Final = sa.select(Operation.state, _COUNT).group_by(Operation.state)
+_DRIVERS: Final = sa.select(Driver.name, Driver.state, _COUNT).group_by(Driver.name, Driver.state)
 
 
-def devices_of(tx: Transaction, service_host: str) -> Sequence[Record]:
-    """Return (epoch, driver, device_key, uuid, type) of each device of an agent's host.
+class ReadDevice(Row):
+    """A device of an agent's host, with the agent's epoch."""
+
+    epoch: int | None = column(AGENT_EPOCH)
+    driver = nullable(Device.driver)
+    device_key = nullable(Device.device_key)
+    uuid = nullable(Device.uuid)
+    type = nullable(Device.type)
+
+
+def devices_of(tx: Transaction, service_host: str) -> Sequence[ReadDevice]:
+    """Return the devices of an agent's host.
 
     A host without devices has one row, in which only ``epoch`` is set; an unknown host has none.
     """
-    return tx.execute(
-        sa.select(
-            AGENT_EPOCH.label("epoch"), Device.driver, Device.device_key, Device.uuid, Device.type
-        )
+    return tx.all(
+        select(ReadDevice)
         .select_from(Host)
         .outerjoin(Device, Device.host_id == Host.id)
         .where(Host.service_host == service_host)
-    ).all()
+    )

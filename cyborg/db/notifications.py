@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from cyborg.db.base import Record
 from cyborg.db.models import (
     Arq,
     AttachHandle,
@@ -19,6 +18,7 @@ from cyborg.db.models import (
     Outbox,
     Service,
 )
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.notification import DeviceFacts, HistoryEvent
 
@@ -59,22 +59,23 @@ def events(tx: Transaction, ids: Collection[int]) -> list[HistoryEvent]:
             row.request_id,
             (row.detail or {}).get("state"),
         )
-        for row in tx.execute(sa.select(*_COLUMNS).where(Event.id.in_(ids)).order_by(Event.id))
+        for row in tx.all(select(_Event).where(Event.id.in_(ids)).order_by(Event.id))
     ]
 
 
-_COLUMNS = (
-    Event.id,
-    Event.at_ms,
-    Event.noun,
-    Event.subject_uuid,
-    Event.action,
-    Event.instance_uuid,
-    Event.hostname,
-    Event.reason,
-    Event.request_id,
-    Event.detail,
-)
+class _Event(Row):
+    """What a notification can tell of an event."""
+
+    id = column(Event.id)
+    at_ms = column(Event.at_ms)
+    noun = column(Event.noun)
+    subject_uuid = column(Event.subject_uuid)
+    action = column(Event.action)
+    instance_uuid = column(Event.instance_uuid)
+    hostname = column(Event.hostname)
+    reason = column(Event.reason)
+    request_id = column(Event.request_id)
+    detail = column(Event.detail)
 
 
 def arq_projects(tx: Transaction, uuids: Collection[str]) -> dict[str, str | None]:
@@ -82,7 +83,7 @@ def arq_projects(tx: Transaction, uuids: Collection[str]) -> dict[str, str | Non
     if not uuids:
         return {}
     rows = tx.execute(sa.select(Arq.uuid, Arq.project_id).where(Arq.uuid.in_(uuids)))
-    return {row.uuid: row.project_id for row in rows}
+    return dict(rows.all())
 
 
 def devices(tx: Transaction, uuids: Collection[str]) -> dict[str, DeviceFacts]:
@@ -90,55 +91,64 @@ def devices(tx: Transaction, uuids: Collection[str]) -> dict[str, DeviceFacts]:
     if not uuids:
         return {}
     users: dict[str, list[tuple[str, str | None, str | None]]] = {}
-    for row in tx.execute(
-        sa.select(Device.uuid, Arq.uuid.label("arq"), Arq.instance_uuid, Arq.project_id)
+    for uuid, arq, instance, project in tx.execute(
+        sa.select(Device.uuid, Arq.uuid, Arq.instance_uuid, Arq.project_id)
         .join(Deployable, Deployable.device_id == Device.id)
         .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
         .join(Arq, Arq.attach_handle_id == AttachHandle.id)
         .where(Device.uuid.in_(uuids))
         .order_by(Arq.id)
     ):
-        users.setdefault(row.uuid, []).append((row.arq, row.instance_uuid, row.project_id))
+        users.setdefault(uuid, []).append((arq, instance, project))
     rows = tx.execute(
         sa.select(Device.uuid, Device.type, Device.driver, Device.vendor, Device.model).where(
             Device.uuid.in_(uuids)
         )
     )
     return {
-        row.uuid: DeviceFacts(
-            row.type, row.driver, row.vendor, row.model, tuple(users.get(row.uuid, ()))
-        )
-        for row in rows
+        uuid: DeviceFacts(type_, driver, vendor, model, tuple(users.get(uuid, ())))
+        for uuid, type_, driver, vendor, model in rows
     }
 
 
-def unreported_services(tx: Transaction, down_after: Mapping[str, int]) -> Sequence[Record]:
-    """Return the services that are down and were not reported as down, or the other way round.
+_SEEN = sa.func.max(Service.last_seen_ms)
+_REPORTED = sa.func.max(Service.reported_down_ms).is_not(None)
 
-    The rows are (binary, host, seen_ms, now_ms, reported): the time of the last heartbeat of any
-    process, the present time, and whether the service was reported as down. A process is up until
-    its last heartbeat is older than ``down_after`` of its binary, in milliseconds.
+
+class UnreportedService(Row):
+    """A service that is down and was not reported as down, or the other way round.
+
+    ``seen_ms`` is the time of the last heartbeat of any process, ``now_ms`` the present time,
+    ``reported`` whether the service was reported as down.
     """
-    seen = sa.func.max(Service.last_seen_ms)
-    reported = sa.func.max(Service.reported_down_ms).is_not(None)
-    down = seen < tx.now - sa.case(down_after, value=Service.binary)
-    return tx.execute(
-        sa.select(
-            Service.binary,
-            Service.host,
-            seen.label("seen_ms"),
-            tx.now.label("now_ms"),
-            reported.label("reported"),
-        )
+
+    binary = column(Service.binary)
+    host = column(Service.host)
+    seen_ms = column(_SEEN)
+    now_ms: int
+    reported = column(_REPORTED)
+
+
+def unreported_services(
+    tx: Transaction, down_after: Mapping[str, int]
+) -> Sequence[UnreportedService]:
+    """Return the services whose state is not the one that was reported.
+
+    A process is up until its last heartbeat is older than ``down_after`` of its binary, in
+    milliseconds.
+    """
+    down = tx.now - sa.case(down_after, value=Service.binary) > _SEEN
+    return tx.all(
+        select(UnreportedService, now_ms=tx.now)
         .where(Service.binary.in_(down_after))
         .group_by(Service.binary, Service.host)
-        .having(down != reported)
+        .having(down != _REPORTED)
         .order_by(Service.binary, Service.host)
-    ).all()
+    )
 
 
-def set_reported(tx: Transaction, row: Record) -> None:
-    """Record that the change of a row of ``unreported_services`` was sent."""
+def set_reported(tx: Transaction, row: UnreportedService) -> None:
+    """Record that the change of a service was sent."""
     tx.execute(
         sa.update(Service)
         .where(Service.binary == row.binary, Service.host == row.host)

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg.db import listing, models
-from cyborg.db.base import Record
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 from cyborg.model.operation import (
@@ -25,35 +25,46 @@ from cyborg.model.operation import (
 )
 from cyborg.model.work import WorkKind
 
-_O = models.Operation.__table__.c
-_R = models.OperationResult.__table__.c
-_VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
-    _O.id,
-    _O.uuid,
-    _O.verb,
-    _O.state,
-    _O.project_id,
-    _O.user_id,
-    _O.request_id,
-    _O.steps,
-    _O.error,
-    _O.created_ms,
-    _O.finished_ms,
-    _O.subject,
-)
+_O = models.Operation
+_R = models.OperationResult
 _OPEN = sorted(state.value for state in OPEN)
 _OF_INSTANCES = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
 SORTABLE = listing.sortable(
-    models.Operation, "uuid", "verb", "state", created_at=_O.created_ms, finished_at=_O.finished_ms
+    _O, "uuid", "verb", "state", created_at=_O.created_ms, finished_at=_O.finished_ms
 )
+
+
+class StoredOperation(Row):
+    """An operation without its results."""
+
+    id = column(_O.id)
+    uuid = column(_O.uuid)
+    verb = column(_O.verb)
+    state = column(_O.state)
+    project_id = column(_O.project_id)
+    user_id = column(_O.user_id)
+    request_id = column(_O.request_id)
+    steps = column(_O.steps)
+    error = column(_O.error)
+    created_ms = column(_O.created_ms)
+    finished_ms = column(_O.finished_ms)
+    subject = column(_O.subject)
+
+
+class LockedOperation(Row):
+    """A locked operation."""
+
+    id = column(_O.id)
+    state = column(_O.state)
+    steps = column(_O.steps)
 
 
 def show(tx: Transaction, uuid: str, project_id: str | None = None) -> Operation | None:
     """Return the operation with this uuid (and project, unless None); None when there is none."""
-    query = _VISIBLE.where(_O.uuid == uuid)
+    query = select(StoredOperation).where(_O.uuid == uuid)
     if project_id is not None:
         query = query.where(_O.project_id == project_id)
-    operations = _with_results(tx, tx.execute(query).all())
+    operations = _with_results(tx, tx.all(query))
     return operations[0] if operations else None
 
 
@@ -61,10 +72,12 @@ def page(
     tx: Transaction, page: listing.Page, project_id: str | None, equal: Mapping[str, str]
 ) -> list[Operation]:
     """Return a page of the operations of a project (None: of all) with these column values."""
-    visible = _VISIBLE if project_id is None else _VISIBLE.where(_O.project_id == project_id)
+    visible = select(StoredOperation)
+    if project_id is not None:
+        visible = visible.where(_O.project_id == project_id)
     query = listing.paged(tx, visible, SORTABLE, page)
-    query = query.where(*(_O[name] == value for name, value in equal.items()))
-    return _with_results(tx, tx.execute(query).all())
+    query = query.where(*(SORTABLE.columns[name] == value for name, value in equal.items()))
+    return _with_results(tx, tx.all(query))
 
 
 def begin(
@@ -79,7 +92,7 @@ def begin(
     """Store a new operation that runs on these hosts; raises Conflict when the uuid exists."""
     now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
     result = tx.execute(
-        sa.insert(models.Operation).values(
+        sa.insert(_O).values(
             uuid=uuid,
             verb=verb,
             state=OperationState.RUNNING.value,
@@ -93,7 +106,7 @@ def begin(
     )
     id_ = (result.inserted_primary_key or (0,))[0]
     tx.execute(
-        sa.insert(models.OperationResult),
+        sa.insert(_R),
         [
             {"operation_id": id_, "host": host, "state": ResultState.RUNNING.value}
             for host in sorted(hosts)
@@ -101,35 +114,34 @@ def begin(
     )
 
 
-def add_step(tx: Transaction, uuid: str, step: str) -> None:
+def add_step(tx: Transaction, uuid: str | None, step: str) -> None:
     """Store that an operation has reached a step, unless it is stored already."""
     row = _lock(tx, uuid)
     if row is None or any(entry["name"] == step for entry in row.steps or ()):
         return
     now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
     steps = [*(row.steps or ()), {"name": step, "at_ms": now_ms}]
-    tx.execute(sa.update(models.Operation).where(_O.id == row.id).values(steps=steps))
+    tx.execute(sa.update(_O).where(_O.id == row.id).values(steps=steps))
 
 
-def update_result(tx: Transaction, uuid: str, result: HostResult) -> None:
+def update_result(tx: Transaction, uuid: str | None, result: HostResult) -> None:
     """Store the state of a result that has not ended, and what it waits for (``error``)."""
     row = _lock(tx, uuid)
     if row is not None:
         tx.execute(
-            sa.update(models.OperationResult)
+            sa.update(_R)
             .where(_R.operation_id == row.id, _R.host == result.host, _R.state.in_(_OPEN))
             .values(state=result.state.value, error=result.error)
         )
 
 
-def result_of(tx: Transaction, uuid: str, host: str) -> tuple[str, str | None] | None:
+def result_of(tx: Transaction, uuid: str | None, host: str) -> tuple[str, str | None] | None:
     """Return the state and the error of one host's result; None when there is none."""
-    row = tx.execute(
+    return tx.execute(
         sa.select(_R.state, _R.error)
-        .join(models.Operation, _O.id == _R.operation_id)
+        .join(_O, _O.id == _R.operation_id)
         .where(_O.uuid == uuid, _R.host == host)
     ).one_or_none()
-    return None if row is None else (row.state, row.error)
 
 
 def open_for_host(tx: Transaction, host: str) -> list[str]:
@@ -139,13 +151,13 @@ def open_for_host(tx: Transaction, host: str) -> list[str]:
     """
     query = (
         sa.select(_O.uuid)
-        .join(models.OperationResult, _R.operation_id == _O.id)
+        .join(_R, _R.operation_id == _O.id)
         .where(_R.host == host, _R.state.in_(_OPEN), _O.verb.not_in(_OF_INSTANCES))
     )
     return list(tx.execute(query.order_by(_O.id)).scalars())
 
 
-def end(tx: Transaction, uuid: str, outcome: HostResult) -> OperationState | None:
+def end(tx: Transaction, uuid: str | None, outcome: HostResult) -> OperationState | None:
     """Store the final result of a host, and end the operation with its last result.
 
     Returns the state of the operation; None when it does not exist. A final result does not change.
@@ -154,18 +166,12 @@ def end(tx: Transaction, uuid: str, outcome: HostResult) -> OperationState | Non
     if row is None:
         return None
     tx.execute(
-        sa.update(models.OperationResult)
+        sa.update(_R)
         .where(_R.operation_id == row.id, _R.host == outcome.host, _R.state.in_(_OPEN))
         .values(state=outcome.state.value, result=outcome.result, error=outcome.error)
     )
-    counts: dict[str, int] = {
-        result.state: result.hosts
-        for result in tx.execute(
-            sa.select(_R.state, sa.func.count().label("hosts"))
-            .where(_R.operation_id == row.id)
-            .group_by(_R.state)
-        )
-    }
+    counting = sa.select(_R.state, sa.func.count()).where(_R.operation_id == row.id)
+    counts = dict(tx.execute(counting.group_by(_R.state)).all())
     state = verdict(counts)
     if state is OperationState.RUNNING or row.state != OperationState.RUNNING.value:
         return OperationState(row.state)
@@ -174,31 +180,27 @@ def end(tx: Transaction, uuid: str, outcome: HostResult) -> OperationState | Non
     now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
     steps = [*(row.steps or ()), {"name": state.value, "at_ms": now_ms}]
     tx.execute(
-        sa.update(models.Operation)
+        sa.update(_O)
         .where(_O.id == row.id)
         .values(state=state.value, error=error, steps=steps, finished_ms=now_ms)
     )
     return state
 
 
-def _lock(tx: Transaction, uuid: str) -> Record:
-    return tx.execute(
-        sa.select(_O.id, _O.state, _O.steps).where(_O.uuid == uuid).with_for_update()
-    ).one_or_none()
+def _lock(tx: Transaction, uuid: str | None) -> LockedOperation | None:
+    return tx.first(select(LockedOperation).where(_O.uuid == uuid).with_for_update())
 
 
-def _with_results(tx: Transaction, rows: Sequence[Record]) -> list[Operation]:
+def _with_results(tx: Transaction, rows: Sequence[StoredOperation]) -> list[Operation]:
     if not rows:
         return []
-    results = defaultdict(list)
-    for result in tx.execute(
+    results: dict[int, list[HostResult]] = defaultdict(list)
+    for operation_id, host, state, result, error in tx.execute(
         sa.select(_R.operation_id, _R.host, _R.state, _R.result, _R.error)
         .where(_R.operation_id.in_([row.id for row in rows]))
         .order_by(_R.operation_id, _R.host)
     ):
-        results[result.operation_id].append(
-            HostResult(result.host, ResultState(result.state), result.result, result.error)
-        )
+        results[operation_id].append(HostResult(host, ResultState(state), result, error))
     return [
         Operation(
             uuid=row.uuid,

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db.base import Record
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import Host, Service
+from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model import health_view
 
@@ -51,21 +51,57 @@ def statuses(tx: Transaction, down_after: Mapping[str, int]) -> list[ProcessStat
             Service.process,
             Service.status,
             Service.epoch,
-            (tx.now - Service.last_seen_ms).label("silent_ms"),
+            tx.now - Service.last_seen_ms,
         )
         .where(Service.binary.in_(down_after))
         .order_by(Service.binary, Service.host, Service.process)
     )
     return [
         ProcessStatus(
-            Process(row.host, row.binary, row.version or "", row.endpoint or "", row.process),
-            row.status,
-            int(row.epoch),
-            int(row.silent_ms),
-            up=row.silent_ms <= down_after[row.binary],
+            Process(host, binary, version or "", endpoint or "", process),
+            status,
+            epoch,
+            silent_ms,
+            up=silent_ms <= down_after[binary],
         )
-        for row in rows
+        for host, binary, version, endpoint, process, status, epoch, silent_ms in rows
     ]
+
+
+class FoundProcess(Row):
+    """A process, and the age of its last heartbeat in milliseconds."""
+
+    uuid = column(Service.uuid)
+    host = column(Service.host)
+    binary = column(Service.binary)
+    disabled = column(Service.disabled)
+    silent_ms: int
+
+
+class ListedProcess(FoundProcess):
+    """A process with all that operators see of it."""
+
+    version = column(Service.version)
+    endpoint = column(Service.endpoint)
+    disabled_reason = column(Service.disabled_reason)
+    last_seen_ms = column(Service.last_seen_ms)
+    status_reason = column(Service.status_reason)
+    bus_error = column(Service.bus_error)
+    bus_error_ms = column(Service.bus_error_ms)
+
+
+class HostProcess(FoundProcess):
+    """A process and, for an agent, the id of its host."""
+
+    id = column(Service.id)
+    host_id = nullable(Host.id)
+
+
+class CurrentEpoch(Row):
+    """The epoch of a process, and the age of its last heartbeat in milliseconds."""
+
+    epoch = column(Service.epoch)
+    silent_ms: int
 
 
 def processes(
@@ -74,8 +110,8 @@ def processes(
     uuid: str | None = None,
     host: str | None = None,
     binary: str | None = None,
-) -> Sequence[Record]:
-    """Return the rows of processes with ``silent_ms``, in order of id, optionally filtered.
+) -> Sequence[ListedProcess]:
+    """Return the processes, in order of id, optionally filtered.
 
     ``host`` is the name of the service's host, or the name of the compute host in Placement.
     """
@@ -85,63 +121,36 @@ def processes(
     if host is not None:
         agents = sa.select(Host.service_host).where(Host.name == host)
         terms.append(sa.or_(Service.host == host, Service.host.in_(agents)))
-    return tx.execute(
-        sa.select(
-            Service.uuid,
-            Service.host,
-            Service.binary,
-            Service.version,
-            Service.endpoint,
-            Service.disabled,
-            Service.disabled_reason,
-            Service.last_seen_ms,
-            Service.status_reason,
-            Service.bus_error,
-            Service.bus_error_ms,
-            (tx.now - Service.last_seen_ms).label("silent_ms"),
-        )
-        .where(*terms)
-        .order_by(Service.id)
-    ).all()
+    query = select(ListedProcess, silent_ms=tx.now - Service.last_seen_ms)
+    return tx.all(query.where(*terms).order_by(Service.id))
 
 
-def health(row: Record) -> health_view.Process:
+def health(row: ListedProcess) -> health_view.Process:
     """Return a row of ``processes`` in the form that the health view evaluates."""
     return health_view.Process(
         binary=row.binary,
         host=row.host,
-        silent_ms=int(row.silent_ms),
-        last_seen_ms=int(row.last_seen_ms),
+        silent_ms=row.silent_ms,
+        last_seen_ms=row.last_seen_ms,
         bus_error=row.bus_error,
         bus_error_ms=row.bus_error_ms,
         status_reason=row.status_reason,
     )
 
 
-def process(tx: Transaction, uuid: str) -> Record | None:
-    """Return a process with ``silent_ms`` and, for an agent, ``host_id``; None: not found."""
-    return tx.execute(
-        sa.select(
-            Service.id,
-            Service.uuid,
-            Service.host,
-            Service.binary,
-            Service.disabled,
-            Host.id.label("host_id"),
-            (tx.now - Service.last_seen_ms).label("silent_ms"),
-        )
+def process(tx: Transaction, uuid: str) -> HostProcess | None:
+    """Return the process with this uuid; None when there is none."""
+    return tx.first(
+        select(HostProcess, silent_ms=tx.now - Service.last_seen_ms)
         .outerjoin(Host, IS_AGENT)
         .where(Service.uuid == uuid)
-    ).one_or_none()
+    )
 
 
-def current(tx: Transaction, process: Process) -> Record:
-    """Return (epoch, silent_ms) of a process; None when it has no row."""
-    return tx.execute(
-        sa.select(Service.epoch, (tx.now - Service.last_seen_ms).label("silent_ms")).where(
-            *_named(process)
-        )
-    ).one_or_none()
+def current(tx: Transaction, process: Process) -> CurrentEpoch | None:
+    """Return the current epoch of a process; None when it has no row."""
+    query = select(CurrentEpoch, silent_ms=tx.now - Service.last_seen_ms)
+    return tx.first(query.where(*_named(process)))
 
 
 def first_alive(tx: Transaction, binary: str, silent_ms: int) -> int | None:
@@ -190,8 +199,9 @@ def register(
             )
         )
         return int((result.inserted_primary_key or (0,))[0]), 1
-    tx.execute(sa.update(Service).where(Service.id == row.id).values(epoch=row.epoch + 1, **values))
-    return int(row.id), int(row.epoch) + 1
+    id_, epoch = row
+    tx.execute(sa.update(Service).where(Service.id == id_).values(epoch=epoch + 1, **values))
+    return id_, epoch + 1
 
 
 def heartbeat(

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open transaction, with the clock of its database and the expiry of its request."""
+"""An open transaction, with the clock of its database, and the request that it carries out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db.clock import boot_seconds
+from cyborg.db.rows import R
+from cyborg.model.caller import Caller
 
 #: Seconds after a check of the expiry during which COMMIT needs no further check.
 _COMMIT_WITHIN = 0.5
@@ -18,6 +21,8 @@ class Transaction:
     ``now`` is the database's clock as an SQL expression, in milliseconds: each statement reads it
     again. ``seconds`` is a clock of this host that continues while the host is suspended. With
     ``outbox`` the events of this transaction are sent as notifications after the commit.
+    ``caller`` and ``request_key`` are those of the request that it carries out; None when the
+    service acts by itself, or does work that a request has ordered.
     """
 
     def __init__(
@@ -27,6 +32,8 @@ class Transaction:
         *,
         outbox: bool = False,
         seconds: Callable[[], float] = boot_seconds,
+        caller: Caller | None = None,
+        request_key: str | None = None,
     ) -> None:
         self.connection = connection
         self.dialect = connection.dialect
@@ -37,8 +44,22 @@ class Transaction:
         self.now = now
         self.outbox = outbox
         self.seconds = seconds
+        self.caller = caller
+        self.request_key = request_key
         #: When the request expires, in ms of ``now``, and when that was checked, in seconds.
         self._expiry: tuple[int, float] | None = None
+
+    def all(self, query: sa.Select[R], parameters: Mapping[str, Any] | None = None) -> Sequence[R]:
+        """Return all rows of a query of ``rows.select``."""
+        return cast("Sequence[R]", self.execute(query, parameters).all())
+
+    def first(self, query: sa.Select[R], parameters: Mapping[str, Any] | None = None) -> R | None:
+        """Return the first row of a query of ``rows.select``; None when there is none."""
+        return cast("R | None", self.execute(query, parameters).first())
+
+    def one(self, query: sa.Select[R], parameters: Mapping[str, Any] | None = None) -> R:
+        """Return the row of a query of ``rows.select`` that finds exactly one."""
+        return cast("R", self.execute(query, parameters).one())
 
     def set_expiry(self, expires_ms: int, now_ms: int, checked: float) -> None:
         """Set the time from which on this transaction must not be committed.

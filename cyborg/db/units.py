@@ -6,19 +6,21 @@ agree.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, TypeVarTuple
 
 import sqlalchemy as sa
 
 from cyborg.db.hosts import DISABLED
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.availability import UnitWord
 from cyborg.model.device import DeviceStatus, HandleState
 from cyborg.model.report import DriverState
 
-Row = sa.Row[*tuple[Any, ...]]
+Ts = TypeVarTuple("Ts")
 
 _REFUSED: Final = UnitWord.PROVIDER_REFUSED.value
 _PART_LOST = sa.or_(Deployable.lost_ms.is_not(None), Device.lost_ms.is_not(None))
@@ -57,11 +59,10 @@ WORD: sa.SQLColumnExpression[str] = sa.func.coalesce(
 )
 
 
-def select(*columns: Any) -> sa.Select[*tuple[Any, ...]]:
-    """Select columns of units with their deployable, device, host, driver and ARQ."""
+def join(query: sa.Select[*Ts]) -> sa.Select[*Ts]:
+    """Join units with their deployable, device, host, driver and ARQ."""
     return (
-        sa.select(*columns)
-        .select_from(AttachHandle)
+        query.select_from(AttachHandle)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, Host.id == Device.host_id)
@@ -70,39 +71,48 @@ def select(*columns: Any) -> sa.Select[*tuple[Any, ...]]:
     )
 
 
-def of_devices(tx: Transaction, ids: Sequence[int]) -> Sequence[Row]:
+class PartUnits(Row):
+    """A deployable with the number of its units that count as ``word``.
+
+    ``reserved`` tells whether they are reserved in Placement. Both are None for a deployable
+    without units.
+    """
+
+    device_id = column(Deployable.device_id)
+    uuid = column(Deployable.uuid)
+    name = column(Deployable.name)
+    rp_uuid = column(Deployable.rp_uuid)
+    resource_class = column(Deployable.resource_class)
+    publish_error = column(Deployable.publish_error)
+    word: str | None
+    reserved: bool | None
+    amount: int
+
+
+def of_devices(tx: Transaction, ids: Sequence[int]) -> Sequence[PartUnits]:
     """Return the deployables of devices with counts of their units.
 
-    Rows are (device_id, uuid, name, rp_uuid, resource_class, publish_error, word, reserved,
-    amount), one for each combination of word and reserved; a deployable without units has one row,
-    whose ``word`` is None.
+    There is one row for each combination of word and reserved, and one for a deployable without
+    units.
     """
     each = (
-        select(Deployable.id.label("part"), WORD.label("word"), RESERVED.label("reserved"))
+        join(sa.select(Deployable.id.label("part"), WORD.label("word"), RESERVED.label("reserved")))
         .where(Device.id.in_(ids))
         .subquery()
     )
-    counted = (
-        sa.select(each.c.part, each.c.word, each.c.reserved, sa.func.count().label("amount"))
-        .group_by(each.c.part, each.c.word, each.c.reserved)
-        .subquery()
-    )
-    return tx.execute(
-        sa.select(
-            Deployable.device_id,
-            Deployable.uuid,
-            Deployable.name,
-            Deployable.rp_uuid,
-            Deployable.resource_class,
-            Deployable.publish_error,
-            counted.c.word,
-            counted.c.reserved,
-            counted.c.amount,
+    keys = each.c.part, each.c.word, each.c.reserved
+    counted = sa.select(*keys, sa.func.count().label("amount")).group_by(*keys).subquery()
+    return tx.all(
+        select(
+            PartUnits,
+            word=counted.c.word,
+            reserved=counted.c.reserved,
+            amount=sa.func.coalesce(counted.c.amount, 0),
         )
         .outerjoin(counted, counted.c.part == Deployable.id)
         .where(Deployable.device_id.in_(ids))
         .order_by(Deployable.id, counted.c.word)
-    ).all()
+    )
 
 
 #: The names of microversion 2.4 for the values of ``WORD``.
@@ -112,8 +122,6 @@ _OLDER: Final = {
     UnitWord.LOST.value: "lost",
 }
 _STATE = sa.case(_OLDER, value=WORD, else_="reserved")
-STATES: Final = ("offered", "bound", "reserved", "lost")
-_SUMS = [sa.func.sum(sa.case({state: 1}, value=_STATE, else_=0)).label(state) for state in STATES]
 #: The columns by which units can be counted, besides their resource class.
 GROUPS: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
     "type": Device.type,
@@ -122,33 +130,65 @@ GROUPS: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
 }
 
 
+class ClassUnits(Row):
+    """The number of units of a group that count as ``word``, a value of ``WORD``."""
+
+    resource_class: str
+    type: str | None
+    host: str | None
+    project_id: str | None
+    word: str
+    amount: int
+
+
 def by_class(
     tx: Transaction, filters: Mapping[str, Any], project_id: str | None, groups: Collection[str]
-) -> Sequence[Row]:
-    """Return (resource_class, type, host, project_id, word, amount), ordered by the first four.
+) -> Sequence[ClassUnits]:
+    """Count the units by resource class, ``groups`` and word, in this order.
 
-    ``word`` is a value of ``WORD``. Columns that are not in ``groups`` are None. With
-    ``project_id``, only the units of this project are counted.
+    Columns that are not in ``groups`` are None. With ``project_id``, only the units of this project
+    are counted.
     """
-    columns: list[sa.Label[Any]] = [GROUPS[name].label(name) for name in GROUPS if name in groups]
+    chosen: dict[str, sa.SQLColumnExpression[Any]] = {"resource_class": Deployable.resource_class}
+    chosen |= {name: GROUPS[name] for name in GROUPS if name in groups}
     each = (
-        select(Deployable.resource_class, *columns, WORD.label("word"))
+        join(sa.select(*(chosen[name].label(name) for name in chosen), WORD.label("word")))
         .where(*_terms(filters, project_id))
         .subquery()
     )
-    keys = [each.c.resource_class, *(each.c[column.name] for column in columns)]
-    empty = [sa.null().label(name) for name in GROUPS if name not in groups]
+    terms = {name: each.c.get(name, sa.null()) for name in ("resource_class", *GROUPS, "word")}
     # The place of NULL in an order differs between databases.
-    order = [sa.func.coalesce(key, "") for key in keys]
-    return tx.execute(
-        sa.select(*keys, *empty, each.c.word, sa.func.count().label("amount"))
-        .group_by(*keys, each.c.word)
+    order = [sa.func.coalesce(each.c[name], "") for name in chosen]
+    return tx.all(
+        select(ClassUnits, **terms, amount=sa.func.count())
+        .group_by(*each.c)
         .order_by(*order, each.c.word)
-    ).all()
+    )
 
 
-def count(tx: Transaction, filters: Mapping[str, Any], project_id: str | None) -> Sequence[Row]:
-    """Return (type, host, project_id, offered, bound, reserved, lost), ordered by the first three.
+def _sum(state: str) -> sa.ColumnElement[Any]:
+    return sa.func.sum(sa.case({state: 1}, value=_STATE, else_=0))
+
+
+class TypeUnits(Row):
+    """The numbers of units of a type, by the words of microversion 2.4.
+
+    A database may return a sum as a decimal number.
+    """
+
+    type = column(Device.type)
+    host: str | None
+    project_id = column(Arq.project_id)
+    offered: int | Decimal = column(_sum("offered"))
+    bound: int | Decimal = column(_sum("bound"))
+    reserved: int | Decimal = column(_sum("reserved"))
+    lost: int | Decimal = column(_sum("lost"))
+
+
+def count(
+    tx: Transaction, filters: Mapping[str, Any], project_id: str | None
+) -> Sequence[TypeUnits]:
+    """Count the units by type, host and project, in this order.
 
     There is one row for all units of a type on a host that no project has, and one for each project
     that has some. With ``project_id``, only the units of this project are counted, for all hosts in
@@ -158,14 +198,13 @@ def count(tx: Transaction, filters: Mapping[str, Any], project_id: str | None) -
     if project_id is not None:
         host = sa.null()
     groups: list[sa.SQLColumnExpression[Any]] = [Device.type, Arq.project_id]
-    query = select(Device.type, host.label("host"), Arq.project_id, *_SUMS)
-    query = query.where(*_terms(filters, project_id))
+    query = join(select(TypeUnits, host=host)).where(*_terms(filters, project_id))
     if project_id is None:
         groups.insert(1, Device.hostname)
     # The place of NULL in an order differs between databases.
     owner = sa.func.coalesce(Arq.project_id, "")
     order = [owner if column is groups[-1] else column for column in groups]
-    return tx.execute(query.group_by(*groups).order_by(*order)).all()
+    return tx.all(query.group_by(*groups).order_by(*order))
 
 
 def _terms(filters: Mapping[str, Any], project_id: str | None) -> list[sa.ColumnElement[bool]]:

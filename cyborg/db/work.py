@@ -13,44 +13,64 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import events
-from cyborg.db.base import Record
+from cyborg.db import events, rows
 from cyborg.db.models import Deployable, Event, Service, Work
+from cyborg.db.rows import Row, column
 from cyborg.db.transaction import Transaction
 from cyborg.model.work import WorkKind
 
-_COLUMNS = (
-    Work.id,
-    Work.uuid,
-    Work.kind,
-    Work.instance_uuid,
-    Work.arq_uuid,
-    Work.host_id,
-    Work.deployable_id,
-    Work.attach_handle_id,
-    Work.spec,
-    Work.error,
-    Work.fence,
-    Work.attempts,
-    Work.deadline_ms,
-    Work.created_ms,
-    Work.operation_id,
-)
+
+def _ordering(term: sa.SQLColumnExpression[Any]) -> sa.ScalarSelect[Any]:
+    """Return a value of an event of the request that ordered the work."""
+    return (
+        sa.select(term)
+        .where(Event.operation_id == Work.operation_id, Event.request_id.is_not(None))
+        .limit(1)
+        .scalar_subquery()
+    )
 
 
-def add(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+class ClaimedWork(Row):
+    """Work that this conductor owns.
+
+    ``request_id`` and ``detail`` are those of an event of the request that ordered the work.
+    """
+
+    id = column(Work.id)
+    uuid = column(Work.uuid)
+    kind = column(Work.kind)
+    instance_uuid = column(Work.instance_uuid)
+    arq_uuid = column(Work.arq_uuid)
+    host_id = column(Work.host_id)
+    deployable_id = column(Work.deployable_id)
+    attach_handle_id = column(Work.attach_handle_id)
+    spec: dict[str, Any] | None = column(Work.spec)
+    error = column(Work.error)
+    fence = column(Work.fence)
+    attempts = column(Work.attempts)
+    created_ms = column(Work.created_ms)
+    operation_id = column(Work.operation_id)
+    request_id: str | None = column(_ordering(Event.request_id))
+    detail: dict[str, Any] | None = column(_ordering(Event.detail))
+    overdue: bool
+    #: Milliseconds until the deadline; None: it has none.
+    left_ms: int | None
+    age_ms: int
+
+
+def add(tx: Transaction, new: Sequence[Mapping[str, Any]]) -> None:
     """Store work that is due now, in one statement.
 
-    Rows contain ``kind`` and the objects of the work; ``deadline_in`` (milliseconds or None) counts
+    Each row has ``kind`` and the objects of the work; ``deadline_in`` (milliseconds or None) counts
     from now by the database's clock.
     """
-    if not rows:
+    if not new:
         return
     blank = dict.fromkeys(
         ("instance_uuid", "arq_uuid", "host_id", "deployable_id", "attach_handle_id", "spec")
     )
     values = []
-    for row in rows:
+    for row in new:
         value = {**blank, "operation_id": None, "deadline_in": None, **row}
         values.append({**value, "uuid": str(uuid4()), "kind": WorkKind(value["kind"]).value})
     tx.execute(_insert(tx.now), values)
@@ -62,7 +82,7 @@ def claim(
     owner: tuple[int, int],
     lease_ms: int,
     limit: int,
-) -> Sequence[Record]:
+) -> Sequence[ClaimedWork]:
     """Claim due work without a live owner; return the claimed rows, oldest first.
 
     Work of a kind that only a later release has is left to the conductors of that release.
@@ -74,43 +94,43 @@ def claim(
     if not ids:
         return []
     tx.execute(_TAKE, {"ids": ids, "owner": owner[0], "epoch": owner[1]})
-    return tx.execute(_taken(tx.now), {"ids": ids}).all()
+    return tx.all(_taken(tx.now), {"ids": ids})
 
 
-def origin(row: Record) -> dict[str, str]:
+def origin(row: ClaimedWork) -> dict[str, str]:
     """Return the ids (see ``cyborg.context``) of the request that ordered this work, if any."""
     return {} if row.request_id is None else events.origin(row.request_id, row.detail)
 
 
-def record(tx: Transaction, row: Record, entries: Sequence[events.Entry]) -> None:
+def record(tx: Transaction, row: ClaimedWork, entries: Sequence[events.Entry]) -> None:
     """Append entries to the history with the operation of this work and the ids of its request."""
-    events.record(tx, entries, request_key=row.operation_id, ordered_by=origin(row))
+    events.record_for(tx, entries, request_key=row.operation_id, ordered_by=origin(row))
 
 
-def finish(tx: Transaction, rows: Sequence[Record]) -> bool:
+def finish(tx: Transaction, claimed: Sequence[ClaimedWork]) -> bool:
     """Delete finished work, in the transaction of its changes.
 
     Returns False when another conductor has taken over a row; the caller must then roll back.
     """
-    result = tx.execute(sa.delete(Work).where(_fenced(len(rows))), _fences(rows))
-    return int(result.rowcount) == len(rows)
+    result = tx.execute(sa.delete(Work).where(_fenced(len(claimed))), _fences(claimed))
+    return int(result.rowcount) == len(claimed)
 
 
-def lock_owned(tx: Transaction, rows: Sequence[Record]) -> bool:
+def lock_owned(tx: Transaction, claimed: Sequence[ClaimedWork]) -> bool:
     """Lock work rows; False when another conductor has taken over one, or it was cancelled."""
-    locked = sa.select(Work.id).where(_fenced(len(rows))).with_for_update()
-    held = tx.execute(locked, _fences(rows)).all()
-    return len(held) == len(rows)
+    locked = sa.select(Work.id).where(_fenced(len(claimed))).with_for_update()
+    held = tx.execute(locked, _fences(claimed)).all()
+    return len(held) == len(claimed)
 
 
-def set_spec(tx: Transaction, row: Record, spec: Mapping[str, Any]) -> None:
+def set_spec(tx: Transaction, row: ClaimedWork, spec: Mapping[str, Any]) -> None:
     """Store the ``spec`` of a work row, unless another conductor has taken it over."""
     tx.execute(sa.update(Work).where(_fenced(1)).values(spec=dict(spec)), _fences([row]))
 
 
 def postpone(
     tx: Transaction,
-    rows: Sequence[Record],
+    claimed: Sequence[ClaimedWork],
     *,
     delay_ms: int,
     error: str | None,
@@ -124,9 +144,9 @@ def postpone(
     due = sa.case((at_deadline, Work.deadline_ms + 1), else_=later)
     tx.execute(
         sa.update(Work)
-        .where(_fenced(len(rows)))
+        .where(_fenced(len(claimed)))
         .values(owner_id=None, owner_epoch=None, not_before_ms=due, error=error),
-        _fences(rows),
+        _fences(claimed),
     )
 
 
@@ -223,19 +243,13 @@ _TAKE = (
 
 
 @cache
-def _taken(now: sa.ColumnElement[int]) -> sa.Select[Any]:
-    # An event of the request that ordered the work.
-    ordering = (Event.operation_id == Work.operation_id, Event.request_id.is_not(None))
-    request_id = sa.select(Event.request_id).where(*ordering).limit(1).scalar_subquery()
-    detail = sa.select(Event.detail).where(*ordering).limit(1).scalar_subquery()
+def _taken(now: sa.ColumnElement[int]) -> sa.Select[ClaimedWork]:
     return (
-        sa.select(
-            *_COLUMNS,
-            sa.func.coalesce(Work.deadline_ms < now, sa.false()).label("overdue"),
-            (Work.deadline_ms - now).label("left_ms"),
-            (now - Work.created_ms).label("age_ms"),
-            request_id.label("request_id"),
-            detail.label("detail"),
+        rows.select(
+            ClaimedWork,
+            overdue=sa.func.coalesce(Work.deadline_ms < now, sa.false()),
+            left_ms=Work.deadline_ms - now,
+            age_ms=now - Work.created_ms,
         )
         .where(Work.id.in_(sa.bindparam("ids", expanding=True)))
         .order_by(Work.not_before_ms, Work.id)
@@ -255,8 +269,8 @@ def _fenced(count: int) -> sa.ColumnElement[bool]:
     )
 
 
-def _fences(rows: Sequence[Record]) -> dict[str, int]:
+def _fences(claimed: Sequence[ClaimedWork]) -> dict[str, int]:
     fences: dict[str, int] = {}
-    for index, row in enumerate(rows):
+    for index, row in enumerate(claimed):
         fences |= {f"id_{index}": row.id, f"fence_{index}": row.fence}
     return fences

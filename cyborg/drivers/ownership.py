@@ -117,9 +117,10 @@ def _traffic(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     every IPv6 interface that is up are not a sign of use.
     """
     for line in snapshot.routes4:
-        # /proc/net/route: interface, destination, gateway, flags, three counts, mask …
+        # /proc/net/route: interface, destination, gateway, flags, three counts, mask …; the heading
+        # is no line of an interface that exists.
         fields = line.split()
-        if len(fields) > 7 and fields[1] != "Destination":
+        if len(fields) > 7:
             default = fields[1] == fields[7] == "00000000"
             yield fields[0], _DEFAULT_ROUTE if default else "carries an IPv4 network"
     for line in snapshot.routes6:

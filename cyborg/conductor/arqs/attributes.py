@@ -61,18 +61,18 @@ class Attributes:
 
     @retried
     def _store(self, caller: Caller, request_key: str, attribute: Attribute) -> None:
-        with self.db.writer() as tx:
+        with self.db.writer(caller, request_key) as tx:
             attributes.insert(tx, attribute)
             entry = events.Entry(_NOUN, attribute.uuid, _CREATED)
-            events.record(tx, [entry], caller=caller, request_key=request_key)
+            events.record(tx, [entry])
 
     @retried
     def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
         """Remove an attribute; raises NotFound."""
-        with self.db.writer() as tx:
+        with self.db.writer(caller, request_key) as tx:
             if not attributes.remove(tx, uuid):
                 if events.subjects_of(tx, request_key, _DELETED, [uuid]):
                     return
                 raise exception.NotFound(noun="Attribute", key=uuid)
             entry = events.Entry(_NOUN, uuid, _DELETED)
-            events.record(tx, [entry], caller=caller, request_key=request_key)
+            events.record(tx, [entry])

@@ -9,8 +9,10 @@ from cyborg import exception
 from cyborg.conductor.arqs import claims, release
 from cyborg.conductor.arqs.claims import ClaimedUnit, repeated
 from cyborg.db import arqs, attachments, deployables, events, instances, work
-from cyborg.db.base import Record
+from cyborg.db.arqs import LockedArq
+from cyborg.db.deployables import Offer
 from cyborg.db.engine import Database, retried
+from cyborg.db.instances import LockedInstance
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
 from cyborg.model import device_profile
@@ -74,7 +76,7 @@ class ArqBinder:
         wait: bool = False,
     ) -> Sequence[ClaimedUnit]:
         units: Sequence[ClaimedUnit] = ()
-        with self.db.writer() as tx:
+        with self.db.writer(caller, request_key) as tx:
             if bindings:
                 units = self._bind(tx, caller, request_key, bindings, wait=wait)
             if unbindings:
@@ -117,7 +119,7 @@ class ArqBinder:
         requests = [
             claims.Claim(
                 binding.arq_uuid,
-                row.group_spec,
+                row.group_spec or {},
                 _deployable(row, binding, providers),
                 binding.instance_uuid,
                 binding.hostname,
@@ -138,21 +140,14 @@ class ArqBinder:
         instances.bind(tx, existing, [values[uuid] for uuid in sorted(values)])
         units = claims.lock(tx, requests, wait=wait)
         moves = {
-            int(rows[unit.claim.arq_uuid].id): (unit.state, unit.columns(request_key))
-            for unit in units
+            rows[unit.claim.arq_uuid].id: (unit.state, unit.columns(request_key)) for unit in units
         }
         arqs.move_each(tx, moves, set(MOVES[Event.BIND].sources))
-        claims.store(
-            tx,
-            units,
-            caller=caller,
-            request_key=request_key,
-            bind_timeout=self.bind_timeout,
-        )
+        claims.store(tx, units, bind_timeout=self.bind_timeout)
         return units
 
 
-def _deployable(row: Record, binding: Binding, providers: Mapping[str, Record]) -> Record:
+def _deployable(row: LockedArq, binding: Binding, providers: Mapping[str, Offer]) -> Offer:
     """Return the deployable of a binding.
 
     Raises NotFound, Invalid or DeviceUnavailable unless the ARQ may have a unit there.
@@ -160,7 +155,7 @@ def _deployable(row: Record, binding: Binding, providers: Mapping[str, Record]) 
     deployable = providers.get(binding.device_rp_uuid)
     if deployable is None:
         raise exception.NotFound(noun="Resource provider", key=binding.device_rp_uuid)
-    if deployable.resource_class not in device_profile.resource_classes(row.group_spec):
+    if deployable.resource_class not in device_profile.resource_classes(row.group_spec or {}):
         raise exception.Invalid(
             field="device_rp_uuid",
             reason=f"provider {binding.device_rp_uuid} offers {deployable.resource_class}, which "
@@ -175,7 +170,9 @@ def _deployable(row: Record, binding: Binding, providers: Mapping[str, Record]) 
     return deployable
 
 
-def _owner(caller: Caller, binding: Binding, row: Record, remembered: Record) -> str | None:
+def _owner(
+    caller: Caller, binding: Binding, row: LockedArq, remembered: LockedInstance | None
+) -> str | None:
     """Return the project that owns the ARQ after the bind; ``remembered`` is its instance or None.
 
     A caller with a scope of all projects (Nova for an administrator) acts for the project that
@@ -185,13 +182,12 @@ def _owner(caller: Caller, binding: Binding, row: Record, remembered: Record) ->
         return binding.project_id
     if caller.all_projects and remembered is not None and remembered.project_id is not None:
         return str(remembered.project_id)
-    owner: str | None = row.project_id
-    return owner
+    return row.project_id
 
 
 def resolve(
     tx: Transaction,
-    rows: Sequence[Record],
+    rows: Sequence[LockedArq],
     event: Event,
     *,
     fault: str | None = None,
@@ -205,7 +201,9 @@ def resolve(
     belongs to an attach operation: that operation binds it later, and Nova waits for no event of
     it. ``ordered_by`` holds the ids of the request that began the bind.
     """
-    attachments.make_due(tx, {row.instance_uuid for row in rows if row.hidden})
+    attachments.make_due(
+        tx, {row.instance_uuid for row in rows if row.hidden and row.instance_uuid}
+    )
     if event is Event.FINISH:
         rows = [row for row in rows if not row.hidden]
     started = [row for row in rows if row.state == State.BIND_STARTED]
@@ -213,7 +211,7 @@ def resolve(
         return False
     arqs.move(tx, event, [row.id for row in started], fault=fault)
     if event is Event.FAIL:
-        release.release_handles(tx, started, request_key=request_key)
+        release.release_units(tx, release.held_units(started), request_key=request_key)
         arqs.clear_handle(tx, [row.id for row in started])
     notifications = [
         {
@@ -227,5 +225,5 @@ def resolve(
     ]
     work.add(tx, notifications)
     entries = [release.arq_entry(row, MOVES[event].target.value, reason=fault) for row in started]
-    events.record(tx, entries, request_key=request_key, ordered_by=ordered_by)
+    events.record_for(tx, entries, request_key=request_key, ordered_by=ordered_by)
     return True

@@ -12,10 +12,9 @@ from typing import Any, ParamSpec, TypeVar
 from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.db import attach_handles, events, work
-from cyborg.db.base import Record
+from cyborg.db.deployables import Offer
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import MOVES, Event, State
-from cyborg.model.caller import Caller
 from cyborg.model.device_profile import accel_requirements, parse_image
 from cyborg.model.work import WorkKind
 
@@ -59,14 +58,14 @@ def repeated(function: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ARQ that gets a unit of a deployable (a row of ``deployables.by_provider``).
+    """An ARQ that gets a unit of a deployable.
 
     ``hidden``: an attach operation binds the ARQ later, and Nova waits for no event of it.
     """
 
     arq_uuid: str
     group_spec: dict[str, str]
-    deployable: Record
+    deployable: Offer
     instance_uuid: str
     hostname: str | None
     project_id: str | None
@@ -100,7 +99,7 @@ class ClaimedUnit:
             "deployable_id": claim.deployable.id,
             # Nothing can have been prepared while the unit is still being released for its last
             # instance; the work sets this before it calls the agent.
-            "prepared": bool(claim.deployable.prepare) and not self.handle.waits,
+            "prepared": claim.deployable.prepare and not self.handle.waits,
             "operation_id": request_key,
         }
 
@@ -130,19 +129,12 @@ def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[Claime
                 raise TooFewHandles
             raise exception.NoFreeHandle(provider=deployable.rp_uuid, requested=len(group))
         for claim, handle in zip(group, handles, strict=True):
-            prepares = handle.waits or loads or bool(deployable.prepare)
+            prepares = handle.waits or loads or deployable.prepare
             units.append(ClaimedUnit(claim, handle, prepares))
     return units
 
 
-def store(
-    tx: Transaction,
-    units: Sequence[ClaimedUnit],
-    *,
-    caller: Caller,
-    request_key: str,
-    bind_timeout: int,
-) -> None:
+def store(tx: Transaction, units: Sequence[ClaimedUnit], *, bind_timeout: int) -> None:
     """Hold the handles, add the work, and record the states of the ARQs, which are stored.
 
     An agent has ``bind_timeout`` milliseconds to prepare a unit; Nova is notified after that.
@@ -156,7 +148,7 @@ def store(
             "kind": WorkKind.NOTIFY,
             "instance_uuid": claim.instance_uuid,
             "arq_uuid": claim.arq_uuid,
-            "operation_id": request_key,
+            "operation_id": tx.request_key,
         }
         if unit.prepares:
             task |= {
@@ -179,4 +171,4 @@ def store(
         )
         entries.append(entry)
     work.add(tx, tasks)
-    events.record(tx, entries, caller=caller, request_key=request_key)
+    events.record(tx, entries)

@@ -71,6 +71,6 @@ class ArqCreator:
             for arq in new
         ]
         entries = [events.Entry("arq", arq.uuid, arq.state.value) for arq in new]
-        with self.db.writer() as tx:
+        with self.db.writer(caller, request_key) as tx:
             arqs.insert(tx, rows)
-            events.record(tx, entries, caller=caller, request_key=request_key)
+            events.record(tx, entries)

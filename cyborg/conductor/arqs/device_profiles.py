@@ -31,10 +31,10 @@ class Profiles:
         """Store a profile and return it as stored; raises Duplicate with the field in conflict."""
         new = replace(profile, created_at=datetime.now(UTC).replace(tzinfo=None, microsecond=0))
         try:
-            with self.db.writer() as tx:
+            with self.db.writer(caller, request_key) as tx:
                 device_profiles.insert(tx, new)
                 entry = events.Entry(_NOUN, new.uuid, _CREATED)
-                events.record(tx, [entry], caller=caller, request_key=request_key)
+                events.record(tx, [entry])
             return new
         except exception.Conflict:
             with self.db.reader() as tx:
@@ -55,7 +55,7 @@ class Profiles:
         Existing ARQs of the profile keep the groups with which they were created.
         """
         try:
-            with self.db.writer() as tx:
+            with self.db.writer(caller, request_key) as tx:
                 # The first attempt of a repeated request may have renamed the profile: its uuid
                 # still finds it.
                 uuid = events.subject_of(tx, request_key, _UPDATED)
@@ -66,7 +66,7 @@ class Profiles:
                 if uuid is None:
                     device_profiles.change(tx, row.id, change)
                     entry = events.Entry(_NOUN, row.uuid, _UPDATED)
-                    events.record(tx, [entry], caller=caller, request_key=request_key)
+                    events.record(tx, [entry])
                 changed = device_profiles.show(tx, row.uuid, row.name)
             assert changed is not None
             return changed
@@ -79,7 +79,7 @@ class Profiles:
     def delete(self, caller: Caller, request_key: str, keys: Sequence[str]) -> None:
         """Remove profiles by uuid or name, all or none; raises NotFound, ProfileInUse."""
         keys = list(dict.fromkeys(keys))
-        with self.db.writer() as tx:
+        with self.db.writer(caller, request_key) as tx:
             rows = device_profiles.lock(tx, keys)
             existing = {key for row in rows for key in (row.uuid, row.name)}
             missing = [key for key in keys if key not in existing]
@@ -93,4 +93,4 @@ class Profiles:
                     raise exception.ProfileInUse(name=row.name, count=users[row.id])
             device_profiles.remove(tx, [row.id for row in rows])
             entries = [events.Entry(_NOUN, row.uuid, _DELETED) for row in rows]
-            events.record(tx, entries, caller=caller, request_key=request_key)
+            events.record(tx, entries)

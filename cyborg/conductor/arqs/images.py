@@ -13,8 +13,10 @@ from functools import partial
 
 from cyborg import exception
 from cyborg.db import deployables
-from cyborg.db.base import Record
+from cyborg.db.arqs import LockedArq
+from cyborg.db.deployables import AgentDeployable, AgentHandle, ImageWork, Offer
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import State
 from cyborg.model.device_profile import RequestedImage, accel_requirements, parse_image
 from cyborg.model.work import ImageOrder, WorkKind
@@ -33,7 +35,7 @@ class ImageDecision:
 
 
 def admit(
-    tx: Transaction, deployable: Record, requested: Mapping[str, RequestedImage | None]
+    tx: Transaction, deployable: Offer, requested: Mapping[str, RequestedImage | None]
 ) -> bool:
     """Admit binds of one deployable; ``requested`` maps the uuid of each ARQ to its image.
 
@@ -71,7 +73,7 @@ def admit(
     return any(_is_loading(row) for row in deployables.image_work(tx, deployable.id))
 
 
-def decide(tx: Transaction, row: Record, handle: Record) -> ImageDecision:
+def decide(tx: Transaction, row: ClaimedWork, handle: AgentHandle) -> ImageDecision:
     """Decide what ``prepare`` work (``row``) of a programmable deployable does now.
 
     When its agent is to load an image, the loaded image is stored as unknown until the agent has
@@ -108,7 +110,7 @@ def decide(tx: Transaction, row: Record, handle: Record) -> ImageDecision:
     )
 
 
-def clear_after_release(tx: Transaction, handle: Record) -> None:
+def clear_after_release(tx: Transaction, handle: AgentHandle) -> None:
     """Store the image as unknown after the release of a unit, unless others use the deployable.
 
     The clean-up after an instance may have removed the image as well.
@@ -120,14 +122,14 @@ def clear_after_release(tx: Transaction, handle: Record) -> None:
             deployables.set_image(tx, handle.deployable_id, None)
 
 
-def may_be_loading(arq: Record) -> bool:
+def may_be_loading(arq: LockedArq) -> bool:
     """Return whether the image of an ARQ, whose handle is released now, may still be loading."""
     if arq.state != State.BIND_STARTED:
         return False
     return _parsed(accel_requirements(arq.group_spec or {})) is not None
 
 
-def check_unused(tx: Transaction, deployable: Record) -> None:
+def check_unused(tx: Transaction, deployable: AgentDeployable) -> None:
     """Lock a deployable for an operator's image; raises DeviceInUse while ARQs hold its units."""
     deployables.lock_image(tx, deployable.id)
     users = deployables.image_users(tx, deployable.id)
@@ -144,7 +146,7 @@ def _holds(loaded: str | None, image: RequestedImage) -> bool:
     return loaded is not None and loaded == image.bitstream_id
 
 
-def _is_loading(row: Record) -> bool:
+def _is_loading(row: ImageWork) -> bool:
     """Return whether this work loads an image, or may still be loading it."""
     if row.kind == WorkKind.PROGRAM:
         return True

@@ -7,7 +7,7 @@ transaction.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.conductor.arqs.claims import repeated
 from cyborg.db import arqs, attach_handles, attachments, events, instances, work
-from cyborg.db.base import Record
+from cyborg.db.arqs import LockedArq
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
@@ -44,14 +44,14 @@ class ArqReleaser:
         do not exist and that an earlier attempt of this request did not delete.
         """
         uuids = list(dict.fromkeys(uuids))
-        with self.db.writer() as tx:
+        with self.db.writer(caller, request_key) as tx:
             rows = _lock(tx, caller, uuids)
             missing = set(uuids) - {row.uuid for row in rows}
             if missing:
                 missing -= events.subjects_of(tx, request_key, _DELETED, missing)
             bound = {row.uuid for row in rows if row.instance_uuid and not caller.service}
             deletable = [row for row in rows if row.uuid not in bound]
-            waiting = self._delete(tx, caller, request_key, deletable)
+            waiting = self._delete(tx, deletable)
             instance_uuids = {row.instance_uuid for row in deletable if row.instance_uuid}
             instances.release(tx, instance_uuids)
         if waiting:
@@ -67,12 +67,12 @@ class ArqReleaser:
 
         A repeated request does not delete ARQs that were bound after its first attempt.
         """
-        with self.db.writer() as tx:
+        with self.db.writer(caller, request_key) as tx:
             scope = [*arqs.of_caller(caller), ~events.has_operation(request_key)]
             # This comes first because it also locks the instance against a bind.
             opened = instances.release(tx, [instance_uuid], removing=scope)
             rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
-            waiting = self._delete(tx, caller, request_key, rows)
+            waiting = self._delete(tx, rows)
             attached = sum(1 for row in rows if row.origin == attachments.ATTACHED)
             if attached:
                 # The instance may go on (evacuated, offloaded), without these accelerators.
@@ -83,7 +83,7 @@ class ArqReleaser:
                 )
                 action = "attached ones deleted"
                 entry = events.Entry("instance", instance_uuid, action, reason=reason)
-                events.record(tx, [entry], caller=caller)
+                events.record(tx, [entry])
             if rows and not opened:
                 # There was no row to lock: the first bind of the instance committed afterwards.
                 instances.release(tx, [instance_uuid])
@@ -91,20 +91,18 @@ class ArqReleaser:
                 # This entry marks the request as done, so that a late repetition does not delete
                 # what was bound since.
                 entry = events.Entry("instance", instance_uuid, _DELETED)
-                events.record(tx, [entry], caller=caller, request_key=request_key)
+                events.record(tx, [entry])
         if waiting:
             self.wake()
 
-    def _delete(
-        self, tx: Transaction, caller: Caller, request_key: str, rows: Sequence[Record]
-    ) -> bool:
+    def _delete(self, tx: Transaction, rows: Sequence[LockedArq]) -> bool:
         """Delete locked ARQs; return True when an agent has work to do now."""
         if not rows:
             return False
-        cancel_and_release(tx, rows, request_key=request_key)
+        cancel_and_release(tx, rows, request_key=tx.request_key)
         arqs.remove(tx, [row.id for row in rows])
         entries = [arq_entry(row, _DELETED) for row in rows]
-        events.record(tx, entries, caller=caller, request_key=request_key)
+        events.record(tx, entries)
         return any(row.prepared for row in rows)
 
 
@@ -133,12 +131,12 @@ def unbind(
     arqs.unbind(tx, [row.id for row in rows])
     instances.release(tx, {row.instance_uuid for row in rows if row.instance_uuid})
     entries = [arq_entry(row, State.UNBOUND.value) for row in rows]
-    events.record(tx, entries, caller=caller, request_key=request_key)
+    events.record(tx, entries)
 
 
 def cancel_and_release(
     tx: Transaction,
-    rows: Sequence[Record],
+    rows: Sequence[LockedArq],
     *,
     request_key: str | None,
 ) -> None:
@@ -146,51 +144,65 @@ def cancel_and_release(
     started = [row.uuid for row in rows if row.state == State.BIND_STARTED]
     if started:
         work.cancel_prepare(tx, started)
-    release_handles(tx, rows, request_key=request_key)
+    release_units(tx, held_units(rows), request_key=request_key)
 
 
-def release_handles(
-    tx: Transaction,
-    rows: Sequence[Record],
-    *,
-    request_key: str | None,
-) -> None:
-    """Release the handles of ARQs; add work where the agent may have prepared the device.
+@dataclass(frozen=True)
+class HeldUnit:
+    """A unit to release; ``arq`` is the request that holds it (None: no request does any more)."""
+
+    handle_id: int
+    deployable_id: int | None
+    #: Whether the agent may have prepared the device.
+    prepared: bool
+    arq: LockedArq | None = None
+
+    def work(self, request_key: str | None) -> dict[str, Any]:
+        """Return the work in which an agent cleans up what was prepared."""
+        return {
+            "kind": WorkKind.RELEASE,
+            "arq_uuid": self.arq and self.arq.uuid,
+            "instance_uuid": self.arq and self.arq.instance_uuid,
+            "deployable_id": self.deployable_id,
+            "attach_handle_id": self.handle_id,
+            "operation_id": request_key,
+            "spec": {images.LOADING: True}
+            if self.arq and images.may_be_loading(self.arq)
+            else None,
+        }
+
+
+def held_units(rows: Iterable[LockedArq]) -> list[HeldUnit]:
+    """Return the units that ARQs hold."""
+    return [
+        HeldUnit(row.attach_handle_id, row.deployable_id, row.prepared, row)
+        for row in rows
+        if row.attach_handle_id is not None
+    ]
+
+
+def release_units(tx: Transaction, units: Sequence[HeldUnit], *, request_key: str | None) -> None:
+    """Release units; add work where the agent may have prepared the device.
 
     A handle that an ARQ was only waiting for stays ``releasing``, and its release goes on.
     ``request_key`` is None when no request is the reason, as in a repair.
     """
-    held = [row for row in rows if row.attach_handle_id is not None]
-    prepared = [row for row in held if row.prepared]
     attach_handles.release(
         tx,
-        clean=[row.attach_handle_id for row in held if not row.prepared],
-        used=[row.attach_handle_id for row in prepared],
+        clean=[unit.handle_id for unit in units if not unit.prepared],
+        used=[unit.handle_id for unit in units if unit.prepared],
     )
-    work.add(tx, [release_work(row, request_key) for row in prepared])
+    work.add(tx, [unit.work(request_key) for unit in units if unit.prepared])
 
 
-def release_work(row: Record, request_key: str | None) -> dict[str, Any]:
-    """Return the work in which an agent cleans up what was prepared for an ARQ."""
-    return {
-        "kind": WorkKind.RELEASE,
-        "arq_uuid": row.uuid,
-        "instance_uuid": row.instance_uuid,
-        "deployable_id": row.deployable_id,
-        "attach_handle_id": row.attach_handle_id,
-        "operation_id": request_key,
-        "spec": {images.LOADING: True} if images.may_be_loading(row) else None,
-    }
-
-
-def _lock(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
+def _lock(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[LockedArq]:
     """Lock the instances of ARQs, then the ARQs, and return the ARQs.
 
     The instances are read from the ARQs without a lock. Raises a plain Conflict, see
     ``claims.repeated``, when an ARQ was bound to another instance before its lock was granted:
     to lock that instance now could end in a deadlock.
     """
-    unlocked = {row.instance_uuid for row in arqs.instances_of(tx, caller, uuids)}
+    unlocked = {instance for _, instance in arqs.instances_of(tx, caller, uuids)}
     instances.lock(tx, (uuid for uuid in unlocked if uuid))
     rows = arqs.lock(tx, Arq.uuid.in_(uuids), *arqs.of_caller(caller))
     if any(row.instance_uuid and row.instance_uuid not in unlocked for row in rows):
@@ -198,7 +210,7 @@ def _lock(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[Rec
     return rows
 
 
-def arq_entry(row: Record, action: str, *, reason: str | None = None) -> events.Entry:
+def arq_entry(row: LockedArq, action: str, *, reason: str | None = None) -> events.Entry:
     """Return the history entry of an ARQ; ``row`` holds its instance, host and device."""
     return events.Entry(
         "arq",

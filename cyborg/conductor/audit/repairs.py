@@ -19,9 +19,9 @@ from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db import arqs, attach_handles, attachments, events, hosts, instances, work
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
@@ -113,18 +113,6 @@ class Repairs:
         return True
 
 
-@dataclass(frozen=True)
-class _LeakedHandle:
-    """A handle that belongs to no ARQ, with the columns of an ARQ that releases its handle."""
-
-    attach_handle_id: int
-    deployable_id: int
-    prepared: bool
-    uuid: None = None
-    instance_uuid: None = None
-    state: None = None
-
-
 @retried
 def release_handle(db: Database, uuid: str) -> bool:
     """Release a handle that is held without an ARQ, or that waits for its release without work.
@@ -141,13 +129,13 @@ def release_handle(db: Database, uuid: str) -> bool:
         row = _lock_handle(tx, uuid)
         if row is None:
             return False
-        leaked = _LeakedHandle(row.id, row.deployable_id, prepared=row.prepare)
+        leaked = release.HeldUnit(row.id, row.deployable_id, prepared=row.prepare)
         if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
-            release.release_handles(tx, [leaked], request_key=None)
+            release.release_units(tx, [leaked], request_key=None)
         elif row.state not in UNRELEASED or _is_being_released(tx, row.id):
             return False
         elif row.prepare:
-            work.add(tx, [release.release_work(leaked, None)])
+            work.add(tx, [leaked.work(None)])
         else:
             attach_handles.finish_release(tx, row.id)
             work.make_due(tx, row.id)
@@ -184,14 +172,11 @@ def hold_handle(db: Database, uuid: str) -> bool:
 def release_handle_of_arq(db: Database, arq_uuid: str) -> bool:
     """Release the handle of an ARQ whose state has no handle."""
     with db.writer() as tx:
-        rows = [
-            row
-            for row in arqs.lock(tx, Arq.uuid == arq_uuid)
-            if row.state in _HANDLELESS and row.attach_handle_id is not None
-        ]
-        if not rows:
+        rows = [row for row in arqs.lock(tx, Arq.uuid == arq_uuid) if row.state in _HANDLELESS]
+        units = release.held_units(rows)
+        if not units:
             return False
-        release.release_handles(tx, rows, request_key=None)
+        release.release_units(tx, units, request_key=None)
         arqs.clear_handle(tx, [row.id for row in rows])
         entries = [
             events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=row.device_uuid)
@@ -213,7 +198,10 @@ def fail_bind(db: Database, arq_uuid: str) -> bool:
             return False
         # An attach in progress ends its own ARQs, which are hidden.
         if any(
-            row.hidden and attachments.work_of(tx, row.instance_uuid) is not None for row in rows
+            row.hidden
+            and row.instance_uuid is not None
+            and attachments.work_of(tx, row.instance_uuid) is not None
+            for row in rows
         ):
             return False
         return bind.resolve(tx, rows, Event.FAIL, fault=_NO_WORK)
@@ -268,23 +256,27 @@ def republish(db: Database, host: str) -> bool:
     return True
 
 
-def _lock_handle(tx: Transaction, uuid: str) -> Record:
-    """Lock a handle, and return it with its deployable's need for preparation; None if gone."""
+class _LockedHandle(Row):
+    """A handle with its device and its deployable's need for preparation."""
+
+    id = column(AttachHandle.id)
+    state = column(AttachHandle.state)
+    deployable_id = column(AttachHandle.deployable_id)
+    prepare = column(Deployable.prepare)
+    device_uuid = column(Device.uuid)
+    hostname = column(Device.hostname)
+
+
+def _lock_handle(tx: Transaction, uuid: str) -> _LockedHandle | None:
+    """Lock a handle and return it; None when it is gone."""
     tx.execute(sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).with_for_update()).all()
     # Not in the same statement, because a locking read must not join.
-    return tx.execute(
-        sa.select(
-            AttachHandle.id,
-            AttachHandle.state,
-            AttachHandle.deployable_id,
-            Deployable.prepare,
-            Device.uuid.label("device_uuid"),
-            Device.hostname,
-        )
+    return tx.first(
+        select(_LockedHandle)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .where(AttachHandle.uuid == uuid)
-    ).one_or_none()
+    )
 
 
 def _is_being_released(tx: Transaction, handle_id: int) -> bool:

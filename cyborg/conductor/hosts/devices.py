@@ -12,7 +12,7 @@ from cyborg.conductor.arqs import images
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.tasks import set_up
 from cyborg.db import created_accelerators, deployables, devices, events, hosts, work
-from cyborg.db.base import Record
+from cyborg.db.devices import AgentDevice
 from cyborg.db.engine import Database, retried
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin, changed_labels
@@ -70,7 +70,7 @@ class DeviceAdmin:
         Raises NotFound, Forbidden, Invalid (too many labels), Conflict (facts of a discovered
         device) and DeviceInUse (a set-up while instances use the device).
         """
-        with self._db.writer() as tx:
+        with self._db.writer(caller, request_key) as tx:
             row = devices.with_agent(tx, uuid)
             if row is None or (project and not devices.holds(tx, project, row.id)):
                 raise exception.NotFound(noun="Device", key=uuid)
@@ -93,7 +93,7 @@ class DeviceAdmin:
                     created_accelerators.set_traits(tx, row.id, facts["traits"])
             new_status = None
             if status is not None:
-                new_status = self._set_status(tx, row, status, request_key, reason=reason)
+                new_status = self._set_status(tx, row, status, reason=reason)
             if labels:
                 devices.set_labels(
                     tx, row.id, changed_labels(devices.lock_labels(tx, row.id), labels)
@@ -111,7 +111,7 @@ class DeviceAdmin:
                 )
                 for action in actions
             ]
-            events.record(tx, entries, caller=caller, request_key=request_key)
+            events.record(tx, entries)
         for action in actions:
             LOG.info("Device %s on host %s: %s by an operator", uuid, row.hostname, action)
         self._wake()
@@ -119,13 +119,7 @@ class DeviceAdmin:
             self._agents.cast(row.service_host, DesiredChanged())
 
     def _set_status(
-        self,
-        tx: Transaction,
-        row: Record,
-        status: DeviceStatus,
-        request_key: str,
-        *,
-        reason: str | None,
+        self, tx: Transaction, row: AgentDevice, status: DeviceStatus, *, reason: str | None
     ) -> str | None:
         """Move the device; return its new status, None when its set-up is already in progress."""
         hosts.bump_desired_generation(tx, row.host_id)
@@ -144,7 +138,7 @@ class DeviceAdmin:
         if not devices.move(tx, row.id, event, reason):
             return None
         if event is DeviceEvent.INSTALL:
-            set_up.begin(tx, [row], request_key)
+            set_up.begin(tx, [row], tx.request_key)
         return MOVES[event].target.value
 
     def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
@@ -159,7 +153,7 @@ class DeviceAdmin:
 
         An earlier request whose result is not yet known counts as failed: the last request wins.
         """
-        with self._db.writer() as tx:
+        with self._db.writer(caller, request_key) as tx:
             deployable = deployables.by_uuid(tx, uuid)
             if deployable is None:
                 raise exception.NotFound(noun="Deployable", key=uuid)
@@ -184,9 +178,9 @@ class DeviceAdmin:
                     reason=image_uuid,
                     device_uuid=deployable.device_uuid,
                 )
-                events.record(tx, [entry], caller=caller, request_key=request_key)
+                events.record(tx, [entry])
                 # Their results might come in another order than that in which the host loaded them.
                 for older in work.supersede_program(tx, deployable.id, request_key):
                     failed = replace(entry, action="program failed", reason=_SUPERSEDED)
-                    events.record(tx, [failed], request_key=older)
+                    events.record_for(tx, [failed], request_key=older)
         self._wake()

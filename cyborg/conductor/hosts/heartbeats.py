@@ -44,15 +44,13 @@ class Heartbeats:
             epoch = self._epoch(tx, heartbeat)
             host = hosts.of_agent(tx, heartbeat.host)
             if host is None:
-                hosts.assign_agent(tx, heartbeat.host, heartbeat.provider_names)
-                host = hosts.of_agent(tx, heartbeat.host)
+                host = hosts.assign_agent(tx, heartbeat.host, heartbeat.provider_names)
             elif len(heartbeat.provider_names) == 1 and host.name != heartbeat.provider_names[0]:
                 LOG.info(
                     "Host %s is renamed to %s, its provider's name in Placement",
                     *(host.name, heartbeat.provider_names[0]),
                 )
-                hosts.rename(tx, host.id, heartbeat.provider_names[0])
-                host = hosts.of_agent(tx, heartbeat.host)
+                host = hosts.rename(tx, heartbeat.host, host.id, heartbeat.provider_names[0])
             if heartbeat.epoch is None and host.digest is not None:
                 # A new host needs none of this: its first report follows.
                 register_drivers(tx, host.id, heartbeat.drivers)

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from cyborg import exception
 from cyborg.conductor.leases import check_epoch
 from cyborg.db import devices, events, hosts, lost_devices, work
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.lost_devices import Due, LostDeployable
 from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 
@@ -85,7 +85,7 @@ class LostDevices:
         self, caller: Caller, request_key: str, uuid: str
     ) -> tuple[int | None, str | None]:
         """Return the id of the device's host, and its agent; None twice for a repeated request."""
-        with self._db.writer() as tx:
+        with self._db.writer(caller, request_key) as tx:
             if events.is_repeated(tx, request_key):
                 return None, None
             row = devices.with_agent(tx, uuid)
@@ -106,7 +106,7 @@ class LostDevices:
                 )
             action = "forgotten" if whole else "lost parts forgotten"
             entry = events.Entry("device", uuid, action, hostname=row.hostname)
-            events.record(tx, [entry], caller=caller, request_key=request_key)
+            events.record(tx, [entry])
         LOG.info(
             "Device %s on host %s: an operator ordered the removal of %s",
             *(uuid, row.hostname, "the device" if whole else "its lost parts"),
@@ -127,7 +127,7 @@ class LostDevices:
             )
             if units:
                 lost_devices.remove_handles(tx, [row.id for row in units])
-            removed += _removed("handle", units)
+            removed += [_removed("handle", row) for row in units]
             self._record(tx, removed, name)
         _log(removed, name)
 
@@ -139,8 +139,7 @@ class LostDevices:
         are published again. Raises NotFound, StaleEpoch.
         """
         with self._db.writer() as tx:
-            host = hosts.lock_for_agent(tx, service_host)
-            check_epoch(host, service_host, epoch)
+            host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
             removed, staying = self._remove(tx, host.id, frozenset(names))
             self._record(tx, removed, host.name)
             # The driver learns from the desired state which created devices it must not show.
@@ -170,7 +169,10 @@ class LostDevices:
         due_parts = [row for row in due_parts if row.name in names]
         lost_devices.remove(tx, [row.id for row in due_devices])
         lost_devices.remove_deployables(tx, [row.id for row in due_parts])
-        removed = [*_removed("device", due_devices), *_removed("deployable", due_parts)]
+        removed = [
+            _removed("device", row, operator_created=row.operator_created) for row in due_devices
+        ]
+        removed += [_removed("deployable", row) for row in due_parts]
         return removed, not names <= due_names
 
     def _record(self, tx: Transaction, removed: list[Removed], host: str) -> None:
@@ -188,7 +190,9 @@ class LostDevices:
         events.record(tx, entries)
 
 
-def _without_provider(lost: Iterable[Record], names: frozenset[str]) -> list[Record]:
+def _without_provider(
+    lost: Iterable[LostDeployable], names: frozenset[str]
+) -> list[LostDeployable]:
     """Return the rows of ``lost`` whose device, or whose deployable, has no provider left.
 
     ``names`` are deployables whose providers are deleted. A lost device is among them only when
@@ -201,17 +205,13 @@ def _without_provider(lost: Iterable[Record], names: frozenset[str]) -> list[Rec
     ]
 
 
-def _removed(noun: str, rows: Iterable[Record]) -> list[Removed]:
-    removed = []
-    for row in rows:
-        reason = f"it had been lost for {row.lost_for // _DAY_MS} days"
-        if row.being_removed:
-            reason = "an operator ordered its removal"
-        elif row.uninstalled:
-            reason = "its driver was uninstalled"
-        created = noun == "device" and row.operator_created
-        removed.append(Removed(noun, row.uuid, row.device_uuid, reason, created))
-    return removed
+def _removed(noun: str, row: Due, *, operator_created: bool = False) -> Removed:
+    reason = f"it had been lost for {row.lost_for // _DAY_MS} days"
+    if row.being_removed:
+        reason = "an operator ordered its removal"
+    elif row.uninstalled:
+        reason = "its driver was uninstalled"
+    return Removed(noun, row.uuid, row.device_uuid, reason, operator_created)
 
 
 def _log(removed: list[Removed], host: str) -> None:

@@ -18,9 +18,11 @@ from cyborg.conductor.operations.operations import HostRef, Operations, Order, T
 from cyborg.conductor.reports.desired_state import children_first
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import events, hosts, lost_devices, operations, services
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.hosts import HostProvider
+from cyborg.db.services import HostProcess
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.process import AGENT
@@ -67,7 +69,7 @@ class Processes:
         fetched its desired state. Instances keep their units. Raises NotFound, Conflict (not an
         agent).
         """
-        with self._db.writer() as tx:
+        with self._db.writer(caller, request_key) as tx:
             row = services.process(tx, uuid)
             if row is None:
                 raise exception.NotFound(noun="Process", key=uuid)
@@ -82,7 +84,7 @@ class Processes:
                     hosts.bump_desired_generation(tx, row.host_id)
                 services.disable(tx, row.id, disabled=disabled, reason=reason)
                 entry = events.Entry("service", row.uuid, status, hostname=row.host, reason=reason)
-                events.record(tx, [entry], caller=caller, request_key=request_key)
+                events.record(tx, [entry])
         LOG.info(
             "%s on host %s is %s by an operator%s",
             *(row.binary, row.host, status, f": {reason}" if reason else ""),
@@ -115,8 +117,8 @@ class Processes:
                     )
                 services.disable(tx, row.id, disabled=True, reason=_DISABLED_REASON)
             entry = events.Entry("service", row.uuid, "forgotten", hostname=row.host)
-            events.record(tx, [entry], caller=caller, request_key=request_key)
-            subject = {"service": str(row.binary)}
+            events.record(tx, [entry])
+            subject = {"service": row.binary}
             return [
                 Task(
                     place,
@@ -142,7 +144,7 @@ class HostRemover:
     publisher: Callable[[], Publisher]
     down_after: Mapping[str, int]
 
-    def remove(self, rows: Sequence[Record]) -> None:
+    def remove(self, rows: Sequence[ClaimedWork]) -> None:
         """Delete a host's providers in Placement, then remove its rows from the database.
 
         The removal is cancelled when the process is up again. Raises Conflict while something is
@@ -153,28 +155,28 @@ class HostRemover:
             self._remove_process(row)
             return
         with self.db.reader() as tx:
-            agent = services.process(tx, row.spec["service"])
+            agent = services.process(tx, (row.spec or {})["service"])
             providers = hosts.providers(tx, row.host_id)
             name = hosts.name_of(tx, row.host_id)
         try:
             if not self._is_up(agent):
                 self._unpublish(name, providers)
-            self._remove_host(row)
+            self._remove_host(row, row.host_id)
         except exception.CyborgError as error:
             show_progress(self.queue, row, ResultState.RUNNING, str(error))
             raise
 
     @retried
-    def _remove_process(self, row: Record) -> None:
+    def _remove_process(self, row: ClaimedWork) -> None:
         """Remove a process that has no host of its own."""
         with self.queue.complete([row]) as tx:
-            process = services.process(tx, row.spec["service"])
+            process = services.process(tx, (row.spec or {})["service"])
             up = self._is_up(process)
             if process is not None and not up:
                 services.remove(tx, process.id)
             self._end(tx, row, f"{process.binary} is up again" if process and up else None)
 
-    def _unpublish(self, name: str, providers: Sequence[Record]) -> None:
+    def _unpublish(self, name: str, providers: Sequence[HostProvider]) -> None:
         publisher = self.publisher()
         try:
             root = publisher.find_root([name])[0]
@@ -185,45 +187,47 @@ class HostRemover:
             publisher.retire(provider.rp_uuid, root=root)
 
     @retried
-    def _remove_host(self, row: Record) -> None:
+    def _remove_host(self, row: ClaimedWork, host_id: int) -> None:
         with self.queue.complete([row]) as tx:
-            name = hosts.lock_with_handles(tx, row.host_id)
-            agent = services.process(tx, row.spec["service"])
+            name = hosts.lock_with_handles(tx, host_id)
+            agent = services.process(tx, (row.spec or {})["service"])
             if agent is not None and self._is_up(agent):
                 # The host stays, and its agent publishes it again.
                 services.disable(tx, agent.id, disabled=False, reason=None)
-                hosts.bump_desired_generation(tx, agent.host_id)
+                hosts.bump_desired_generation(tx, host_id)
                 LOG.warning("Host %s is not removed: its agent is up again", agent.host)
                 self._end(tx, row, "its agent has come back, and the host stays")
                 return
-            _check_unused(tx, row.host_id, name)
-            device_rows = hosts.devices(tx, row.host_id)
+            _check_unused(tx, host_id, name)
+            device_uuids = hosts.devices(tx, host_id)
             operations.add_step(tx, row.operation_id, _UNPUBLISHED)
             ended = HostResult(name, ResultState.FAILED, error="the host was removed")
             for uuid in operations.open_for_host(tx, name):
                 if uuid != row.operation_id:
                     operations.end(tx, uuid, ended)
-            hosts.cancel_work(tx, row.host_id, kept=row.id)
-            lost_devices.remove(tx, [device.id for device in device_rows])
-            hosts.remove(tx, row.host_id)
+            hosts.cancel_work(tx, host_id, kept=row.id)
+            lost_devices.remove(tx, device_uuids.keys())
+            hosts.remove(tx, host_id)
             if agent is not None:
                 services.remove(tx, agent.id)
             reason = "its host was removed"
             entries = [
-                events.Entry("device", device.uuid, "retired", hostname=name, reason=reason)
-                for device in device_rows
+                events.Entry("device", uuid, "retired", hostname=name, reason=reason)
+                for uuid in device_uuids.values()
             ]
             events.record(tx, entries)
-            self._end(tx, row, None, devices=len(device_rows))
-        LOG.info("Host %s removed with %d device(s)", name, len(device_rows))
+            self._end(tx, row, None, devices=len(device_uuids))
+        LOG.info("Host %s removed with %d device(s)", name, len(device_uuids))
 
-    def _end(self, tx: Transaction, row: Record, fault: str | None, *, devices: int = 0) -> None:
+    def _end(
+        self, tx: Transaction, row: ClaimedWork, fault: str | None, *, devices: int = 0
+    ) -> None:
         state = ResultState.SUCCEEDED if fault is None else ResultState.FAILED
         details = {"devices": devices} if fault is None else None
-        result = HostResult(row.spec["host"], state, details, fault)
+        result = HostResult((row.spec or {})["host"], state, details, fault)
         operations.end(tx, row.operation_id, result)
 
-    def _is_up(self, process: Record | None) -> bool:
+    def _is_up(self, process: HostProcess | None) -> bool:
         return process is not None and process.silent_ms <= self.down_after[process.binary]
 
 

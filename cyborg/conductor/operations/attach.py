@@ -123,13 +123,13 @@ class Attacher:
                 )
             rows = [row for row in rows if row.origin == attachments.ATTACHED]
             if not rows:
-                self._record(tx, caller, request_key, server, action="nothing to detach")
+                self._record(tx, server, action="nothing to detach")
                 host = HostRef(server.node or "")
                 return [Done(host, {"arqs": []}, {"instance": server.uuid})]
             _check_ready(server)
             # Nova no longer sees the ARQs. Their handles are held until the guest has lost them.
             arqs.hide(tx, [row.id for row in rows], hidden=True)
-            self._record(tx, caller, request_key, server, action="detach")
+            self._record(tx, server, action="detach")
             uuids = tuple(row.uuid for row in rows)
             providers = attachments.providers(tx, uuids)
             detachment = Plan(Step.REBOOT, uuids, server.node or "", providers, being_removed=True)
@@ -217,14 +217,8 @@ class Attacher:
                 for unit in units
             }
             arqs.insert(tx, [rows[uuid] for uuid in groups])
-            claims.store(
-                tx,
-                units,
-                caller=request.caller,
-                request_key=request.request_key,
-                bind_timeout=self._bind_timeout,
-            )
-            self._record(tx, request.caller, request.request_key, server, action="attach")
+            claims.store(tx, units, bind_timeout=self._bind_timeout)
+            self._record(tx, server, action="attach")
             deployables_used = [claim.deployable for claim in requests]
             providers = {row.rp_uuid: row.resource_class for row in deployables_used}
             preparing = Plan(Step.PREPARE, tuple(groups), server.node or "", providers)
@@ -233,13 +227,11 @@ class Attacher:
         order = Order(request.caller, request.request_key, WorkKind.ATTACH.value)
         return self._operations.begin(order, plan)
 
-    def _record(
-        self, tx: Transaction, caller: Caller, request_key: str, server: Server, *, action: str
-    ) -> None:
+    def _record(self, tx: Transaction, server: Server, *, action: str) -> None:
         entry = events.Entry(
             "instance", server.uuid, action, instance_uuid=server.uuid, hostname=server.node
         )
-        events.record(tx, [entry], caller=caller, request_key=request_key)
+        events.record(tx, [entry])
 
 
 def _check_ready(server: Server) -> None:

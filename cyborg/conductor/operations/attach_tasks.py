@@ -16,10 +16,11 @@ from cyborg.conductor.arqs import release
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import arqs as arqs_db
 from cyborg.db import attachments, events, instances, operations, work
-from cyborg.db.base import Record
+from cyborg.db.arqs import LockedArq
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model import wire
 from cyborg.model.arq import Event as ArqEvent
 from cyborg.model.arq import State
@@ -117,6 +118,12 @@ class Result(NamedTuple):
 _SERVER_GONE = Result(Event.SERVER_GONE, "the server is not there any more")
 
 
+def _instance_of(row: ClaimedWork) -> str:
+    """Return the instance of work to attach or detach, which always has one."""
+    assert row.instance_uuid is not None
+    return row.instance_uuid
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttachWork:
     """The handler of ``attach`` and ``detach`` work; ``wake`` is called when other work waits."""
@@ -126,10 +133,10 @@ class AttachWork:
     allocation: InstanceAllocation
     wake: Callable[[], None]
 
-    def run(self, rows: Sequence[Record]) -> None:
+    def run(self, rows: Sequence[ClaimedWork]) -> None:
         """Take all steps that are possible now; raises Unavailable to be called again later."""
         (row,) = rows
-        steps: dict[Step, Callable[[Record, Plan], Result]] = {
+        steps: dict[Step, Callable[[ClaimedWork, Plan], Result]] = {
             Step.PREPARE: self._prepare,
             Step.ALLOCATE: self._allocate,
             Step.REBOOT: self._reboot,
@@ -141,7 +148,7 @@ class AttachWork:
         while plan is not None:
             plan = self._follow(row, plan, steps[plan.step](row, plan))
 
-    def _follow(self, row: Record, plan: Plan, result: Result) -> Plan | None:
+    def _follow(self, row: ClaimedWork, plan: Plan, result: Result) -> Plan | None:
         """Do what follows the result of a step; return None when nothing more can be done now."""
         late = not plan.being_removed and row.age_ms - plan.rebooted_at > _WAIT_LIMIT_MS
         # Without a reason it is a preparation, which has its own deadline.
@@ -161,7 +168,7 @@ class AttachWork:
         self._complete(row, plan)
         return None
 
-    def _prepare(self, row: Record, plan: Plan) -> Result:
+    def _prepare(self, row: ClaimedWork, plan: Plan) -> Result:
         """Wait until the host has prepared all units."""
         with self.queue.db.reader() as tx:
             states = arqs_db.states(tx, plan.arqs)
@@ -172,10 +179,10 @@ class AttachWork:
             return Result(Event.FAILED, "its host could not prepare the accelerators")
         return Result(Event.WAITS if waits else Event.DONE)
 
-    def _allocate(self, row: Record, plan: Plan) -> Result:
+    def _allocate(self, row: ClaimedWork, plan: Plan) -> Result:
         """Extend the instance's allocation, and check the server again."""
         try:
-            self.allocation.grow(row.instance_uuid, plan.providers)
+            self.allocation.grow(_instance_of(row), plan.providers)
             server = self._server(row, plan)
         except exception.Unavailable as error:
             if row.age_ms < _WAIT_LIMIT_MS:
@@ -190,7 +197,7 @@ class AttachWork:
             return Result(Event.FAILED, f"the server has become {server.status}{task}")
         return Result(Event.DONE)
 
-    def _list(self, tx: Transaction, row: Record, plan: Plan) -> str | None:
+    def _list(self, tx: Transaction, row: ClaimedWork, plan: Plan) -> str | None:
         """Mark all ARQs bound and list them; from now on Nova hands them to the guest."""
         arqs = self._lock(tx, row, plan)
         if len(arqs) < len(plan.arqs):
@@ -201,7 +208,7 @@ class AttachWork:
         work.record(tx, row, [release.arq_entry(arq, State.BOUND.value) for arq in arqs])
         return None
 
-    def _reboot(self, row: Record, plan: Plan) -> Result:
+    def _reboot(self, row: ClaimedWork, plan: Plan) -> Result:
         """Reboot the server so that its guest gets the listed and loses the hidden accelerators."""
         server = self._server(row, plan)
         if server is None:
@@ -217,11 +224,11 @@ class AttachWork:
             return Result(Event.FAILED, _FAILED)
         if server.status not in _REBOOTABLE:
             return Result(Event.WAITS, f"the server is {server.status}")
-        if not self.nova.reboot(row.instance_uuid):
+        if not self.nova.reboot(_instance_of(row)):
             return Result(Event.WAITS, "Nova does not reboot the server")
         return Result(Event.DONE)
 
-    def _watch(self, row: Record, plan: Plan) -> Result:
+    def _watch(self, row: ClaimedWork, plan: Plan) -> Result:
         """Wait for the end of the reboot."""
         server = self._server(row, plan)
         if server is None:
@@ -236,24 +243,24 @@ class AttachWork:
         plan = self._end_early(row, plan, "; ".join(filter(None, (plan.fault, fault))))
         return Result(Event.WAITS, plan.fault, pause_ms=0)
 
-    def _release(self, tx: Transaction, row: Record, plan: Plan) -> None:
+    def _release(self, tx: Transaction, row: ClaimedWork, plan: Plan) -> None:
         """Delete the ARQs; their handles are free, or the host cleans them up first."""
         arqs = self._lock(tx, row, plan)
         release.cancel_and_release(tx, arqs, request_key=row.operation_id)
         arqs_db.remove(tx, [arq.id for arq in arqs])
-        instances.release(tx, [row.instance_uuid])
+        instances.release(tx, [_instance_of(row)])
         work.record(tx, row, [release.arq_entry(arq, "detached") for arq in arqs])
 
-    def _shrink(self, row: Record, plan: Plan) -> Result:
+    def _shrink(self, row: ClaimedWork, plan: Plan) -> Result:
         """Reduce the allocation of a server that is still there."""
         if self._server(row, plan) is not None:
             # Otherwise Nova has removed it, and a new allocation is for later binds.
-            self.allocation.shrink(row.instance_uuid, plan.providers)
+            self.allocation.shrink(_instance_of(row), plan.providers)
         return Result(Event.DONE)
 
-    def _server(self, row: Record, plan: Plan) -> Server | None:
+    def _server(self, row: ClaimedWork, plan: Plan) -> Server | None:
         """Return the server of the instance; None when it is deleted, or on another host."""
-        server = self.nova.server(row.instance_uuid)
+        server = self.nova.server(_instance_of(row))
         return server if server is not None and server.node == plan.node else None
 
     def _states(self, plan: Plan) -> dict[str, str]:
@@ -261,9 +268,9 @@ class AttachWork:
             return arqs_db.states(tx, plan.arqs)
 
     @retried
-    def _roll_back(self, row: Record, plan: Plan, fault: str) -> Plan:
+    def _roll_back(self, row: ClaimedWork, plan: Plan, fault: str) -> Plan:
         """Roll an attach back; a guest that may have got accelerators is rebooted first."""
-        LOG.warning("Attach to instance %s is rolled back: %s", row.instance_uuid, fault)
+        LOG.warning("Attach to instance %s is rolled back: %s", _instance_of(row), fault)
         with self.queue.checkpoint([row]) as tx:
             arqs = self._lock(tx, row, plan)
             listed = [arq.id for arq in arqs if not arq.hidden]
@@ -280,7 +287,7 @@ class AttachWork:
         return plan
 
     @retried
-    def _enter(self, row: Record, plan: Plan, step: Step) -> Plan:
+    def _enter(self, row: ClaimedWork, plan: Plan, step: Step) -> Plan:
         """Store the next step, with the changes of the current one."""
         entered = replace(plan, step=step)
         if step is Step.WATCH:
@@ -299,17 +306,17 @@ class AttachWork:
             self.wake()
         return entered
 
-    def _store(self, tx: Transaction, row: Record, plan: Plan) -> None:
+    def _store(self, tx: Transaction, row: ClaimedWork, plan: Plan) -> None:
         operations.add_step(tx, row.operation_id, plan.step.value)
         work.set_spec(tx, row, wire.dump(plan))
 
-    def _lock(self, tx: Transaction, row: Record, plan: Plan) -> Sequence[Record]:
+    def _lock(self, tx: Transaction, row: ClaimedWork, plan: Plan) -> Sequence[LockedArq]:
         """Return the ARQs that the instance still has, locked after the instance."""
-        instances.lock(tx, [row.instance_uuid])
-        return arqs_db.lock(tx, Arq.uuid.in_(plan.arqs), Arq.instance_uuid == row.instance_uuid)
+        instances.lock(tx, [_instance_of(row)])
+        return arqs_db.lock(tx, Arq.uuid.in_(plan.arqs), Arq.instance_uuid == _instance_of(row))
 
     @retried
-    def _end_early(self, row: Record, plan: Plan, fault: str) -> Plan:
+    def _end_early(self, row: ClaimedWork, plan: Plan, fault: str) -> Plan:
         """End the operation with a failure; the rest of the work may take long."""
         if plan.reported:
             return plan
@@ -320,18 +327,18 @@ class AttachWork:
         return ended
 
     @retried
-    def _complete(self, row: Record, plan: Plan) -> None:
+    def _complete(self, row: ClaimedWork, plan: Plan) -> None:
         with self.queue.complete([row]) as tx:
             if not plan.reported:
                 self._end_operation(tx, row, plan)
 
-    def _end_operation(self, tx: Transaction, row: Record, plan: Plan) -> None:
+    def _end_operation(self, tx: Transaction, row: ClaimedWork, plan: Plan) -> None:
         action = "attached" if row.kind == WorkKind.ATTACH else "detached"
         entry = events.Entry(
             "instance",
-            row.instance_uuid,
+            _instance_of(row),
             action if plan.fault is None else f"not {action}",
-            instance_uuid=row.instance_uuid,
+            instance_uuid=_instance_of(row),
             hostname=plan.node,
             reason=plan.fault,
         )

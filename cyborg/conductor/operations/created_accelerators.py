@@ -15,10 +15,11 @@ from cyborg.conductor.operations.discovery import VERB, AgentQuery
 from cyborg.conductor.operations.operations import Operations, Order, Task
 from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import created_accelerators, devices, events, host_inventory, hosts, operations
-from cyborg.db.base import Record
-from cyborg.db.created_accelerators import Request
+from cyborg.db.created_accelerators import DriverBackend, Request
 from cyborg.db.engine import retried
+from cyborg.db.hosts import HostAgent
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model import creation
 from cyborg.model.creation import Creation
 from cyborg.model.device import AttachType
@@ -72,7 +73,7 @@ class AcceleratorCreator:
             uuid = str(uuid5(UUID(order.request_key), "device"))
             ordered = Request(uuid, request.driver, device, request.labels)
             entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
-            events.record(tx, [entry], caller=order.caller, request_key=order.request_key)
+            events.record(tx, [entry])
             subject = {
                 "device": ordered.uuid,
                 "driver": request.driver,
@@ -83,7 +84,7 @@ class AcceleratorCreator:
         return self._operations.begin(order, plan)
 
 
-def _attach_type(backends: Sequence[Record], request: Creation) -> AttachType:
+def _attach_type(backends: Sequence[DriverBackend], request: Creation) -> AttachType:
     """Return how guests get what the requested backend creates; raises NotFound, Conflict."""
     if not backends:
         raise exception.NotFound(noun="Driver", key=request.driver)
@@ -126,23 +127,24 @@ class CreationWork:
         return {WorkKind.CREATE_DEVICE: self.query.discovery(VERB, self._end).run}
 
     @retried
-    def _end(self, row: Record, agent: Record, answer: Discovered) -> None:
+    def _end(self, row: ClaimedWork, agent: HostAgent, answer: Discovered) -> None:
         """End the operation: the report of the host has added the device, or it has not."""
-        ordered = Request.from_spec(row.spec)
-        result = HostResult(row.spec["host"], ResultState.SUCCEEDED, {"device": ordered.uuid})
+        spec = row.spec or {}
+        ordered = Request.from_spec(spec)
+        result = HostResult(spec["host"], ResultState.SUCCEEDED, {"device": ordered.uuid})
         with self.queue.complete([row]) as tx:
             # No report adds the device while this transaction decides, nor after it.
-            hosts.lock(tx, row.host_id)
+            hosts.lock(tx, agent.id)
             if devices.with_agent(tx, ordered.uuid) is None:
-                error = _refusal(tx, row, ordered, answer)
-                result = HostResult(row.spec["host"], ResultState.FAILED, error=error)
-                hosts.bump_desired_generation(tx, row.host_id)
+                error = _refusal(tx, agent.id, ordered, answer)
+                result = HostResult(spec["host"], ResultState.FAILED, error=error)
+                hosts.bump_desired_generation(tx, agent.id)
             operations.end(tx, row.operation_id, result)
         if result.error is not None:
             self.agents.cast(agent.service_host, DesiredChanged())
 
 
-def _refusal(tx: Transaction, row: Record, ordered: Request, answer: Discovered) -> str:
+def _refusal(tx: Transaction, host_id: int, ordered: Request, answer: Discovered) -> str:
     """Return why a host does not report the ordered device, for the operator."""
     for driver in answer.drivers:
         if driver.name == ordered.driver and driver.error is not None:
@@ -152,5 +154,5 @@ def _refusal(tx: Transaction, row: Record, ordered: Request, answer: Discovered)
     if holders:
         name, holder = next(iter(holders.items()))
         return f"{name} is already a deployable of driver {holder.driver} on {holder.hostname}"
-    reason = created_accelerators.reason(tx, row.host_id, ordered.driver, ordered.facts.key)
+    reason = created_accelerators.reason(tx, host_id, ordered.driver, ordered.facts.key)
     return reason or f"{ordered.driver} does not report it on backend {ordered.facts.backend}"

@@ -20,10 +20,11 @@ from cyborg.conductor.tasks import set_up
 from cyborg.conductor.tasks.agent_task import AGENT_POLL_MS, AgentTask, Answer, Ask, End, Waiting
 from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import devices, drivers, events, hosts, operations, work
-from cyborg.db.base import Record
 from cyborg.db.engine import retried
+from cyborg.db.hosts import HostAgent
 from cyborg.db.models import Device
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
@@ -34,12 +35,14 @@ from cyborg.rpc.verbs import Discover
 LOG = logging.getLogger(__name__)
 
 VERB = "discover"
-#: Reverts in a transaction what the operation of a work row has begun.
-Undo = Callable[[Transaction, Record], None]
+#: Reverts in a transaction what the operation of a work row has begun on the host with this id.
+Undo = Callable[[Transaction, ClaimedWork, int], None]
 #: Precedes the error when an agent and this conductor do not understand each other's arguments.
 _OTHER_RELEASE = "the agent is of another release. "
 #: Milliseconds before an agent that is still looking is asked again.
 _ANSWER_POLL_MS = 500
+#: The fault of work on a host that does not exist any more.
+HOST_REMOVED = "the host was removed"
 #: The fault of work whose deadline has passed.
 OVERDUE = "it was not carried out in time"
 #: A discovery fails when an agent has left so many queries in a row unanswered.
@@ -89,23 +92,27 @@ class AgentQuery:
         """Return the handler by its kind of work."""
         return {WorkKind.DISCOVER: self.discovery(VERB, self._end_discovery).run}
 
-    def discovery(self, phase: str, end: End, undo: Undo | None = None) -> AgentTask:
+    def discovery(
+        self, phase: str, end: End[HostAgent], undo: Undo | None = None
+    ) -> AgentTask[Any]:
         """Return the task of having an agent follow its desired state and read its hardware.
 
         Each ``phase`` of a work row is a query of its own.
         """
         return self.task(partial(self._ask, phase), end, undo)
 
-    def task(self, ask: Ask, end: End, undo: Undo | None = None) -> AgentTask:
+    def task(
+        self, ask: Ask[HostAgent], end: End[HostAgent], undo: Undo | None = None
+    ) -> AgentTask[Any]:
         """Return the task of asking the agent of a host, as soon as it is up.
 
         A fault ends the host's part of the operation. If the agent does not know such requests,
         ``undo`` is called in the transaction of that.
         """
 
-        def ask_if_up(row: Record, agent: Record | None) -> Answer | Waiting:
+        def ask_if_up(row: ClaimedWork, agent: HostAgent | None) -> Answer | Waiting:
             if agent is None:
-                return Outcome(row.uuid, fault="the host was removed")
+                return Outcome(row.uuid, fault=HOST_REMOVED)
             if not agent.up:
                 return self.wait(row, ResultState.WAITING, "its agent is down")
             show_progress(self.queue, row, ResultState.RUNNING, None)
@@ -123,27 +130,30 @@ class AgentQuery:
             refusals={exception.UnknownVerb: "", exception.Invalid: _OTHER_RELEASE},
         )
 
-    def agent(self, tx: Transaction, row: Record) -> Record | None:
+    def agent(self, tx: Transaction, row: ClaimedWork) -> HostAgent | None:
         """Return the agent of the host of a work row, and whether it is ``up``."""
-        return hosts.agent_of(tx, self.down_after, row.host_id)
+        return None if row.host_id is None else hosts.agent_of(tx, self.down_after, row.host_id)
 
-    def _ask(self, phase: str, row: Record, agent: Record) -> Discovered | Outcome | Waiting:
+    def _ask(
+        self, phase: str, row: ClaimedWork, agent: HostAgent
+    ) -> Discovered | Outcome | Waiting:
         """Query an agent that is up.
 
         An agent that is up and does not answer gets requests about drivers with the desired state,
         after its heartbeat. So work on drivers waits for it, and so does a discovery without a
         deadline; another discovery fails after the second query without an answer.
         """
+        spec = row.spec or {}
         task = DiscoveryTask(
-            str(uuid5(UUID(row.uuid), phase)), row.spec.get("driver"), agent_epoch=agent.epoch
+            str(uuid5(UUID(row.uuid), phase)), spec.get("driver"), agent_epoch=agent.epoch
         )
-        silence = 1 + int(row.spec.get(_SILENCE, 0))
+        silence = 1 + int(spec.get(_SILENCE, 0))
         try:
             answer = self.agents.request(agent.service_host, Discover(task))
         except exception.NoAnswer:
             reason = agent.bus_error or "it does not answer"
             error = f"its agent sends heartbeats but receives no requests: {reason}"
-            if row.kind == WorkKind.DISCOVER and row.deadline_ms is not None:
+            if row.kind == WorkKind.DISCOVER and row.left_ms is not None:
                 if agent.bus_error or silence >= _UNANSWERED:
                     return Outcome(row.uuid, fault=error)
                 self._note_silence(row, silence)
@@ -157,53 +167,56 @@ class AgentQuery:
         return answer
 
     @retried
-    def _end_discovery(self, row: Record, agent: Record, answer: Discovered) -> None:
+    def _end_discovery(self, row: ClaimedWork, agent: HostAgent, answer: Discovered) -> None:
         """End a discovery; begin the set-up of enabled devices that need one again.
 
         With ``setup`` in its spec, devices that are inactive and need a set-up get one as well.
         """
         ready = [driver.name for driver in answer.drivers if driver.state is DriverState.READY]
-        which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(ready))
+        which = sa.and_(Device.host_id == agent.id, Device.driver.in_(ready))
         result = host_result(row, answer)
         statuses = [DeviceStatus.ENABLED]
-        if row.spec.get("setup"):
+        if (row.spec or {}).get("setup"):
             statuses.append(DeviceStatus.INACTIVE)
         with self.queue.complete([row]) as tx:
             for status in statuses:
                 if devices.needing_set_up(tx, which, status=status):
-                    hosts.bump_desired_generation(tx, row.host_id)
+                    hosts.bump_desired_generation(tx, agent.id)
                     uuids = set_up.begin_needed(tx, which, row.operation_id, status=status)
-                    state, host = DeviceStatus.INSTALLING.value, row.spec["host"]
+                    state, host = DeviceStatus.INSTALLING.value, result.host
                     entries = [events.Entry("device", uuid, state, hostname=host) for uuid in uuids]
                     work.record(tx, row, entries)
-            installing = devices.in_set_up(tx, row.host_id, ready)
+            installing = devices.in_set_up(tx, agent.id, ready)
             result = replace(result, result={**(result.result or {}), "installing": installing})
             operations.end(tx, row.operation_id, result)
         _log(row, result)
 
     @retried
-    def _note_silence(self, row: Record, silence: int) -> None:
+    def _note_silence(self, row: ClaimedWork, silence: int) -> None:
         """Store how many queries in a row were not answered, if the number has changed."""
-        if silence != int(row.spec.get(_SILENCE, 0)):
+        spec = row.spec or {}
+        if silence != int(spec.get(_SILENCE, 0)):
             with self.queue.checkpoint([row]) as tx:
-                work.set_spec(tx, row, {**row.spec, _SILENCE: silence})
+                work.set_spec(tx, row, {**spec, _SILENCE: silence})
 
-    def fail(self, row: Record, agent: Record, outcome: Outcome, undo: Undo | None = None) -> None:
+    def fail(
+        self, row: ClaimedWork, agent: HostAgent | None, outcome: Outcome, undo: Undo | None = None
+    ) -> None:
         """End one host's part of an operation with a fault."""
-        failed = HostResult(row.spec["host"], ResultState.FAILED, error=outcome.fault)
+        failed = HostResult((row.spec or {})["host"], ResultState.FAILED, error=outcome.fault)
         self.end(row, failed, undo)
 
     @retried
-    def end(self, row: Record, result: HostResult, undo: Undo | None = None) -> None:
+    def end(self, row: ClaimedWork, result: HostResult, undo: Undo | None = None) -> None:
         """End one host's part of an operation; ``undo`` is called in the same transaction."""
         with self.queue.complete([row]) as tx:
-            if undo is not None:
-                undo(tx, row)
+            if undo is not None and row.host_id is not None:
+                undo(tx, row, row.host_id)
             operations.end(tx, row.operation_id, result)
         _log(row, result)
 
     def wait(
-        self, row: Record, state: ResultState, reason: str, *, pause_ms: int = AGENT_POLL_MS
+        self, row: ClaimedWork, state: ResultState, reason: str, *, pause_ms: int = AGENT_POLL_MS
     ) -> Waiting:
         """Return that one host's part of an operation waits, and store for what.
 
@@ -213,23 +226,24 @@ class AgentQuery:
         return Waiting(reason if state is ResultState.WAITING else None, pause_ms)
 
 
-def host_result(row: Record, answer: Discovered) -> HostResult:
+def host_result(row: ClaimedWork, answer: Discovered) -> HostResult:
     """Return the result of one host from its agent's answer.
 
     The host has failed if any driver failed or reports what another driver has. A driver that the
     request names must be ready as well.
     """
+    spec = row.spec or {}
     errors = [
         f"{driver.name}: {driver.error}"
         for driver in answer.drivers
         if not driver.accepted
         or driver.state is DriverState.FAILED
         or (driver.failed and driver.error)
-        or (driver.name == row.spec.get("driver") and driver.state is not DriverState.READY)
+        or (driver.name == spec.get("driver") and driver.state is not DriverState.READY)
     ]
     state = ResultState.FAILED if errors else ResultState.SUCCEEDED
     result = {"drivers": [_counted(asdict(driver)) for driver in answer.drivers]}
-    return HostResult(row.spec["host"], state, result, "; ".join(errors) or None)
+    return HostResult(spec["host"], state, result, "; ".join(errors) or None)
 
 
 def _counted(findings: dict[str, Any]) -> dict[str, Any]:
@@ -240,7 +254,7 @@ def _counted(findings: dict[str, Any]) -> dict[str, Any]:
     return counted
 
 
-def _log(row: Record, result: HostResult) -> None:
+def _log(row: ClaimedWork, result: HostResult) -> None:
     LOG.info(
         "Operation %s on %s: %s%s",
         row.operation_id,

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from cyborg import exception
 from cyborg.conductor.operations.discovery import (
+    HOST_REMOVED,
     OVERDUE,
     AgentQuery,
     host_result,
@@ -22,9 +23,11 @@ from cyborg.conductor.operations.operations import Operations, Order, Task
 from cyborg.conductor.tasks.agent_task import AgentTask, Answer, Waiting
 from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import drivers, events, hosts, operations, work
-from cyborg.db.base import Record
+from cyborg.db.drivers import ChangedDevice, StoredDriver
 from cyborg.db.engine import retried
+from cyborg.db.hosts import HostAgent
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.device import LOST, DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
@@ -133,12 +136,12 @@ class Drivers:
             if enabled is False:
                 self._check_unused(tx, chosen, name, _DISABLED)
 
-            def settings_of(row: Record) -> dict[str, Any]:
+            def settings_of(row: StoredDriver | None) -> dict[str, Any]:
                 settings: dict[str, Any] = (
                     {} if enabled is None else {"requested": True, "enabled": enabled}
                 )
                 if options is not None:
-                    merged = {**(row.options or {}), **options}
+                    merged = {**((row and row.options) or {}), **options}
                     settings["options"] = {
                         key: value for key, value in merged.items() if value is not None
                     }
@@ -169,7 +172,7 @@ class Drivers:
             reserved = drivers.reserve(tx, host_ids, name, _REASON)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
             entries = _device_entries(reserved, DeviceStatus.MAINTAINING.value)
-            events.record(tx, entries, caller=order.caller, request_key=order.request_key)
+            events.record(tx, entries)
             unlimited = drain or order.wait
             spec = {"driver": name, "enabled_devices": enabled_devices}
             subject = {"driver": name}
@@ -191,7 +194,7 @@ class Drivers:
             raise exception.NotFound(noun="Driver", key=key)
         return rows[0].name, rows[0].host_id
 
-    def _installed(self, tx: Transaction, key: str, *, wait: bool) -> tuple[str, list[Record]]:
+    def _installed(self, tx: Transaction, key: str, *, wait: bool) -> tuple[str, list[HostAgent]]:
         """Return the name and the hosts of an installed driver.
 
         Raises NotFound, Conflict (installed nowhere), Unavailable (an agent is down).
@@ -215,14 +218,14 @@ class Drivers:
         return name, chosen
 
     def _check_not_being_uninstalled(
-        self, tx: Transaction, chosen: Sequence[Record], name: str
+        self, tx: Transaction, chosen: Sequence[HostAgent], name: str
     ) -> None:
         """Raise Conflict while the driver is being uninstalled."""
         if drivers.is_uninstalling(tx, [host.id for host in chosen], name):
             raise exception.Conflict(reason=f"Driver {name} is being uninstalled.")
 
     def _check_unused(
-        self, tx: Transaction, chosen: Sequence[Record], name: str, action: str
+        self, tx: Transaction, chosen: Sequence[HostAgent], name: str, action: str
     ) -> None:
         """Raise Conflict naming the ARQs that have accelerators of the driver."""
         arqs = drivers.arqs(tx, [host.id for host in chosen], name)
@@ -239,10 +242,10 @@ class Drivers:
         self,
         tx: Transaction,
         order: Order,
-        chosen: Sequence[Record],
+        chosen: Sequence[HostAgent],
         *,
         name: str,
-        settings_of: Callable[[Record], dict[str, Any]],
+        settings_of: Callable[[StoredDriver | None], dict[str, Any]],
     ) -> list[Task]:
         """Store the requested settings of each host; the work keeps those before for a rollback."""
         for host in chosen:
@@ -275,8 +278,8 @@ class Drivers:
         self,
         tx: Transaction,
         order: Order,
-        chosen: Sequence[Record],
-        rows: Collection[Record],
+        chosen: Sequence[HostAgent],
+        rows: Collection[StoredDriver],
     ) -> None:
         names = {host.id: host.name for host in chosen}
         entries = [
@@ -285,10 +288,10 @@ class Drivers:
             )
             for row in rows
         ]
-        events.record(tx, entries, caller=order.caller, request_key=order.request_key)
+        events.record(tx, entries)
 
 
-def _device_entries(rows: Collection[Record], action: str) -> list[events.Entry]:
+def _device_entries(rows: Collection[ChangedDevice], action: str) -> list[events.Entry]:
     return [events.Entry("device", row.uuid, action, hostname=row.hostname) for row in rows]
 
 
@@ -326,83 +329,84 @@ class DriverWork:
             Phase.REMOVE: check(read=self.query.agent, ask=self._remove, end=self._removed),
         }
 
-        def run(first: Phase, rows: Sequence[Record]) -> None:
-            phases[rows[0].spec.get(_PHASE, first)].run(rows)
+        def run(first: Phase, rows: Sequence[ClaimedWork]) -> None:
+            phases[(rows[0].spec or {}).get(_PHASE, first)].run(rows)
 
         return {
             WorkKind.CONFIGURE_DRIVER: partial(run, Phase.APPLY),
             WorkKind.UNINSTALL_DRIVER: partial(run, Phase.CONFIRM),
         }
 
-    def _ask_reload(self, row: Record, agent: Record) -> Outcome | Waiting:
+    def _ask_reload(self, row: ClaimedWork, agent: HostAgent) -> Outcome | Waiting:
         """Ask the agent to execute itself again, until another epoch shows that it has."""
-        if agent.epoch != row.spec["epoch"]:
+        if agent.epoch != (row.spec or {})["epoch"]:
             return Outcome(row.uuid)
         self.agents.request(agent.service_host, Reload(agent.epoch))
         return Waiting()
 
-    def _applied(self, row: Record, agent: Record, answer: Discovered) -> None:
+    def _applied(self, row: ClaimedWork, agent: HostAgent, answer: Discovered) -> None:
+        spec = row.spec or {}
         refused = any(not driver.accepted for driver in answer.drivers)
         # A driver that is disabled need not be ready.
-        checked = row.spec["enabled"] or refused
+        checked = spec["enabled"] or refused
         result = host_result(row, answer if checked else Discovered(answer.request_key))
-        if row.spec["settings"] and refused:
+        if spec["settings"] and refused:
             more = {"result": result.result, "error": result.error}
             self._enter(Phase.UNDO, row, agent, answer, more=more)
         else:
             self.query.end(row, result)
 
-    def _undone(self, row: Record, agent: Record, answer: Discovered) -> None:
+    def _undone(self, row: ClaimedWork, agent: HostAgent, answer: Discovered) -> None:
         """End the operation with the error, now that the host is as before."""
-        result = HostResult(
-            row.spec["host"], ResultState.FAILED, row.spec["result"], row.spec["error"]
-        )
+        spec = row.spec or {}
+        result = HostResult(spec["host"], ResultState.FAILED, spec["result"], spec["error"])
         self.query.end(row, result, self._remove_new)
 
-    def _undo_request(self, tx: Transaction, row: Record) -> None:
-        self._restore_settings(tx, row)
-        self._remove_new(tx, row)
+    def _undo_request(self, tx: Transaction, row: ClaimedWork, host_id: int) -> None:
+        self._restore_settings(tx, row, host_id)
+        self._remove_new(tx, row, host_id)
 
-    def _restore_settings(self, tx: Transaction, row: Record) -> None:
+    def _restore_settings(self, tx: Transaction, row: ClaimedWork, host_id: int) -> None:
         """Request the earlier settings again, unless a later request has changed them."""
-        name, settings = row.spec["driver"], row.spec["settings"]
-        previous = row.spec["previous"] or {"requested": None, "enabled": True, "options": None}
-        hosts.bump_desired_generation(tx, row.host_id)
-        for driver in drivers.on_hosts(tx, name, [row.host_id]):
+        spec = row.spec or {}
+        name, settings = spec["driver"], spec["settings"]
+        previous = spec["previous"] or {"requested": None, "enabled": True, "options": None}
+        hosts.bump_desired_generation(tx, host_id)
+        for driver in drivers.on_hosts(tx, name, [host_id]):
             if all(getattr(driver, key) == value for key, value in settings.items()):
-                drivers.set_requested(
-                    tx, row.host_id, name, {key: previous[key] for key in settings}
-                )
+                drivers.set_requested(tx, host_id, name, {key: previous[key] for key in settings})
 
-    def _remove_new(self, tx: Transaction, row: Record) -> None:
+    def _remove_new(self, tx: Transaction, row: ClaimedWork, host_id: int) -> None:
         """Remove the row of a driver that this request has added and that was never loaded."""
-        if row.spec["previous"] is not None:
+        spec = row.spec or {}
+        if spec["previous"] is not None:
             return
-        for driver in drivers.on_hosts(tx, row.spec["driver"], [row.host_id]):
+        for driver in drivers.on_hosts(tx, spec["driver"], [host_id]):
             if driver.requested is None and driver.state != DriverState.READY.value:
-                drivers.remove_driver(tx, row.host_id, driver.name)
+                drivers.remove_driver(tx, host_id, driver.name)
 
-    def _undo_uninstall(self, tx: Transaction, row: Record) -> None:
-        hosts.bump_desired_generation(tx, row.host_id)
-        enabled = drivers.return_to_service(
-            tx, row.host_id, row.spec["driver"], row.spec["enabled_devices"]
-        )
+    def _undo_uninstall(self, tx: Transaction, row: ClaimedWork, host_id: int) -> None:
+        hosts.bump_desired_generation(tx, host_id)
+        spec = row.spec or {}
+        enabled = drivers.return_to_service(tx, host_id, spec["driver"], spec["enabled_devices"])
         work.record(tx, row, _device_entries(enabled, DeviceStatus.ENABLED.value))
 
     @retried
-    def _drain(self, row: Record, agent: Record) -> Outcome | Waiting:
+    def _drain(self, row: ClaimedWork, agent: object) -> Outcome | Waiting:
         """Check that all units of the driver are released; then its devices are lost."""
-        name = row.spec["driver"]
+        if row.host_id is None:
+            return Outcome(row.uuid, fault=HOST_REMOVED)
+        name, host_id = (row.spec or {})["driver"], row.host_id
         with self.queue.checkpoint([row]) as tx:
-            hosts.bump_desired_generation(tx, row.host_id)
-            drivers.lock_handles(tx, [row.host_id], name)
-            users = drivers.arqs(tx, [row.host_id], name)
-            remaining = len(users) or drivers.count_unreleased(tx, row.host_id, name)
+            hosts.bump_desired_generation(tx, host_id)
+            drivers.lock_handles(tx, [host_id], name)
+            users = drivers.arqs(tx, [host_id], name)
+            remaining = len(users) or drivers.count_unreleased(tx, host_id, name)
             if not remaining:
-                lost = drivers.mark_lost(tx, row.host_id, name)
+                lost = drivers.mark_lost(tx, host_id, name)
                 work.record(tx, row, _device_entries(lost, LOST))
                 settings = {"requested": False, "enabled": False, "options": None}
-                drivers.set_requested(tx, row.host_id, name, settings)
+                drivers.set_requested(tx, host_id, name, settings)
         if not remaining:
             return Outcome(row.uuid)
         if row.overdue:
@@ -411,12 +415,14 @@ class DriverWork:
         return self.query.wait(row, ResultState.RUNNING, f"it waits for {remaining} {what}")
 
     @retried
-    def _remove(self, row: Record, agent: Record) -> Outcome | Waiting:
+    def _remove(self, row: ClaimedWork, agent: HostAgent | None) -> Outcome | Waiting:
         """Check that the last device of the driver has left Placement, and so the database."""
-        name = row.spec["driver"]
+        if row.host_id is None:
+            return Outcome(row.uuid, fault=HOST_REMOVED)
+        name, host_id = (row.spec or {})["driver"], row.host_id
         with self.queue.db.reader() as tx:
-            remaining = drivers.count_devices(tx, row.host_id, name)
-            obstacles = drivers.removal_errors(tx, row.host_id, name)
+            remaining = drivers.count_devices(tx, host_id, name)
+            obstacles = drivers.removal_errors(tx, host_id, name)
         if not remaining:
             return Outcome(row.uuid)
         if row.overdue:
@@ -426,15 +432,15 @@ class DriverWork:
         reason = "; ".join(obstacles) or f"{remaining} device(s) have to leave Placement"
         return self.query.wait(row, ResultState.RUNNING, reason)
 
-    def _removed(self, row: Record, agent: Record, outcome: Outcome) -> None:
-        self.query.end(row, HostResult(row.spec["host"], ResultState.SUCCEEDED, {}))
+    def _removed(self, row: ClaimedWork, agent: HostAgent | None, outcome: Outcome) -> None:
+        self.query.end(row, HostResult((row.spec or {})["host"], ResultState.SUCCEEDED, {}))
 
     @retried
     def _enter(
         self,
         phase: Phase,
-        row: Record,
-        agent: Record,
+        row: ClaimedWork,
+        agent: HostAgent | None,
         answer: Answer,
         *,
         step: str | None = None,
@@ -445,10 +451,10 @@ class DriverWork:
         ``step`` is the step that the operation has reached then.
         """
         with self.queue.checkpoint([row]) as tx:
-            if phase is Phase.UNDO:
-                self._restore_settings(tx, row)
+            if phase is Phase.UNDO and row.host_id is not None:
+                self._restore_settings(tx, row, row.host_id)
             if step is not None:
                 operations.add_step(tx, row.operation_id, step)
-            work.set_spec(tx, row, {**row.spec, **(more or {}), _PHASE: phase})
+            work.set_spec(tx, row, {**(row.spec or {}), **(more or {}), _PHASE: phase})
         self.queue.reschedule([row], None, pause_ms=1)
         self.wake()

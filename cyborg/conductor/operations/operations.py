@@ -12,9 +12,10 @@ from typing import Any
 from cyborg import exception
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import events, hosts, operations, work
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.hosts import HostAgent
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.work import WorkKind
@@ -50,7 +51,7 @@ class HostRef:
 class Task:
     """The work of an operation on one host: its kind, and the ``spec`` for its handler."""
 
-    host: Record | HostRef
+    host: HostAgent | HostRef
     kind: WorkKind
     spec: Mapping[str, Any] = field(default_factory=dict)
     #: The task has no deadline.
@@ -106,7 +107,7 @@ class Operations:
 
     @retried
     def _begin(self, order: Order, plan: Plan) -> Operation:
-        with self._db.writer() as tx:
+        with self._db.writer(order.caller, order.request_key) as tx:
             existing = begun_before(tx, order.caller, order.request_key, order.verb)
             if existing is not None:
                 return existing
@@ -143,12 +144,12 @@ class Operations:
                     result = HostResult(part.host.name, ResultState.SUCCEEDED, dict(part.result))
                     operations.end(tx, order.request_key, result)
             entry = events.Entry("operation", order.request_key, order.verb)
-            events.record(tx, [entry], caller=order.caller, request_key=order.request_key)
+            events.record(tx, [entry])
             operation = operations.show(tx, order.request_key)
         assert operation is not None
         return operation
 
-    def hosts(self, tx: Transaction, names: Sequence[str] | None, *, wait: bool) -> list[Record]:
+    def hosts(self, tx: Transaction, names: Sequence[str] | None, *, wait: bool) -> list[HostAgent]:
         """Return the hosts with these names; None means all hosts whose agent is up.
 
         With ``wait``, hosts whose agent is down are included. Raises NotFound for a name that no
@@ -168,7 +169,7 @@ class Operations:
         self.check_agents(rows, wait=wait)
         return rows
 
-    def check_agents(self, rows: Sequence[Record], *, wait: bool) -> None:
+    def check_agents(self, rows: Sequence[HostAgent], *, wait: bool) -> None:
         """Raise Unavailable naming the hosts whose agent is down, unless ``wait``."""
         down = [row.name for row in rows if not row.up]
         if down and not wait:
@@ -194,9 +195,11 @@ def begun_before(tx: Transaction, caller: Caller, request_key: str, verb: str) -
 
 
 @retried
-def show_progress(queue: WorkQueue, row: Record, state: ResultState, error: str | None) -> None:
+def show_progress(
+    queue: WorkQueue, row: ClaimedWork, state: ResultState, error: str | None
+) -> None:
     """Store what one host's part of an operation waits for, if that has changed."""
-    result = HostResult(row.spec["host"], state, error=error)
+    result = HostResult((row.spec or {})["host"], state, error=error)
     with queue.db.reader() as tx:
         if operations.result_of(tx, row.operation_id, result.host) == (state.value, error):
             return

@@ -13,9 +13,9 @@ from cyborg.conductor.reports.device_diff import DeviceDiff, StoredDevices
 from cyborg.conductor.reports.driver_inventory import DriverInventory
 from cyborg.conductor.tasks import set_up
 from cyborg.db import base, created_accelerators, events, host_inventory, hosts
-from cyborg.db.base import Record
 from cyborg.db.created_accelerators import Request
 from cyborg.db.engine import Database, retried
+from cyborg.db.host_inventory import NameHolder, StoredDevice
 from cyborg.db.models import Deployable, Device
 from cyborg.db.transaction import Transaction
 from cyborg.model import device as facts
@@ -48,8 +48,7 @@ class ReportApplier:
         the reason. The rest of the report is stored.
         """
         with self.db.writer() as tx:
-            host = hosts.lock_for_report(tx, service_host)
-            check_epoch(host, service_host, epoch)
+            host = check_epoch(hosts.lock_for_report(tx, service_host), service_host, epoch)
             # A host without devices or drivers has no rows to read.
             stored = StoredDevices.read(tx, host.id) if host.has_devices else StoredDevices()
             inventory = (
@@ -186,16 +185,15 @@ class ReportApplier:
         Raises NotFound, StaleEpoch.
         """
         with self.db.writer() as tx:
-            host = hosts.lock_for_agent(tx, service_host)
-            check_epoch(host, service_host, epoch)
+            host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
             rows = {row.name: row for row in host_inventory.deployables(tx, host.id)}
             expected = {name: {"publish_error": refused.get(name)} for name in rows}
             base.change(tx, Deployable, Comparison(rows, expected).changed)
 
 
 def _match(
-    reported: Sequence[tuple[str, facts.Device]], rows: Sequence[Record]
-) -> dict[int, Record]:
+    reported: Sequence[tuple[str, facts.Device]], rows: Sequence[StoredDevice]
+) -> dict[int, StoredDevice]:
     """Return the rows of the devices that are stored already: position in the report → row.
 
     A device is matched by driver and key first. The rest is matched by key alone, so that a card
@@ -203,7 +201,7 @@ def _match(
     Devices that operators created stay with their driver.
     """
     free = {(row.driver, row.device_key): row for row in rows}
-    matched: dict[int, Record] = {}
+    matched: dict[int, StoredDevice] = {}
     for index, (driver, device) in enumerate(reported):
         row = free.pop((driver, device.key), None)
         if row is not None:
@@ -215,16 +213,16 @@ def _match(
     return matched
 
 
-def _is_operator_created(row: Record) -> bool:
-    return bool(row.origin == Origin.OPERATOR.value)
+def _is_operator_created(row: StoredDevice) -> bool:
+    return row.origin == Origin.OPERATOR.value
 
 
 def _refusal(
     driver: str,
     device: facts.Device,
-    row: Record | None,
+    row: StoredDevice | None,
     *,
-    taken: Mapping[str, Record],
+    taken: Mapping[str, NameHolder],
     used: Mapping[object, str],
 ) -> str | None:
     """Return why a device cannot be kept; None when it can.

@@ -3,23 +3,38 @@
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from cyborg.db.base import Record
+
+class Stored(Protocol):
+    """A stored row."""
+
+    @property
+    def id(self) -> int: ...
+
+
+class Losable(Stored, Protocol):
+    """A stored row that stays when its object is lost, since ``lost_ms``."""
+
+    @property
+    def lost_ms(self) -> int | None: ...
+
 
 Key = TypeVar("Key", bound=Hashable)
+S = TypeVar("S", bound=Stored)
+L = TypeVar("L", bound=Losable)
 Row = dict[str, Any]
 
 
 @dataclass
-class Comparison(Generic[Key]):
+class Comparison(Generic[Key, S]):
     """The stored rows and the reported columns of one table, each by key.
 
     Only rows that the report may change belong to ``stored``. The columns in ``reported`` are those
     that the report decides.
     """
 
-    stored: dict[Key, Record] = field(default_factory=dict)
+    stored: dict[Key, S] = field(default_factory=dict)
     reported: dict[Key, Row] = field(default_factory=dict)
 
     @property
@@ -38,14 +53,19 @@ class Comparison(Generic[Key]):
                     yield row.id, values
 
     @property
-    def kept(self) -> list[Record]:
+    def kept(self) -> list[S]:
         """Return the rows that the report shows."""
         return [row for key, row in self.stored.items() if key in self.reported]
 
     @property
-    def missing(self) -> list[Record]:
+    def missing(self) -> list[S]:
         """Return the rows that the report does not show."""
         return [row for key, row in self.stored.items() if key not in self.reported]
+
+
+@dataclass
+class LosableComparison(Comparison[Key, L]):
+    """The rows and the columns of a table whose rows stay when their objects are lost."""
 
     @property
     def lost(self) -> list[int]:

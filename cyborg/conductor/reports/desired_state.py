@@ -5,12 +5,15 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import uuid4
 
 from cyborg.conductor.leases import check_epoch
 from cyborg.db import created_accelerators, drivers, host_inventory, hosts, lost_devices
-from cyborg.db.base import Record
+from cyborg.db.drivers import StoredDriver
 from cyborg.db.engine import Database, retried
+from cyborg.db.host_inventory import StoredDeployable, StoredDevice, StoredHandle
+from cyborg.db.hosts import HostDeployable
 from cyborg.model import device_profile
 from cyborg.model.arq import State
 from cyborg.model.attribute import Origin
@@ -48,8 +51,7 @@ class DesiredStates:
         ``reserved`` follows ``cyborg.model.availability``.
         """
         with self.db.writer() as tx:
-            host = hosts.lock_for_agent(tx, service_host)
-            check_epoch(host, service_host, epoch)
+            host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
             devices = {row.id: row for row in host_inventory.devices(tx, host.id)}
             deployables = host_inventory.deployables(tx, host.id)
             handle_rows = host_inventory.handles(tx, host.id)
@@ -59,12 +61,12 @@ class DesiredStates:
             # Ids of the deployables to be removed, alone or with their devices.
             removed: set[int] = set()
             if any(row.lost_ms is not None for row in devices.values()):
-                due = lost_devices.due_devices(tx, host.id, self.lost_retention)
-                device_ids = {row.id for row in due}
+                due_devices = lost_devices.due_devices(tx, host.id, self.lost_retention)
+                device_ids = {row.id for row in due_devices}
                 removed |= {row.id for row in deployables if row.device_id in device_ids}
             if any(row.lost_ms is not None for row in deployables):
-                due = lost_devices.due_deployables(tx, host.id, self.lost_retention)
-                removed |= {row.id for row in due}
+                due_parts = lost_devices.due_deployables(tx, host.id, self.lost_retention)
+                removed |= {row.id for row in due_parts}
         # Deployable id → its handles, and its traits.
         handles = defaultdict(list)
         for handle in handle_rows:
@@ -75,20 +77,21 @@ class DesiredStates:
                 traits[attribute.deployable_id].add(attribute.value)
         providers = tuple(
             _provider(
+                row.rp_uuid,
                 row,
                 devices[row.device_id],
                 handles[row.id],
-                traits[row.id],
+                traits=traits[row.id],
                 driver=driver_rows.get(devices[row.device_id].driver),
                 disabled=host.disabled,
             )
-            for row in sorted(deployables, key=lambda row: str(row.name))
-            if row.id not in removed
+            for row in sorted(deployables, key=lambda row: row.name)
+            if row.id not in removed and row.rp_uuid is not None
         )
         obsolete_providers = tuple(
             ObsoleteProvider(row.rp_uuid, row.name)
             for row in children_first(deployables)
-            if row.id in removed
+            if row.id in removed and row.rp_uuid is not None
         )
         refused = {
             row.name: row.publish_error for row in deployables if row.publish_error is not None
@@ -112,9 +115,9 @@ class DesiredStates:
 
 
 def _facts(
-    device: Record,
-    deployables: Iterable[Record],
-    handles: Mapping[int, Iterable[Record]],
+    device: StoredDevice,
+    deployables: Iterable[StoredDeployable],
+    handles: Mapping[int, Iterable[StoredHandle]],
     traits: Mapping[int, Collection[str]],
 ) -> Device:
     """Return a device that an operator created, as its driver has to report it."""
@@ -128,7 +131,7 @@ def _facts(
             Deployable(
                 name=row.name,
                 resource_class=row.resource_class,
-                driver_name=row.driver_name,
+                driver_name=row.driver_name or "",
                 handles=tuple(
                     AttachHandle(
                         handle.handle_key,
@@ -140,7 +143,7 @@ def _facts(
                 traits=tuple(sorted(traits[row.id])),
                 prepare=row.prepare,
             )
-            for row in sorted(deployables, key=lambda row: str(row.name))
+            for row in sorted(deployables, key=lambda row: row.name)
             if row.device_id == device.id
         ),
         backend=device.backend,
@@ -148,7 +151,7 @@ def _facts(
     )
 
 
-def _requested_drivers(rows: Iterable[Record]) -> tuple[RequestedDriver, ...]:
+def _requested_drivers(rows: Iterable[StoredDriver]) -> tuple[RequestedDriver, ...]:
     """Return what operators have requested of drivers, ordered by name."""
     return tuple(
         RequestedDriver(
@@ -158,28 +161,32 @@ def _requested_drivers(rows: Iterable[Record]) -> tuple[RequestedDriver, ...]:
             enabled=row.enabled or row.requested is None,
             options=dict(row.options or {}),
         )
-        for row in sorted(rows, key=lambda row: str(row.name))
+        for row in sorted(rows, key=lambda row: row.name)
         if row.requested is not None or row.options
     )
 
 
-def children_first(deployables: Iterable[Record]) -> list[Record]:
+D = TypeVar("D", bound=HostDeployable)
+
+
+def children_first(deployables: Iterable[D]) -> list[D]:
     """Return the deployables ordered so that each comes before its parent."""
     rows = {row.id: row for row in deployables}
 
-    def depth(row: Record) -> int:
+    def depth(row: D) -> int:
         return 0 if row.parent_id not in rows else 1 + depth(rows[row.parent_id])
 
     return sorted(rows.values(), key=lambda row: (-depth(row), row.name))
 
 
 def _provider(
-    deployable: Record,
-    device: Record,
-    handles: Sequence[Record],
-    traits: Collection[str],
+    uuid: str,
+    deployable: StoredDeployable,
+    device: StoredDevice,
+    handles: Sequence[StoredHandle],
     *,
-    driver: Record | None,
+    traits: Collection[str],
+    driver: StoredDriver | None,
     disabled: bool,
 ) -> Provider:
     standing = Standing(
@@ -191,7 +198,7 @@ def _provider(
         refused=deployable.publish_error is not None,
     )
     return Provider(
-        uuid=deployable.rp_uuid,
+        uuid=uuid,
         name=deployable.name,
         resource_class=deployable.resource_class,
         total=len(handles),
@@ -210,8 +217,7 @@ class PreparedUnits:
     def unit_uses(self, service_host: str, epoch: int) -> UnitUses:
         """Return all units of a host that are prepared for a bind; raises NotFound, StaleEpoch."""
         with self.db.writer() as tx:
-            host = hosts.lock_for_agent(tx, service_host)
-            check_epoch(host, service_host, epoch)
+            host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
             rows = host_inventory.prepared_units(tx, host.id)
         units = []
         for row in rows:

@@ -12,9 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from cyborg.conductor.reports.comparison import Comparison, Row
+from cyborg.conductor.reports.comparison import Comparison, L, LosableComparison, Row
 from cyborg.db import base, host_inventory
-from cyborg.db.base import Record
+from cyborg.db.host_inventory import (
+    StoredAttribute,
+    StoredDeployable,
+    StoredDevice,
+    StoredHandle,
+)
 from cyborg.db.models import AttachHandle, Attribute, ControlpathId, Deployable, Device
 from cyborg.db.transaction import Transaction
 from cyborg.model import device as facts
@@ -31,24 +36,28 @@ Path = tuple[str, ...]
 class StoredDevices:
     """The rows of a host before a report."""
 
-    devices: Sequence[Record] = ()
+    devices: Sequence[StoredDevice] = ()
     #: Id of the device → its deployables by name.
-    deployables: dict[int, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
+    deployables: dict[int, dict[str, StoredDeployable]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     #: Id of the deployable → its handles by key, and its attributes by key and value.
-    handles: dict[int, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
-    attributes: dict[int, dict[Path, Record]] = field(default_factory=lambda: defaultdict(dict))
+    handles: dict[int, dict[str, StoredHandle]] = field(default_factory=lambda: defaultdict(dict))
+    attributes: dict[int, dict[Path, StoredAttribute]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
 
     @classmethod
     def read(cls, tx: Transaction, host_id: int) -> "StoredDevices":
         """Read the rows: one statement for a host without devices, four for any other."""
         stored = cls(host_inventory.devices(tx, host_id))
         if stored.devices:
-            for row in host_inventory.deployables(tx, host_id):
-                stored.deployables[row.device_id][row.name] = row
-            for row in host_inventory.handles(tx, host_id):
-                stored.handles[row.deployable_id][row.handle_key] = row
-            for row in host_inventory.attributes(tx, host_id):
-                stored.attributes[row.deployable_id][row.key, row.value] = row
+            for deployable in host_inventory.deployables(tx, host_id):
+                stored.deployables[deployable.device_id][deployable.name] = deployable
+            for handle in host_inventory.handles(tx, host_id):
+                stored.handles[handle.deployable_id][handle.handle_key] = handle
+            for fact in host_inventory.attributes(tx, host_id):
+                stored.attributes[fact.deployable_id][fact.key, fact.value] = fact
         return stored
 
 
@@ -65,10 +74,10 @@ class DeviceDiff:
         self.host_id = host_id
         self.hostname = hostname
         self.stored = stored
-        self.devices = Comparison[Path]()
-        self.deployables = Comparison[Path]()
-        self.handles = Comparison[Path]()
-        self.attributes = Comparison[Path]()
+        self.devices = LosableComparison[Path, StoredDevice]()
+        self.deployables = LosableComparison[Path, StoredDeployable]()
+        self.handles = LosableComparison[Path, StoredHandle]()
+        self.attributes = Comparison[Path, StoredAttribute]()
         #: (device uuid, action, status where the action does not imply it) for the history.
         self.history: list[tuple[str, str, str | None]] = []
         #: The control paths of new devices by uuid.
@@ -116,7 +125,7 @@ class DeviceDiff:
         self.history.append((uuid, "created" if device.operator_created else "discovered", status))
         self._find(driver, device, uuid)
 
-    def compare_device(self, row: Record, driver: str, device: facts.Device) -> None:
+    def compare_device(self, row: StoredDevice, driver: str, device: facts.Device) -> None:
         """Compare a device with its row; another driver may have reported it, or it may be lost."""
         self._return_device(row, {"driver": driver, **_device_columns(device)})
         reported = {deployable.name for deployable in device.deployables}
@@ -132,7 +141,7 @@ class DeviceDiff:
                 self.attributes.stored[*path, *fact] = attribute
         self._find(driver, device, row.uuid)
 
-    def compare_created(self, row: Record, device: facts.Device) -> None:
+    def compare_created(self, row: StoredDevice, device: facts.Device) -> None:
         """Compare a device that an operator created: its facts are the operator's.
 
         Only the driver knows whether the host prepares units for a bind, and whether the device
@@ -152,7 +161,7 @@ class DeviceDiff:
                     "programmable": deployable.programmable,
                 }
 
-    def lose_device(self, row: Record) -> None:
+    def lose_device(self, row: StoredDevice) -> None:
         """Mark a device lost that its driver does not report any more."""
         self.devices.stored[row.uuid,] = row
         if row.lost_ms is None:
@@ -165,15 +174,9 @@ class DeviceDiff:
         a table whose changes concern the same columns.
         """
         changed = self._insert(tx)
-        for model, rows in (
-            (Device, self.devices),
-            (Deployable, self.deployables),
-            (AttachHandle, self.handles),
-        ):
-            changed |= base.change(tx, model, rows.changed)
-            host_inventory.set_lost(tx, model, rows.lost, tx.now)
-            host_inventory.set_lost(tx, model, rows.returned, None)
-            changed |= bool(rows.lost or rows.returned)
+        changed |= _update(tx, Device, self.devices)
+        changed |= _update(tx, Deployable, self.deployables)
+        changed |= _update(tx, AttachHandle, self.handles)
         gone = [row.id for row in self.attributes.missing]
         base.remove(tx, Attribute, gone)
         return changed or bool(gone)
@@ -257,11 +260,19 @@ class DeviceDiff:
             for attribute in deployable.attributes:
                 self.attributes.reported[*path, attribute.key, attribute.value] = {}
 
-    def _return_device(self, row: Record, columns: Row) -> None:
+    def _return_device(self, row: StoredDevice, columns: Row) -> None:
         self.devices.stored[row.uuid,] = row
         self.devices.reported[row.uuid,] = columns
         if row.lost_ms is not None:
             self.history.append((row.uuid, "found again", row.status))
+
+
+def _update(tx: Transaction, model: type[base.Base], rows: LosableComparison[Path, L]) -> bool:
+    """Change the rows of a table, and mark them as lost or found; return whether there are any."""
+    changed = base.change(tx, model, rows.changed)
+    host_inventory.set_lost(tx, model, rows.lost, tx.now)
+    host_inventory.set_lost(tx, model, rows.returned, None)
+    return changed or bool(rows.lost or rows.returned)
 
 
 def _device_columns(device: facts.Device) -> Row:

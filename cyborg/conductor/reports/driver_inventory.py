@@ -15,7 +15,6 @@ from uuid import uuid4
 from cyborg.conductor.reports.comparison import Comparison
 from cyborg.db import base
 from cyborg.db import drivers as drivers_db
-from cyborg.db.base import Record
 from cyborg.db.models import Backend, Driver, Hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model.report import DriverState, InstalledDriver, Report
@@ -31,9 +30,9 @@ class DriverInventory:
     """The rows of a host before a report; the caller holds the lock of the host."""
 
     host_id: int
-    drivers: dict[str, Record] = field(default_factory=dict)
+    drivers: dict[str, drivers_db.StoredDriver] = field(default_factory=dict)
     backends: dict[Key, drivers_db.StoredBackend] = field(default_factory=dict)
-    hardware: dict[Key, Record] = field(default_factory=dict)
+    hardware: dict[Key, drivers_db.StoredHardware] = field(default_factory=dict)
 
     @classmethod
     def read(cls, tx: Transaction, host_id: int) -> "DriverInventory":

@@ -3,12 +3,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from cyborg import exception
 from cyborg.conductor.tasks.queue import WorkQueue
-from cyborg.db.base import Record
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.work import Discovered, Outcome
 
 #: Milliseconds until an agent that has not finished its part of some work is called again.
@@ -28,12 +28,14 @@ class Waiting:
     pause_ms: int = AGENT_POLL_MS
 
 
-Ask = Callable[[Record, Record], Answer | Waiting]
-End = Callable[[Record, Record, Any], None]
+#: What the work is about.
+S = TypeVar("S")
+Ask = Callable[[ClaimedWork, S], Answer | Waiting]
+End = Callable[[ClaimedWork, S, Any], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentTask:
+class AgentTask(Generic[S]):
     """One kind of work, or one step of it: what an agent is asked, and what each outcome does.
 
     ``ask`` follows again after an answer that is not done (a repeated call to the agent with the
@@ -47,14 +49,14 @@ class AgentTask:
     """
 
     queue: WorkQueue
-    ask: Ask
-    end: End
+    ask: Ask[S]
+    end: End[S]
     #: Gets faults; the default is ``end``.
-    fail: End | None = None
+    fail: End[S] | None = None
     #: Gets refusals; the default is ``fail``.
-    refuse: End | None = None
-    #: Reads the object of the work from the database: its handle, device or agent.
-    read: Callable[[Transaction, Record], Record] | None = None
+    refuse: End[S] | None = None
+    #: Reads what the work is about from the database: its handle, device or agent. None: nothing.
+    read: Callable[[Transaction, ClaimedWork], S] | None = None
     #: None: the work has no deadline, or ``ask`` checks it.
     overdue: str | None = None
     #: Whether the fault of overdue work ends with its last error, which says more.
@@ -63,10 +65,10 @@ class AgentTask:
     #: Each with the beginning of its fault.
     refusals: Mapping[type[exception.CyborgError], str] = field(default_factory=dict)
 
-    def run(self, rows: Sequence[Record]) -> None:
+    def run(self, rows: Sequence[ClaimedWork]) -> None:
         """Ask once, and do what follows; this is the handler of the work."""
         (row,) = rows
-        subject = None
+        subject = cast("S", None)
         if self.read is not None:
             with self.queue.db.reader() as tx:
                 subject = self.read(tx, row)

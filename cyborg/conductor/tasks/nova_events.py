@@ -14,8 +14,8 @@ from cyborg.clients.nova import BindEvent, EventVerdict, Nova
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import arqs, work
 from cyborg.db import events as history
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import RESOLVED, State
 
 LOG = logging.getLogger(__name__)
@@ -32,20 +32,20 @@ class NovaEvents:
     queue: WorkQueue
     nova: Nova
 
-    def notify(self, rows: Sequence[Record]) -> None:
+    def notify(self, rows: Sequence[ClaimedWork]) -> None:
         """Send the current states of the ARQs; raises Unavailable to be called again later.
 
         Deleted ARQs need no event. A row for which Nova has stopped waiting is given up, and the
         history of the ARQ says so; the other rows of the instance are kept.
         """
         with self.db.reader() as tx:
-            states = arqs.states(tx, [row.arq_uuid for row in rows])
+            states = arqs.states(tx, [row.arq_uuid for row in rows if row.arq_uuid])
         events = [
             BindEvent(
                 row.instance_uuid, row.arq_uuid, succeeded=states[row.arq_uuid] == State.BOUND
             )
             for row in rows
-            if states.get(row.arq_uuid) in RESOLVED
+            if row.arq_uuid and row.instance_uuid and states.get(row.arq_uuid) in RESOLVED
         ]
         try:
             verdicts = self.nova.send_events(events) if events else []
@@ -54,7 +54,7 @@ class NovaEvents:
                 uuids = {row.arq_uuid for row in expired}
                 LOG.error(
                     "Nova was not notified of ARQ(s) %s of instance %s, and no longer waits: %s",
-                    *(", ".join(sorted(uuids)), rows[0].instance_uuid, error),
+                    *(", ".join(sorted(map(str, uuids))), rows[0].instance_uuid, error),
                 )
                 entries = [
                     history.Entry(
@@ -80,7 +80,7 @@ class NovaEvents:
         self._finish(rows)
 
     @retried
-    def _finish(self, rows: Sequence[Record], entries: Sequence[history.Entry] = ()) -> None:
+    def _finish(self, rows: Sequence[ClaimedWork], entries: Sequence[history.Entry] = ()) -> None:
         # This has its own retry: after a deadlock here, Nova does not get the events again.
         with self.queue.complete(rows) as tx:
-            history.record(tx, entries, ordered_by=work.origin(rows[0]))
+            history.record_for(tx, entries, ordered_by=work.origin(rows[0]))

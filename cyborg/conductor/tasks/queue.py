@@ -19,16 +19,16 @@ from cyborg import exception, tracing
 from cyborg.conductor.leases import ConductorLease
 from cyborg.context import working_for
 from cyborg.db import work
-from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.work import WorkKind
 from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)
 
 #: Handles rows of one kind and one group (all notifications of an instance are one group).
-Handler = Callable[[Sequence[Record]], None]
+Handler = Callable[[Sequence[ClaimedWork]], None]
 
 _FIRST_PAUSE_MS = 500
 _LONGEST_PAUSE_MS = 30_000
@@ -53,20 +53,20 @@ class WorkQueue:
     db: Database
 
     @contextmanager
-    def complete(self, rows: Sequence[Record]) -> Iterator[Transaction]:
+    def complete(self, rows: Sequence[ClaimedWork]) -> Iterator[Transaction]:
         """Yield a transaction that also ends the work; raises Fenced and rolls all back."""
         with self.db.writer() as tx:
             yield tx
             if not work.finish(tx, rows):
                 raise Fenced
 
-    def drop(self, rows: Sequence[Record]) -> None:
+    def drop(self, rows: Sequence[ClaimedWork]) -> None:
         """End work of which nothing is left to do; a handler."""
         with self.complete(rows):
             LOG.info("Ended work that this release does not need: %s", rows[0].kind)
 
     @contextmanager
-    def checkpoint(self, rows: Sequence[Record]) -> Iterator[Transaction]:
+    def checkpoint(self, rows: Sequence[ClaimedWork]) -> Iterator[Transaction]:
         """Yield a transaction in the middle of the work.
 
         Raises Fenced when the work belongs to another conductor.
@@ -77,7 +77,9 @@ class WorkQueue:
                 raise Fenced
 
     @retried
-    def reschedule(self, rows: Sequence[Record], error: str | None, *, pause_ms: int = 0) -> None:
+    def reschedule(
+        self, rows: Sequence[ClaimedWork], error: str | None, *, pause_ms: int = 0
+    ) -> None:
         """Make work due again after a pause; without ``pause_ms`` it grows with the attempts."""
         tries = max(row.attempts for row in rows)
         growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))
@@ -114,7 +116,7 @@ class Worker:
         }
         self._periodic: PeriodicTask | None = None
         self._running: set[Future[None]] = set()
-        self._unreturned: deque[tuple[Sequence[Record], str]] = deque()
+        self._unreturned: deque[tuple[Sequence[ClaimedWork], str]] = deque()
 
     def handle(self, kind: WorkKind, handler: Handler) -> None:
         """Register the handler of a kind of work."""
@@ -142,9 +144,9 @@ class Worker:
             self._queue.reschedule(*self._unreturned[0])
             self._unreturned.popleft()
         rows = self._claim(owner)
-        groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+        groups: dict[tuple[str, str], list[ClaimedWork]] = defaultdict(list)
         for row in rows:
-            key = row.instance_uuid if row.kind == WorkKind.NOTIFY else row.uuid
+            key = (row.kind == WorkKind.NOTIFY and row.instance_uuid) or row.uuid
             groups[row.kind, key].append(row)
         self._running = {future for future in self._running if not future.done()}
         for (kind, _), group in groups.items():
@@ -168,11 +170,11 @@ class Worker:
                 LOG.warning("The lease of this conductor cannot be renewed: %s", error)
 
     @retried
-    def _claim(self, owner: tuple[int, int]) -> Sequence[Record]:
+    def _claim(self, owner: tuple[int, int]) -> Sequence[ClaimedWork]:
         with self._db.writer() as tx:
             return work.claim(tx, owner=owner, lease_ms=self._lease_ms, limit=_BATCH)
 
-    def _run(self, rows: Sequence[Record]) -> None:
+    def _run(self, rows: Sequence[ClaimedWork]) -> None:
         """Run the handler with the request ids of the first row's origin."""
         uuid, kind = rows[0].uuid, WorkKind(rows[0].kind)
         origin = work.origin(rows[0])

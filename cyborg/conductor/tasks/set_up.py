@@ -19,9 +19,10 @@ from cyborg.conductor import device_health
 from cyborg.conductor.tasks.agent_task import AgentTask, Waiting
 from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import devices, events, hosts, lost_devices, work
-from cyborg.db.base import Record
+from cyborg.db.devices import AgentDevice, StoredDevice
 from cyborg.db.engine import retried
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.device import MOVES, DeviceEvent, DeviceStatus
 from cyborg.model.work import InstallTask, Outcome, WorkKind
 from cyborg.rpc.agent import AgentClient
@@ -42,7 +43,7 @@ _TIMED_OUT = "the host did not finish the set-up in time"
 
 def begin(
     tx: Transaction,
-    rows: Iterable[Record],
+    rows: Iterable[StoredDevice],
     request_key: str | None,
     *,
     wait: bool = False,
@@ -106,11 +107,11 @@ class DeviceSetUp:
         )
         return {WorkKind.SET_UP_DEVICE: task.run}
 
-    def _ask(self, row: Record, device: Record | None) -> Outcome | Waiting:
+    def _ask(self, row: ClaimedWork, device: AgentDevice | None) -> Outcome | Waiting:
         """Have the host set the device up, unless ARQs have units of it or it is ready."""
         if device is None:
             return Outcome(row.uuid)
-        if row.spec.get(_AGAIN):
+        if (row.spec or {}).get(_AGAIN):
             with self.queue.db.reader() as tx:
                 held = devices.arqs_of(tx, device.id) if device.unready else []
             return self._wait(row, device, held) if held else Outcome(row.uuid)
@@ -120,7 +121,7 @@ class DeviceSetUp:
         return self.agents.request(device.service_host, Install(task))
 
     @retried
-    def _wait(self, row: Record, device: Record, held: Sequence[str]) -> Waiting:
+    def _wait(self, row: ClaimedWork, device: AgentDevice, held: Sequence[str]) -> Waiting:
         more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
         reason = (
             "It has to be set up again, and accelerator requests have units of it: "
@@ -133,7 +134,7 @@ class DeviceSetUp:
         return Waiting(reason, _ARQ_POLL_MS)
 
     @retried
-    def _end(self, row: Record, device: Record | None, outcome: Outcome) -> None:
+    def _end(self, row: ClaimedWork, device: AgentDevice | None, outcome: Outcome) -> None:
         """End the work: move the device, store its health, record both and notify the agent.
 
         Work that has waited until its device is unused is replaced by work that does not wait,
@@ -142,7 +143,7 @@ class DeviceSetUp:
         if device is None:
             with self.queue.complete([row]):
                 return
-        if row.spec.get(_AGAIN) and device.unready:
+        if (row.spec or {}).get(_AGAIN) and device.unready:
             with self.queue.complete([row]) as tx:
                 lost_devices.lock_handles_of_device(tx, device.id)
                 taken = bool(devices.arqs_of(tx, device.id))
@@ -175,7 +176,7 @@ class DeviceSetUp:
             self.agents.cast(device.service_host, DesiredChanged())
 
 
-def _device(tx: Transaction, row: Record) -> Record | None:
+def _device(tx: Transaction, row: ClaimedWork) -> AgentDevice | None:
     """Return the device of the work; None when it is no longer in set-up."""
-    device = devices.with_agent(tx, row.spec["device"])
+    device = devices.with_agent(tx, (row.spec or {})["device"])
     return device if device and device.status == DeviceStatus.INSTALLING else None

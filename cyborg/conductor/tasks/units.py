@@ -8,18 +8,17 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from cyborg import exception
 from cyborg.conductor.arqs import bind, images
 from cyborg.conductor.tasks.agent_task import AgentTask, Waiting
 from cyborg.conductor.tasks.queue import Handler, WorkQueue
 from cyborg.db import arqs, attach_handles, deployables, events, hosts, work
-from cyborg.db.base import Record
-from cyborg.db.deployables import set_image
+from cyborg.db.deployables import AgentDeployable, AgentHandle, PlacedDeployable, set_image
 from cyborg.db.engine import retried
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
+from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import MOVES, Event, State
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.device_profile import parse_image
@@ -52,26 +51,35 @@ class UnitTasks:
 
     def handlers(self) -> dict[WorkKind, Handler]:
         """Return the handlers by kind of work."""
-        task = partial(AgentTask, queue=self.queue, read=_handle, overdue_error=True)
         return {
-            WorkKind.PREPARE: task(
+            WorkKind.PREPARE: AgentTask(
+                queue=self.queue,
                 read=lambda tx, row: (_handle(tx, row), time.monotonic() - row.age_ms / 1000),
                 ask=self._ask_prepare,
                 end=self._end_prepare,
                 overdue="the host did not finish the preparation in time",
+                overdue_error=True,
             ).run,
-            WorkKind.RELEASE: task(
-                ask=self._ask_release, end=self._end_release, fail=self._count_refusal
+            WorkKind.RELEASE: AgentTask(
+                queue=self.queue,
+                read=_handle,
+                ask=self._ask_release,
+                end=self._end_release,
+                fail=self._count_refusal,
             ).run,
-            WorkKind.PROGRAM: task(
-                read=lambda tx, row: deployables.by_uuid(tx, row.spec["deployable"]),
+            WorkKind.PROGRAM: AgentTask(
+                queue=self.queue,
+                read=lambda tx, row: deployables.by_uuid(tx, (row.spec or {})["deployable"]),
                 ask=self._ask_program,
                 end=self._end_program,
                 overdue="image or host could not be reached in time",
+                overdue_error=True,
             ).run,
         }
 
-    def _ask_prepare(self, row: Record, subject: tuple[Record, float]) -> Outcome | Waiting:
+    def _ask_prepare(
+        self, row: ClaimedWork, subject: tuple[AgentHandle | None, float]
+    ) -> Outcome | Waiting:
         """Have the host prepare a unit, unless it has nothing to do or other work goes first."""
         handle, _ = subject
         if handle is not None and handle.state in UNRELEASED:
@@ -88,8 +96,9 @@ class UnitTasks:
             return Outcome(row.uuid)
         try:
             task = _task(row, handle, row.spec or {})
+            left = None if row.left_ms is None else row.left_ms / 1000
             return self.agents.request(
-                _agent_of(handle), Prepare(task, decision.image), within=row.left_ms / 1000
+                _agent_of(handle), Prepare(task, decision.image), within=left
             )
         except exception.UnknownVerb as error:
             if decision.image is None:
@@ -97,7 +106,7 @@ class UnitTasks:
             return Outcome(row.uuid, fault=f"no image can be loaded for a bind yet: {error}")
 
     @retried
-    def _decide(self, row: Record, handle: Record) -> images.ImageDecision:
+    def _decide(self, row: ClaimedWork, handle: AgentHandle) -> images.ImageDecision:
         """Decide what to do now, and mark the ARQ as prepared before its agent is called."""
         decision = images.ImageDecision()
         if handle.prepare or handle.programmable:
@@ -111,7 +120,9 @@ class UnitTasks:
         return decision
 
     @retried
-    def _end_prepare(self, row: Record, subject: tuple[Record, float], outcome: Outcome) -> None:
+    def _end_prepare(
+        self, row: ClaimedWork, subject: tuple[AgentHandle | None, float], outcome: Outcome
+    ) -> None:
         """Bring the bind to Bound or BindFailed, and add the notification of Nova.
 
         Raises Fenced for an ARQ that has been unbound or deleted in the meantime: its work row is
@@ -122,10 +133,10 @@ class UnitTasks:
         event = Event.FINISH if bound else Event.FAIL
         with self.queue.complete([row]) as tx:
             locked = arqs.lock(tx, Arq.uuid == row.arq_uuid)
-            if bound and outcome.image is not None:
-                set_image(tx, row.deployable_id, outcome.image)
+            if bound and handle is not None and outcome.image is not None:
+                set_image(tx, handle.deployable_id, outcome.image)
             for arq in locked:
-                if bound and arq.prepared and not handle.prepare:
+                if bound and handle is not None and arq.prepared and not handle.prepare:
                     # The host has nothing to undo for this bind.
                     arqs.mark_prepared(tx, arq.id, prepared=False)
             bind.resolve(
@@ -153,36 +164,41 @@ class UnitTasks:
         if self.record_bind is not None:
             self.record_bind(MOVES[event].target, time.monotonic() - begun)
 
-    def _ask_release(self, row: Record, handle: Record) -> Outcome:
+    def _ask_release(self, row: ClaimedWork, handle: AgentHandle | None) -> Outcome:
         """Have the host clean up a unit, unless that is done."""
         if handle is None or handle.state not in UNRELEASED:
             return Outcome(row.uuid)
         return self.agents.request(_agent_of(handle), Release(_task(row, handle, {})))
 
     @retried
-    def _end_release(self, row: Record, handle: Record, outcome: Outcome) -> None:
+    def _end_release(self, row: ClaimedWork, handle: AgentHandle | None, outcome: Outcome) -> None:
         """Make the handle free, or give it to the ARQ that waits for it."""
-        quarantined = handle is not None and handle.state == HandleState.QUARANTINED
+        if handle is None:
+            with self.queue.complete([row]):
+                return
+        quarantined = handle.state == HandleState.QUARANTINED
         with self.queue.complete([row]) as tx:
             if quarantined:
                 hosts.bump_desired_generation(tx, handle.host_id)
-            if handle is not None:
-                images.clear_after_release(tx, handle)
-            attach_handles.finish_release(tx, row.attach_handle_id)
-            work.make_due(tx, row.attach_handle_id)
+            images.clear_after_release(tx, handle)
+            attach_handles.finish_release(tx, handle.id)
+            work.make_due(tx, handle.id)
             if quarantined:
                 entries = [_entry(handle, "out of quarantine", None)]
-                events.record(tx, entries, ordered_by=work.origin(row))
+                events.record_for(tx, entries, ordered_by=work.origin(row))
         if quarantined:
             LOG.info("%s released: it has left quarantine", _described(handle))
         self.wake()
 
     @retried
-    def _count_refusal(self, row: Record, handle: Record, outcome: Outcome) -> None:
+    def _count_refusal(
+        self, row: ClaimedWork, handle: AgentHandle | None, outcome: Outcome
+    ) -> None:
         """Count a refused release; the last that is tolerated puts the handle into quarantine.
 
         Raises DriverFailed, so that it is tried again.
         """
+        assert handle is not None, "no agent was asked"
         refusals = int((row.spec or {}).get(_REFUSALS, 0)) + 1
         quarantines = refusals == _MAX_REFUSALS and handle.state == HandleState.RELEASING
         with self.queue.checkpoint([row]) as tx:
@@ -190,7 +206,7 @@ class UnitTasks:
                 hosts.bump_desired_generation(tx, handle.host_id)
                 if attach_handles.quarantine(tx, handle.id):
                     entries = [_entry(handle, "quarantined", outcome.fault)]
-                    events.record(tx, entries, ordered_by=work.origin(row))
+                    events.record_for(tx, entries, ordered_by=work.origin(row))
             work.set_spec(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
         if quarantines:
             LOG.warning(
@@ -199,48 +215,52 @@ class UnitTasks:
             )
         raise exception.DriverFailed(driver=handle.driver, verb="release", reason=outcome.fault)
 
-    def _ask_program(self, row: Record, deployable: Record) -> Outcome:
+    def _ask_program(self, row: ClaimedWork, deployable: AgentDeployable | None) -> Outcome:
         """Have the host load an operator's image into a deployable."""
         if deployable is None:
             return Outcome(row.uuid, fault="the deployable is gone")
         if deployable.bitstream_id is not None:
             # The loaded image is unknown until the agent has answered.
             with self.queue.checkpoint([row]) as tx:
-                set_image(tx, row.deployable_id, None)
+                set_image(tx, deployable.id, None)
         task = ProgramTask(
             row.uuid,
             deployable.driver,
             deployable.device_key,
             deployable.name,
-            image_uuid=row.spec["image_uuid"],
+            image_uuid=(row.spec or {})["image_uuid"],
             agent_epoch=deployable.agent_epoch or 0,
             order=row.id,
             issued_ms=row.created_ms,
         )
         return self.agents.request(_agent_of(deployable), Program(task))
 
-    def _end_program(self, row: Record, deployable: Record, outcome: Outcome) -> None:
+    def _end_program(
+        self, row: ClaimedWork, deployable: AgentDeployable | None, outcome: Outcome
+    ) -> None:
         """Record the end, and store which image the deployable holds."""
-        fault = outcome.fault
+        fault, spec = outcome.fault, row.spec or {}
         with self.queue.complete([row]) as tx:
             entry = events.Entry(
                 "deployable",
-                row.spec["deployable"],
+                spec["deployable"],
                 "programmed" if fault is None else "program failed",
-                hostname=deployable and deployable.hostname,
+                hostname=None if deployable is None else deployable.hostname,
                 reason=fault,
-                device_uuid=deployable and deployable.device_uuid,
+                device_uuid=None if deployable is None else deployable.device_uuid,
             )
             work.record(tx, row, [entry])
-            if fault is None:
-                set_image(tx, row.deployable_id, row.spec["image_uuid"])
+            if fault is None and deployable is not None:
+                set_image(tx, deployable.id, spec["image_uuid"])
 
 
-def _handle(tx: Transaction, row: Record) -> Record | None:
+def _handle(tx: Transaction, row: ClaimedWork) -> AgentHandle | None:
+    if row.attach_handle_id is None:
+        return None
     return deployables.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
 
 
-def _agent_of(row: Record) -> str:
+def _agent_of(row: PlacedDeployable) -> str:
     """Return the name of the host's agent on the message bus.
 
     Raises Unavailable while the host has never had an agent.
@@ -250,7 +270,7 @@ def _agent_of(row: Record) -> str:
     return str(row.service_host)
 
 
-def _task(row: Record, handle: Record, spec: dict[str, str]) -> HandleTask:
+def _task(row: ClaimedWork, handle: AgentHandle, spec: dict[str, str]) -> HandleTask:
     return HandleTask(
         request_key=row.uuid,
         driver=handle.driver,
@@ -265,7 +285,7 @@ def _task(row: Record, handle: Record, spec: dict[str, str]) -> HandleTask:
     )
 
 
-def _entry(handle: Record, action: str, reason: str | None) -> events.Entry:
+def _entry(handle: AgentHandle, action: str, reason: str | None) -> events.Entry:
     return events.Entry(
         "handle",
         handle.uuid,
@@ -276,7 +296,7 @@ def _entry(handle: Record, action: str, reason: str | None) -> events.Entry:
     )
 
 
-def _described(handle: Record) -> str:
+def _described(handle: AgentHandle) -> str:
     """Return the identifiers of a handle for a log line."""
     return (
         f"Handle {handle.uuid} ({handle.handle_key} of {handle.name}) of device "

@@ -8,31 +8,27 @@ same tests on real services.
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 import webtest
 from oslo_config import cfg
-from oslo_middleware import RequestId
 
 from cyborg import conf as configuration
 from cyborg import exception, service
-from cyborg.api import app as api_app
 from cyborg.clients.placement import Placement
 from cyborg.db import schema
-from cyborg.db.engine import Database, Reader, retried
+from cyborg.db.engine import Database, retried
 from cyborg.db.models import METADATA
-from cyborg.drivers.host import Host
-from cyborg.model.provider import provider_uuid
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host, shared
-from cyborg.tests.fixtures.stack import Peers, Stack, reach
+from cyborg.tests.fixtures.placement import PlacementService, shared
+from cyborg.tests.fixtures.stack import Peers, Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
@@ -119,6 +115,14 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         yield db
 
 
+@pytest.fixture
+def own_database(tmp_path: Path) -> Iterator[Database]:
+    """A database at the newest revision that no other test has."""
+    with empty_database(tmp_path) as db:
+        schema.upgrade(db)
+        yield db
+
+
 @pytest.fixture(scope="session")
 def database_url(database: Database) -> str:
     """Where other processes' parts find the same database."""
@@ -156,19 +160,15 @@ def stack(
 
 
 @pytest.fixture(scope="session")
-def conductor(stack: Stack) -> Iterator[ConductorClient]:
+def conductor(stack: Stack) -> ConductorClient:
     """The conductor's verbs over the bus, as an API process has them."""
-    client = reach(ConductorClient(stack.bus(), timeout=stack.times.rpc))
-    yield client
-    client.close()
+    return stack.conductor_client()
 
 
 @pytest.fixture(scope="session")
-def app(conf: cfg.ConfigOpts, database_url: str, conductor: ConductorClient) -> Iterator[Any]:
+def app(stack: Stack) -> Any:
     """The API behind no filter that asks for a token: tests say who they are in headers."""
-    reader = Reader(database_url)
-    yield webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
-    reader.close()
+    return webtest.TestApp(stack.make_open_api())
 
 
 @pytest.fixture
@@ -192,29 +192,15 @@ def member(app: Any) -> Client:
 
 
 @pytest.fixture
+def operator(app: Any) -> Client:
+    """Who looks after accelerators and is no administrator."""
+    return Client(app, role="operator", version="2.4")
+
+
+@pytest.fixture
 def profile(admin: Client) -> Callable[..., str]:
     """Make a device profile with the given groups; gives its name."""
-
-    def make(*groups: dict[str, str]) -> str:
-        name = f"profile-{uuid4().hex[:12]}"
-        admin.post("/device_profiles", [{"name": name, "groups": list(groups)}])
-        return name
-
-    return make
-
-
-@dataclass(frozen=True)
-class Compute:
-    """A compute host with a running agent whose devices are in Placement."""
-
-    name: str
-    root: str
-    agent: service.Daemon
-
-    @property
-    def fake_provider(self) -> str:
-        """The provider of the fake driver's device."""
-        return provider_uuid(f"{self.name.replace('.', '_')}_FakeDevice")
+    return admin.make_profile
 
 
 def offered(placement: PlacementService, provider: str) -> int:
@@ -227,28 +213,33 @@ def offered(placement: PlacementService, provider: str) -> int:
 
 
 @pytest.fixture
+def beside(stack: Stack) -> Iterator[Callable[..., Stack]]:
+    """Make stacks beside that of the session (see ``Stack.beside``); each ends with the test."""
+    with ExitStack() as ending:
+        yield lambda *database, **changes: ending.enter_context(stack.beside(*database, **changes))
+
+
+@pytest.fixture
 def compute(
-    stack: Stack, placement: PlacementService, conf: cfg.ConfigOpts, tmp_path: Path
-) -> Iterator[Callable[..., Compute]]:
+    beside: Callable[..., Stack],
+    placement: PlacementService,
+    conf: cfg.ConfigOpts,
+    tmp_path: Path,
+) -> Iterator[Callable[..., ComputeHost]]:
     """Start computes with an agent; all are stopped at the end of the test."""
-    own = replace(stack, _endings=[])
+    own = beside()
 
     def start(
-        *, machine: Host | None = None, drivers: Any = ("fake_driver",), published: bool = True
-    ) -> Compute:
-        name = fresh_host()
-        root = placement.make_compute(name)
-        conf.set_override("host", name)
-        agent = own.start_agent(
-            name, machine=machine or FakeHost(), drivers=drivers, state_path=tmp_path
-        )
-        made = Compute(name, root, agent)
+        *, machine: FakeHost | None = None, drivers: Any = ("fake_driver",), published: bool = True
+    ) -> ComputeHost:
+        host = compute_host(own, tmp_path, machine)
+        conf.set_override("host", host.compute)
+        host.start(*drivers)
         if published:
             assert service.wait_until(
-                lambda: offered(placement, made.fake_provider) > 0, timeout=10
-            ), f"{name} was not published in time"
-        return made
+                lambda: offered(placement, host.fake_provider) > 0, timeout=10
+            ), f"{host.compute} was not published in time"
+        return host
 
     yield start
     conf.clear_override("host")
-    own.stop()

@@ -3,10 +3,10 @@
 
 from collections import defaultdict
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db.base import Record
 from cyborg.db.engine import Reader
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
@@ -263,7 +263,7 @@ def _work(tx: Transaction, now: int) -> tuple[WorkRow, ...]:
     )
 
 
-def _process(binary: str, row: Record, now: int) -> Process:
+def _process(binary: str, row: Any, now: int) -> Process:
     silent = now - row.last_seen_ms
     return Process(binary, row.host, silent, row.last_seen_ms, row.bus_error, row.bus_error_ms)
 

@@ -3,7 +3,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,10 +40,9 @@ _ROW: Final = re.compile(r"- ([\w.-]+): ([\w-]+)")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A row of a table: what it is called there, and what parameters.yaml says of it."""
+    """A row of a table, with what parameters.yaml says of it."""
 
     name: str
-    key: str
     where: str
     since: str
     until: str
@@ -53,15 +52,9 @@ class Parameter:
 class Method:
     """One method of the reference; ``text`` is all that stands about it."""
 
-    file: str
     method: str
     url: str
     text: str
-
-    @property
-    def flat(self) -> str:
-        """The text in one line, so that what is wrapped is found."""
-        return " ".join(self.text.split())
 
     @property
     def request(self) -> list[Parameter]:
@@ -93,11 +86,20 @@ class Method:
         """The rows below ``title``, or none."""
         _, _, after = self.text.partition(f"**{title}**")
         found = _TABLE.match(after.lstrip("\n"))
-        return [parameter(*row) for row in _ROW.findall(found[1])] if found else []
+        return [
+            Parameter(
+                name,
+                said["in"],
+                said.get("min_version", "2.0"),
+                said.get("max_version", f"2.{LATEST}"),
+            )
+            for name, key in _ROW.findall(found[1] if found else "")
+            for said in (_parameters()[key],)
+        ]
 
 
 @cache
-def parameters() -> Mapping[str, Mapping[str, Any]]:
+def _parameters() -> Mapping[str, Mapping[str, Any]]:
     """All of parameters.yaml."""
     found: dict[str, dict[str, Any]] = yaml.load(
         (SOURCE / "parameters.yaml").read_text(), yaml.BaseLoader
@@ -105,26 +107,15 @@ def parameters() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def parameter(name: str, key: str) -> Parameter:
-    """A row of a table."""
-    said = parameters()[key]
-    until = said.get("max_version", f"2.{LATEST}")
-    return Parameter(name, key, said["in"], said.get("min_version", "2.0"), until)
-
-
 @cache
 def methods() -> tuple[Method, ...]:
     """All methods, in the order of the files and of what is in them."""
-    return tuple(_methods())
-
-
-def _methods() -> Iterator[Method]:
-    for file in sorted(SOURCE.glob("*.inc")):
-        text = file.read_text()
-        for part in re.split(r"^(?=\.\. rest_method::)", text, flags=re.MULTILINE)[1:]:
-            found = _METHOD.match(part)
-            assert found is not None, part
-            yield Method(file.stem, found[1], found[2], part)
+    return tuple(
+        Method(match[1], match[2], part)
+        for file in sorted(SOURCE.glob("*.inc"))
+        for part in re.split(r"^(?=\.\. rest_method::)", file.read_text(), flags=re.MULTILINE)
+        if (match := _METHOD.match(part))
+    )
 
 
 def sample(name: str) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import sqlalchemy as sa
 import wsme
 
 from cyborg import exception
@@ -177,7 +176,7 @@ class Devices(Controller):
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
             view = self._views(tx, call, [row])[row.id]
-            history: Sequence[history_db.Row] = ()
+            history: Sequence[history_db.VisibleEvent] = ()
             if call.minor >= microversion.OPERATOR_VIEWS and not call.own:
                 history = history_db.of_device(tx, uuid, LAST_EVENTS)
         rendered = render(row, call, view)
@@ -186,7 +185,7 @@ class Devices(Controller):
         return rendered
 
     def _views(
-        self, tx: Transaction, call: Call, rows: Sequence[sa.Row[Any]]
+        self, tx: Transaction, call: Call, rows: Sequence[devices.VisibleDevice]
     ) -> Mapping[int, View]:
         ids = [row.id for row in rows]
         holders: Mapping[int, Sequence[devices.Holder]] = {}
@@ -242,13 +241,13 @@ def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
     )
 
 
-def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
+def render(row: devices.VisibleDevice, call: Call, view: View) -> dict[str, Any]:
     """Return the JSON of a device at the microversion of the request.
 
     ``status`` is included from 2.3 on, all its values and the users from 2.4 on, and the members
     that tell equal cards apart from 2.5 on.
     """
-    rendered = {
+    rendered: dict[str, Any] = {
         "uuid": row.uuid,
         "type": row.type,
         "vendor": row.vendor,
@@ -264,7 +263,7 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
         older = _ENABLED if row.state == _ENABLED else _MAINTAINING
         rendered["status"] = row.state if call.minor >= microversion.OPERATORS else older
     if call.minor >= microversion.OPERATORS:
-        reason: str | None = row.status_reason
+        reason = row.status_reason
         if reason is None and row.lost_ms is not None:
             reason = f"Its host has not shown it since {instant(row.lost_ms)}."
         users = dict.fromkeys(holder.instance for holder in view.holders if holder.instance)

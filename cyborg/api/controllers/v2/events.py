@@ -52,7 +52,7 @@ class Events(Controller):
         return {self.collection: [render(row) for row in rows]}
 
 
-def render(row: events.Row) -> dict[str, Any]:
+def render(row: events.VisibleEvent) -> dict[str, Any]:
     """Return the JSON of an event."""
     detail = row.detail or {}
     origin = events.origin(row.request_id, detail) if row.request_id else {}

@@ -138,7 +138,7 @@ class Drivers(Controller):
         )
 
 
-def _render_driver(row: drivers.Row, minor: int) -> dict[str, Any]:
+def _render_driver(row: drivers.VisibleDriver, minor: int) -> dict[str, Any]:
     """Return the JSON of a driver on a host at microversion 2.``minor``."""
     rendered = {
         "uuid": row.uuid,
@@ -150,7 +150,7 @@ def _render_driver(row: drivers.Row, minor: int) -> dict[str, Any]:
         "endpoint": row.endpoint,
         "enabled": row.enabled,
         "options": row.options or {},
-        "devices": {"found": row.found, "offered": row.offered, "in_use": row.in_use},
+        "devices": {"found": row.present, "offered": row.offered, "in_use": row.in_use},
         "error": row.error,
         "discovered_at": since(row.discovered_ms),
     }
@@ -191,7 +191,7 @@ class Backends(Controller):
         return _render_backend(row)
 
 
-def _render_backend(row: drivers.Row) -> dict[str, Any]:
+def _render_backend(row: drivers.VisibleBackend) -> dict[str, Any]:
     """Return the JSON of a backend."""
     return {
         "uuid": row.uuid,
@@ -244,7 +244,7 @@ class Hardware(Controller):
         return _render_hardware(row)
 
 
-def _render_hardware(row: drivers.Row) -> dict[str, Any]:
+def _render_hardware(row: drivers.VisibleHardware) -> dict[str, Any]:
     """Return the JSON of a piece of hardware."""
     return {
         "uuid": row.uuid,

@@ -13,8 +13,8 @@ from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant, since
 from cyborg.db import drivers, services
-from cyborg.db.base import Record
 from cyborg.db.listing import Page
+from cyborg.db.services import ListedProcess
 from cyborg.db.transaction import Transaction
 from cyborg.model import health_view
 from cyborg.model.operation import Operation
@@ -133,7 +133,7 @@ class Services(Controller):
         )
 
     def _documents(
-        self, tx: Transaction, rows: Sequence[Record], minor: int
+        self, tx: Transaction, rows: Sequence[ListedProcess], minor: int
     ) -> list[dict[str, Any]]:
         """Return the JSON of processes; from 2.5 on with the members of the health view."""
         documents: list[dict[str, Any]] = [

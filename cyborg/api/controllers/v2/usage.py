@@ -46,7 +46,7 @@ class Usage(Controller):
         return {self.collection: [render(row) for row in rows]}
 
 
-def by_class(rows: Sequence[units.Row]) -> list[dict[str, Any]]:
+def by_class(rows: Sequence[units.ClassUnits]) -> list[dict[str, Any]]:
     """Return the JSON of counts by resource class and the other groups."""
     names = ("resource_class", *units.GROUPS)
     words: dict[tuple[Any, ...], dict[str, int]] = {}
@@ -72,12 +72,15 @@ def counts(words: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def render(row: units.Row) -> dict[str, Any]:
+def render(row: units.TypeUnits) -> dict[str, Any]:
     """Return the JSON of a row of counts."""
     return {
         "type": row.type,
         "host": row.host,
         "project_id": row.project_id,
         # A database may return a sum as a decimal number.
-        **{state: int(getattr(row, state)) for state in units.STATES},
+        "offered": int(row.offered),
+        "bound": int(row.bound),
+        "reserved": int(row.reserved),
+        "lost": int(row.lost),
     }

@@ -5,8 +5,6 @@ Put together as the composition roots do, on the bus without a wire; nothing hap
 story has it happen, so that each run is like the other.
 """
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,34 +12,23 @@ import webtest
 from oslo_config import cfg
 from oslo_middleware import RequestId
 
-from cyborg.agent import app as agent_app
-from cyborg.agent.endpoint import Endpoint as AgentEndpoint
 from cyborg.api import app as api_app
 from cyborg.api.middleware import auth_token
-from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Allocations, Placement
-from cyborg.conductor import app as conductor_app
-from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
 from cyborg.conductor.jobs import InstanceInfoSync
-from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Reader
-from cyborg.db.services import Process
 from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
-from cyborg.model.process import CONDUCTOR
-from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
 from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.agent_runs import run_agent
 from cyborg.tests.fixtures.crash import FaultPlan
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.manual_processes import ManualAgent, ManualConductor
 from cyborg.tests.fixtures.single_step_processes import LEASE, Environment
 from cyborg.tests.fixtures.stack import reach
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
@@ -112,117 +99,6 @@ def _card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
     return Completed(0, "", "")
 
 
-class _Control:
-    """The conductor."""
-
-    def __init__(self, environment: Environment) -> None:
-        host = "control-1"
-        self._environment = environment
-        self._db = environment.lend(FaultPlan())
-        self._bus = DirectBus(environment.exchange)
-        self._agents = AgentClient(self._bus, timeout=_PATIENCE)
-        settings = conductor_app.Settings(
-            host=host,
-            process="1",
-            version=VERSION,
-            heartbeat=1.0,
-            lease=LEASE,
-            bind_timeout=60.0,
-            agent_down_after=30.0,
-            threads=1,
-            auto_enable=frozenset({FpgaDriver.name}),
-        )
-        endpoint = f"{CONDUCTOR_TOPIC}@{host}"
-        self.lease = ConductorLease(
-            db=self._db, process=Process(host, CONDUCTOR, VERSION, endpoint, "1")
-        )
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        nova = Nova(environment.nova)
-        peers = conductor_app.Peers(nova, Allocations(environment.placement))
-        parts: dict[str, Any] = {"settings": settings, "db": self._db, "agents": self._agents}
-        self._worker = conductor_app.make_worker(
-            **parts, peers=peers, lease=self.lease, pool=lambda **_how: self._thread
-        )
-        cases = conductor_app.use_cases(**parts, peers=peers, wake=lambda: None)
-        self.server = self._bus.server(CONDUCTOR_TOPIC, host, ConductorEndpoint(cases))
-        self.inquirer = InstanceInfoSync(
-            db=self._db,
-            lease=self.lease,
-            nova=nova,
-            refresh=1,
-            lease_ms=int(LEASE * 1000),
-            time_limit=_PATIENCE,
-        )
-
-    def work(self) -> None:
-        """Do what is due, to its end."""
-        self._worker.run_once()
-        self._thread.submit(lambda: None).result(_PATIENCE)
-
-    def end(self) -> None:
-        """Run no more."""
-        self._bus.close()
-        self._agents.close()
-        self._worker.stop()
-        self._environment.take_back(self._db)
-
-
-class _Agent:
-    """The agent of the compute, with the drivers that its packages brought."""
-
-    def __init__(
-        self, environment: Environment, host: str, loaded: list[LoadResult], later: LoadResult
-    ) -> None:
-        self._bus = DirectBus(environment.exchange)
-        self._conductor = ConductorClient(
-            self._bus, timeout=_PATIENCE, sender=f"{AGENT_TOPIC}@{host}"
-        )
-        glance = Glance(environment.glance, retries=0)
-
-        def load(name: str, _options: Mapping[str, str]) -> LoadResult:
-            return next(one for one in (*loaded, later) if one.name == name)
-
-        self.parts = agent_app.make_parts(
-            settings=agent_app.Settings(
-                host=host,
-                provider_names=(host,),
-                version=VERSION,
-                heartbeat=1.0,
-                scan=0.0,
-                full_check=600.0,
-                rpc_timeout=_PATIENCE,
-                state_path=environment.state_path,
-                health=60.0,
-            ),
-            conductor=self._conductor,
-            loaded=loaded,
-            placement=Placement(environment.placement),
-            glance=lambda: glance,
-            load=load,
-            clock=environment.clock.monotonic,
-        )
-        self.server = self._bus.server(
-            AGENT_TOPIC,
-            host,
-            AgentEndpoint(
-                self.parts.operations,
-                discoveries=self.parts.discoveries,
-                on_desired_changed=self.run_once,
-                check=self.parts.heartbeats.check,
-            ),
-        )
-
-    def run_once(self) -> None:
-        """The agent's round."""
-        run_agent(self.parts.heartbeats, self.parts.loop)
-
-    def end(self) -> None:
-        """Run no more."""
-        self._bus.close()
-        self._conductor.close()
-        self.parts.operations.stop()
-
-
 class Site:
     """The whole; ``http`` is the API as clients meet it, ``bus`` how that reaches the conductor."""
 
@@ -235,14 +111,46 @@ class Site:
         self._conf = conf
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
         environment.exchange.lose_request("desired_changed", 1000)
-        self._control = _Control(environment)
+        exchange = environment.exchange
+        self._control = ManualConductor(
+            environment.lend(FaultPlan()),
+            DirectBus(exchange),
+            nova=environment.nova,
+            placement=environment.placement,
+            host="control-1",
+            version=VERSION,
+            lease=LEASE,
+            auto_enable=frozenset({FpgaDriver.name}),
+        )
+        self._inquirer = InstanceInfoSync(
+            db=self._control.db,
+            lease=self._control.lease,
+            nova=Nova(environment.nova),
+            refresh=1,
+            lease_ms=int(LEASE * 1000),
+            time_limit=_PATIENCE,
+        )
         options = written(files / "cyborg.conf", _OPTIONS, host=compute)
         loaded = [
             _packaged(GenericDriver(self.rack.machine, options), "generic:GenericDriver"),
             _packaged(self.rack.driver, "fpga:FpgaDriver"),
         ]
         later = _packaged(FakeDriver(self.rack.machine, options), "fake:FakeDriver")
-        self._agent = _Agent(environment, compute, loaded, later)
+        packages = {one.name: one for one in (*loaded, later)}
+        self._agent = ManualAgent(
+            DirectBus(exchange),
+            compute,
+            loaded,
+            placement=environment.placement,
+            glance=environment.glance,
+            state_path=environment.state_path,
+            clock=environment.clock.monotonic,
+            load=lambda name, _options: packages[name],
+            prompt=True,
+            version=VERSION,
+            scan=0.0,
+            health=60.0,
+        )
         self._reader = Reader(environment.database_url, now=environment.clock.now)
         self.bus = ConductorClient(DirectBus(environment.exchange), timeout=_PATIENCE)
         self.http = self.mounted(RequestId(self.core(self._reader, self.bus)))
@@ -273,9 +181,8 @@ class Site:
 
     def begin(self) -> None:
         """Everybody is up and has said so; there are two graphics cards and an FPGA."""
-        self._control.lease.renew()
-        self._control.server.start()
-        self._agent.server.start()
+        self._control.serve()
+        self._agent.serve()
         reach(self.bus)
         self.signal("control-1")
         for _ in range(2):
@@ -311,7 +218,7 @@ class Site:
     def ask_nova(self) -> None:
         """Learn how the instances are called."""
         self._control.lease.renew()
-        self._control.inquirer.run_once()
+        self._inquirer.run_once()
 
     def pass_time(self, seconds: float) -> None:
         """Who is silent all the while is down afterwards; conductor and agent are not."""
@@ -322,8 +229,8 @@ class Site:
     def end(self) -> None:
         """Nobody runs any more."""
         self.bus.close()
-        self._agent.end()
-        self._control.end()
+        self._agent.stop()
+        self._control.stop()
         self._reader.close()
 
 

@@ -3,11 +3,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
+from keystoneauth1.adapter import Adapter
 
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
@@ -30,14 +30,10 @@ from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import AgentHeartbeat
-from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.oracle.audit import expected_findings
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
 
 NOVA = Caller("nova-project", "nova", "req-audit", all_projects=True, service=True)
 #: Milliseconds: a day, how long what is lost is kept, how long an agent may be silent.
@@ -48,48 +44,13 @@ DOWN_AFTER = 30_000
 AT_ONCE = Ages(settle=-1)
 
 
-class ListingNova(SimulatedNova):
-    """One that also lists its servers, two a page, to who may see those of all projects."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.servers: dict[str, str] = {}
-        self.unscheduled: list[str] = []
-        self.sees_all = True
-        self.listings = 0
-
-    def own(
-        self, instance: str, project: str, node: str | None = None, profile: str | None = None
-    ) -> Guest:
-        """See SimulatedNova."""
-        self.servers[instance] = project
-        return super().own(instance, project, node, profile)
-
-    def forget(self, instance: str) -> None:
-        """The server is deleted."""
-        del self.servers[instance]
-        self.guests.drop(instance)
-
-    def _answer(self, environ: "WSGIEnvironment") -> tuple[int, dict[str, Any]]:
-        if environ["PATH_INFO"] != "/v2.1/servers":
-            return super()._answer(environ)
-        self.listings += 1
-        query = parse_qs(environ.get("QUERY_STRING", ""))
-        if query["all_tenants"] != ["True"] or not self.sees_all:
-            return 403, {"forbidden": {"code": 403, "message": "Policy doesn't allow it."}}
-        known = [*self.unscheduled, *sorted(self.servers.keys() - set(self.unscheduled))]
-        start = known.index(query["marker"][0]) + 1 if "marker" in query else 0
-        count = min(2, int(query["limit"][0]))
-        return 200, {"servers": [{"id": one} for one in known[start : start + count]]}
-
-
 @dataclass
 class SmallCloud:
     """Hosts whose agents do what they are told when they are told."""
 
     db: Database
     placement: PlacementService
-    nova: ListingNova
+    nova: SimulatedNova
     profile: str = field(default_factory=lambda: f"profile-{uuid4().hex[:12]}")
     epochs: dict[str, int] = field(default_factory=dict)
     publishers: dict[str, Publisher] = field(default_factory=dict)
@@ -101,12 +62,14 @@ class SmallCloud:
         made = DeviceProfile(str(uuid4()), self.profile, (group,))
         Profiles(db=self.db).create(NOVA, str(uuid4()), made)
 
-    def auditor(self, ages: Ages = AT_ONCE, nova: SimulatedNova | None = None) -> Auditor:
-        """One without any memory."""
+    def auditor(
+        self, ages: Ages = AT_ONCE, *, nova: Adapter | None = None, placement: Adapter | None = None
+    ) -> Auditor:
+        """One without any memory; it asks these peers instead of the cloud's."""
         return Auditor(
             db=self.db,
-            placement=Placement(self.placement.adapter()),
-            servers=Servers((nova or self.nova).adapter()),
+            placement=Placement(placement or self.placement.adapter()),
+            servers=Servers(nova or self.nova.adapter()),
             ages=ages,
         )
 
@@ -116,15 +79,20 @@ class SmallCloud:
 
     def host(self, *, prepare: bool = False, units: int = 4) -> str:
         """A compute with one card, published; its name."""
-        name = fresh_host("audited")
-        self.placement.make_compute(name)
-        self.heartbeat(name)
+        name = self.compute("audited")
         report = report_of(name, 1, handles=units, prepare=prepare)
         ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
             name, self.epochs[name], report
         )
-        self.publishers[name] = Publisher(Placement(self.placement.adapter()))
         self.publish(name)
+        return name
+
+    def compute(self, prefix: str) -> str:
+        """A compute whose agent has reported nothing yet; its name."""
+        name = fresh_host(prefix)
+        self.placement.make_compute(name)
+        self.heartbeat(name)
+        self.publishers[name] = Publisher(Placement(self.placement.adapter()))
         return name
 
     def heartbeat(self, host: str) -> None:
@@ -151,17 +119,14 @@ class SmallCloud:
 
     def allocate(self, host: str, instance: str) -> None:
         """What the scheduler does before a bind."""
-        body = {
-            "allocations": {provider_of(host, 0): {"resources": {RESOURCE_CLASS: 1}}},
-            "project_id": "demo",
-            "user_id": "demo",
-            "consumer_generation": None,
-        }
-        self.placement.call("PUT", f"/allocations/{instance}", body)
+        assert self.placement.claim(instance, {provider_of(host, 0): {RESOURCE_CLASS: 1}})
 
-    def bind(self, host: str) -> tuple[str, str]:
-        """Boot a server with one unit of a host; uuids of ARQ and instance."""
-        arq, instance = self.request(), str(uuid4())
+    def bind(self, host: str, arq: str = "") -> tuple[str, str]:
+        """Boot a server with one unit of a host, for a new ARQ unless one is given.
+
+        Returns the uuids of ARQ and instance.
+        """
+        arq, instance = arq or self.request(), str(uuid4())
         self.nova.own(instance, "nova-project")
         self.allocate(host, instance)
         binding = Binding(arq, host, provider_of(host, 0), instance)

@@ -5,64 +5,84 @@ The database is not that of the other tests: a conductor of theirs lives on it, 
 live only the first one audits.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
 
-from cyborg.db import schema
 from cyborg.db.engine import Database
-from cyborg.db.models import METADATA
+from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.single_step_processes import Environment
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.functional.audit.cloud import ListingNova, SmallCloud
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.audit.cloud import SmallCloud
+from cyborg.tests.functional.environments import new_environment
+from cyborg.tests.functional.life.conftest import racked, resource_class
+
+__all__ = ["racked", "resource_class"]
 
 
 @pytest.fixture
-def nova() -> Iterator[ListingNova]:
-    with ListingNova() as service:
+def nova() -> Iterator[SimulatedNova]:
+    with SimulatedNova() as service:
+        service.page = 2
         yield service
 
 
 @pytest.fixture(scope="package")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A database that no process works on."""
-    with empty_database(tmp_path_factory.mktemp("audit")) as db:
-        schema.upgrade(db)
-        yield db
+def environment(
+    tmp_path_factory: pytest.TempPathFactory, placement: PlacementService
+) -> Iterator[Environment]:
+    """A database that no process works on; its clock stands still during a test."""
+    with new_environment(tmp_path_factory.mktemp("audit"), placement) as (made, _, _):
+        yield made
+
+
+@pytest.fixture(scope="package")
+def quiet(environment: Environment) -> Database:
+    return environment.watch
 
 
 @pytest.fixture
-def quiet_url(quiet: Database) -> str:
-    """Where it is; nothing of earlier tests is in it."""
-    with quiet.writer() as tx:
-        for table in reversed(METADATA.sorted_tables):
-            if table.name != "alembic_version":
-                tx.execute(sa.delete(table))
-    return quiet.engine.url.render_as_string(hide_password=False)
+def quiet_url(environment: Environment) -> str:
+    """Where it is; nothing of earlier tests is in it, and its clock shows the time that it is."""
+    environment.clear()
+    environment.clock.ms = int(time.time() * 1000)
+    return environment.database_url
 
 
 @pytest.fixture
 def cloud(
-    quiet: Database, quiet_url: str, placement: PlacementService, nova: ListingNova
+    quiet: Database, quiet_url: str, placement: PlacementService, nova: SimulatedNova
 ) -> SmallCloud:
     return SmallCloud(quiet, placement, nova)
 
 
 @pytest.fixture
-def keeping(stack: Stack, quiet_url: str) -> Iterator[Stack]:
+def running(stack: Stack, quiet_url: str) -> Iterator[Callable[..., Stack]]:
+    """Start services of their own with a conductor, and with these times."""
+    with ExitStack() as endings:
+
+        def start(**times: Any) -> Stack:
+            own = replace(
+                stack,
+                database_url=quiet_url,
+                times=replace(stack.times, agent_heartbeat=0.2, scan=0.2, **times),
+                exchange=f"cyborg-{uuid4().hex[:12]}",
+                _endings=[],
+            )
+            own.start_conductor("audited")
+            endings.callback(own.stop)
+            return own
+
+        yield start
+
+
+@pytest.fixture
+def keeping(running: Callable[..., Stack]) -> Stack:
     """A service of its own whose conductor tidies up all the time."""
-    times = replace(stack.times, housekeeping=0.3, agent_heartbeat=0.2, scan=0.2, full_check=1.0)
-    own = replace(
-        stack,
-        database_url=quiet_url,
-        times=times,
-        exchange=f"cyborg-{uuid4().hex[:12]}",
-        _endings=[],
-    )
-    own.start_conductor("keeping")
-    yield own
-    own.stop()
+    return running(housekeeping=0.3, full_check=1.0)

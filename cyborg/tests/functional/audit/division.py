@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards whose units are deployables of their own, and what is left of them in the database."""
+"""Hosts that lose cards or parts of them, and what is left of those in the database."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg.conductor.hosts.lost_devices import LostDevices
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db.engine import Database
-from cyborg.db.models import Event
+from cyborg.db.models import Deployable, Event, Work
 from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.model import device as facts
+from cyborg.model.report import Desired, DriverReport, DriverState, Report
+from cyborg.tests.fixtures.host_reports import report_of
+from cyborg.tests.functional.audit.cloud import DOWN_AFTER, RETENTION, SmallCloud, age_lost
 from cyborg.tests.functional.life.cards import CardDriver
 
 
@@ -43,3 +51,82 @@ def retirements(db: Database) -> list[tuple[str, str]]:
     query = sa.select(Event.noun, Event.reason).where(Event.action == "retired")
     with db.reader() as tx:
         return sorted((row.noun, row.reason) for row in tx.execute(query.order_by(Event.id)))
+
+
+@dataclass
+class LosingHost:
+    """A host that has lost something too long ago; its agent does what it is told to.
+
+    ``report_of`` makes its report of so many of these; ``lost`` is the deployable that is told of.
+    """
+
+    cloud: SmallCloud
+    name: str
+    lost: str
+    report_of: Callable[[int], Report]
+
+    @property
+    def lost_devices(self) -> LostDevices:
+        return LostDevices(db=self.db, lost_retention=RETENTION, down_after=DOWN_AFTER)
+
+    @property
+    def db(self) -> Database:
+        return self.cloud.db
+
+    @property
+    def generation(self) -> int:
+        """That of what is desired of it."""
+        return self.cloud.generation(self.name)
+
+    def report(self, number: int) -> None:
+        """Its agent shows so many."""
+        ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
+            self.name, self.cloud.epochs[self.name], self.report_of(number)
+        )
+
+    def desired(self, retention: int = RETENTION) -> Desired:
+        wishes = DesiredStates(db=self.db, lost_retention=retention)
+        return wishes.desired(self.name, self.cloud.epochs[self.name])
+
+    def leaving(self) -> list[str]:
+        return [one.name for one in self.desired().obsolete_providers]
+
+    def answer(self, *names: str) -> None:
+        self.lost_devices.confirm_removal(self.name, self.cloud.epochs[self.name], names)
+
+    def change(self, model: Any, *terms: sa.ColumnElement[bool], **values: Any) -> None:
+        self.cloud.execute(sa.update(model).where(*terms).values(**values))
+
+    def work(self, **values: Any) -> None:
+        """Work that is about its newest deployable."""
+        deployable = sa.select(sa.func.max(Deployable.id)).scalar_subquery()
+        row = {"uuid": str(uuid4()), "not_before_ms": 0, "created_ms": 0, **values}
+        self.cloud.execute(sa.insert(Work).values(deployable_id=deployable, **row))
+
+
+def whole_host(cloud: SmallCloud) -> LosingHost:
+    """Its only card has been lost for too long."""
+    name = cloud.host()
+    host = LosingHost(cloud, name, f"{name}_0", lambda cards: report_of(name, cards, handles=4))
+    host.report(0)
+    age_lost(cloud.db)
+    return host
+
+
+def divided_host(cloud: SmallCloud, *, parts: bool) -> LosingHost:
+    """Its card once had four units, in four deployables (``parts``) or in one; one is lost."""
+    name = cloud.compute("divided")
+
+    def report(units: int) -> Report:
+        (driver,) = report_of(name, 1, handles=4).drivers
+        (device,) = driver.devices
+        (whole,) = device.deployables
+        device = replace(device, deployables=(replace(whole, handles=whole.handles[:units]),))
+        shown = (divided(device) if parts else device,)
+        return Report((DriverReport(driver.driver, DriverState.READY, shown),))
+
+    host = LosingHost(cloud, name, f"{name}_0_3" if parts else f"{name}_0", report)
+    host.report(4)
+    host.report(3)
+    age_lost(cloud.db)
+    return host

@@ -2,10 +2,7 @@
 """Dead agents: after a grace Placement offers nothing any more that needs their work."""
 
 import logging
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from uuid import uuid4
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
@@ -19,11 +16,12 @@ from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.host_reports import provider_of
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.audit.cloud import SmallCloud
 from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.life.cards import CARD, Rack, Traits
+from cyborg.tests.functional.life.cards import Traits
+from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.steps import eventually_offered
 
 _GRACE = 3_600_000
@@ -178,38 +176,14 @@ def test_only_the_first_conductor_reserves_units(
     assert units(cloud, host) == 0
 
 
-@pytest.fixture
-def strict(stack: Stack, quiet_url: str) -> Iterator[Stack]:
-    """A service of its own that gives agents a second."""
-    own = replace(
-        stack,
-        database_url=quiet_url,
-        times=replace(stack.times, agent_grace=1.0, agent_heartbeat=0.2, scan=0.2),
-        exchange=f"cyborg-{uuid4().hex[:12]}",
-        _endings=[],
-    )
-    own.start_conductor("strict")
-    yield own
-    own.stop()
-
-
 def test_units_are_reserved_and_released_without_an_operator(
-    strict: Stack, placement: PlacementService, tmp_path: Path
+    running: Callable[..., Stack],
+    racked: Callable[..., RackedCompute],
+    resource_class: str,
+    placement: PlacementService,
 ) -> None:
-    compute = fresh_host("dead")
-    placement.make_compute(compute)
-    resource_class = f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"
-    rack = Rack.build(compute, Traits(resource_class, prepare=True), {CARD: 2})
-
-    def start() -> Stack:
-        own = replace(strict, _endings=[])
-        own.start_agent(compute, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
-        return own
-
-    agent = start()
-    eventually_offered(placement, rack.provider(), 2)
-    agent.stop()
+    rack = racked(Traits(resource_class, prepare=True), on=running(agent_grace=1.0))
+    rack.stop()
     eventually_offered(placement, rack.provider(), 0)
-    agent = start()
+    rack.restart()
     eventually_offered(placement, rack.provider(), 2)
-    agent.stop()

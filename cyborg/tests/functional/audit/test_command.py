@@ -3,23 +3,20 @@
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-import cyborg
 from cyborg.cmd import audit as command
 from cyborg.conductor.audit.auditor import AuditResult
 from cyborg.db.models import Event, Host
 from cyborg.model.audit_findings import Finding, Kind
-from cyborg.tests.fixtures.placement import TOKEN
+from cyborg.tests.fixtures.processes import Deployment, Options
+from cyborg.tests.functional import deployments
 from cyborg.tests.functional.audit.cloud import SmallCloud
 from cyborg.tests.functional.audit.test_damages import (
     add_orphan,
@@ -29,25 +26,14 @@ from cyborg.tests.functional.audit.test_damages import (
     leak_handle,
 )
 
-ROOT = Path(cyborg.__file__).parent.parent
-_CONF = """\
-[DEFAULT]
-periodic_interval = 1
-[agent]
-heartbeat_interval = 100
-[database]
-connection = {database}
-max_retries = 0
-[placement]
-auth_type = admin_token
-endpoint = {placement}
-token = {token}
-[nova]
-auth_type = none
-endpoint = {nova}
-connect_retries = 0
-"""
-
+#: So that nothing is excused, or blamed, by how long this takes.
+_TIMES: Options = {
+    "DEFAULT": {"transport_url": "fake://"},
+    "agent": {"heartbeat_interval": 100},
+    "conductor": {"lease": 100},
+    "database": {"max_retries": 0},
+    "nova": {"connect_retries": 0},
+}
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -55,24 +41,18 @@ Run = Callable[..., tuple[int, str, str]]
 def run(cloud: SmallCloud, quiet_url: str, tmp_path: Path) -> Run:
     """Return a function that runs the command and returns status, output and error output."""
 
-    def run(*words: str, **values: str) -> tuple[int, str, str]:
-        peers = {
-            "database": quiet_url,
-            "placement": cloud.placement.url,
-            "token": TOKEN,
-            "nova": cloud.nova.url,
-        }
-        config = tmp_path / "cyborg.conf"
-        config.write_text(_CONF.format(**(peers | values)))
-        process = subprocess.run(
-            [sys.executable, "-m", "cyborg.cmd.audit", "--config-file", str(config), *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+    def run(*words: str, **more: Mapping[str, object]) -> tuple[int, str, str]:
+        here = deployments.options(
+            tmp_path,
+            database=quiet_url,
+            exchange="audited",
+            host="control",
+            placement=cloud.placement,
+            nova=cloud.nova.url,
         )
-        return process.returncode, process.stdout, process.stderr
+        deployment = Deployment(tmp_path, deployments.merged(here, _TIMES, more))
+        done = deployment.run("cyborg-audit", *words)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 
@@ -159,7 +139,9 @@ def test_fix_gives_difference_in_placement_to_the_agent(cloud: SmallCloud, run: 
 
 def test_fix_repairs_nothing_when_nova_does_not_answer(cloud: SmallCloud, run: Run) -> None:
     handle = leak_handle(cloud, cloud.host())
-    status, out, err = run("--fix", "--format", "json", nova="http://127.0.0.1:9/v2.1")
+    status, out, err = run(
+        "--fix", "--format", "json", nova={"endpoint": "http://127.0.0.1:9/v2.1"}
+    )
     assert status == 3
     assert [(finding["key"], finding["outcome"]) for finding in document(out)] == [(handle, None)]
     assert json.loads(out)["unasked"][0].startswith("Nova is not available")
@@ -168,23 +150,27 @@ def test_fix_repairs_nothing_when_nova_does_not_answer(cloud: SmallCloud, run: R
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("group", "values", "message"),
     [
-        ({"database": "sqlite:////nowhere/at/all/cyborg.sqlite"}, "The database is not available"),
-        ({"nova": "x\nauth_type = nonsense"}, "[nova]"),
+        (
+            "database",
+            {"connection": "sqlite:////nowhere/at/all.db"},
+            "The database is not available",
+        ),
+        ("nova", {"auth_type": "nonsense"}, "[nova]"),
     ],
 )
 def test_audit_exits_with_3_and_reason_when_it_cannot_start(
-    run: Run, values: dict[str, str], message: str
+    run: Run, group: str, values: dict[str, str], message: str
 ) -> None:
-    status, out, err = run(**values)
+    status, out, err = run(**{group: values})
     assert (status, out) == (3, "")
     assert err.startswith(f"cyborg-audit: {message}")
     assert "Traceback" not in err
 
 
 def test_audit_exits_with_3_when_schema_is_not_of_this_release(run: Run, tmp_path: Path) -> None:
-    status, _, err = run(database=f"sqlite:///{tmp_path}/empty.sqlite")
+    status, _, err = run(database={"connection": f"sqlite:///{tmp_path}/empty.sqlite"})
     assert status == 3
     assert "cyborg-dbsync upgrade" in err
 

@@ -13,19 +13,15 @@ from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
 from cyborg.clients.nova import Servers
-from cyborg.clients.placement import Placement
-from cyborg.conductor.arqs.bind import ArqBinder
 from cyborg.conductor.arqs.release import ArqReleaser
-from cyborg.conductor.audit.auditor import Auditor
 from cyborg.db import audit
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Instance
-from cyborg.model.arq import Binding
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
 from cyborg.tests.fixtures.cost_meter import CountedAdapter, Meter
-from cyborg.tests.fixtures.host_reports import provider_of
+from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
-from cyborg.tests.functional.audit.cloud import AT_ONCE, NOVA, ListingNova, SmallCloud, keys
+from cyborg.tests.functional.audit.cloud import AT_ONCE, NOVA, SmallCloud, keys
 from cyborg.tests.functional.audit.test_damages import (
     age_arq,
     delete_server,
@@ -41,7 +37,7 @@ def test_servers_are_unknown_when_nova_hides_them(cloud: SmallCloud) -> None:
     """To an account without rights, every other project's server would be a 404."""
     host = cloud.host()
     cloud.bind(host)
-    cloud.nova.sees_all = False
+    cloud.nova.hide_servers()
     verdict = cloud.auditor().look()
     assert verdict.findings == ()
     assert verdict.unasked == ("Nova is not available: GET /servers was answered 403",)
@@ -51,8 +47,8 @@ def test_other_findings_are_reported_without_nova(cloud: SmallCloud) -> None:
     host = cloud.host()
     key = leak_handle(cloud, host)
     deleted = delete_server(cloud, host)
-    with ListingNova() as gone:
-        auditor = cloud.auditor(nova=gone)
+    with SimulatedNova() as gone:
+        auditor = cloud.auditor(nova=gone.adapter())
     verdict = auditor.look()
     assert (Kind.LEAKED_HANDLE, key) in keys(verdict.findings)
     assert (Kind.VANISHED_INSTANCE, deleted) not in keys(verdict.findings)
@@ -64,14 +60,8 @@ def test_other_findings_are_reported_without_placement(cloud: SmallCloud) -> Non
     key = delete_server(cloud, host)
     delete_traits(cloud, host)
     misnamed = misname(cloud, host)
-    auditor = Auditor(
-        db=cloud.db,
-        # Nobody answers like this there.
-        placement=Placement(cloud.nova.adapter()),
-        servers=Servers(cloud.nova.adapter()),
-        ages=AT_ONCE,
-    )
-    verdict = auditor.look()
+    # Nobody answers like Placement there.
+    verdict = cloud.auditor(placement=cloud.nova.adapter()).look()
     assert (Kind.VANISHED_INSTANCE, key) in keys(verdict.findings)
     assert (Kind.MISNAMED_PROVIDER, misnamed) in keys(verdict.findings)
     assert not {Kind.DRIFT, Kind.MISSING_PROVIDER} & {one.kind for one in verdict.findings}
@@ -95,13 +85,17 @@ def test_servers_are_read_in_pages(cloud: SmallCloud) -> None:
     first, gone, hidden, *others = sorted(str(uuid4()) for _ in range(8))
     for server in (first, hidden, *others):
         cloud.nova.own(server, "somebody")
-    del cloud.nova.servers[hidden]
-    servers = Servers(cloud.nova.adapter())
-    assert servers.vanished(sorted([first, gone, hidden, *others])) == {gone}
-    assert cloud.nova.listings == 3
-    assert servers.vanished([]) == frozenset()
-    assert cloud.nova.listings == 4
-    assert servers.vanished([gone]) == {gone}
+    cloud.nova.soft_deleted.add(hidden)
+    meter = Meter()
+    servers = Servers(CountedAdapter(cloud.nova.adapter(), meter))
+    for asked, vanished, pages in (
+        (sorted([first, gone, hidden, *others]), {gone}, 3),
+        ([], set(), 1),
+        ([gone], {gone}, None),
+    ):
+        with meter.tally() as tally:
+            assert servers.vanished(asked) == vanished
+        assert pages in (None, len([one for one in tally.http if "/servers?" in one]))
 
 
 def test_servers_listed_out_of_order_are_not_missing(cloud: SmallCloud) -> None:
@@ -122,11 +116,9 @@ def test_repeated_audit_reads_no_unchanged_provider(cloud: SmallCloud) -> None:
     for _ in range(3):
         cloud.bind(cloud.host())
     meter = Meter()
-    auditor = Auditor(
-        db=cloud.db,
-        placement=Placement(CountedAdapter(cloud.placement.adapter(), meter)),
-        servers=Servers(CountedAdapter(cloud.nova.adapter(), meter)),
-        ages=AT_ONCE,
+    auditor = cloud.auditor(
+        placement=CountedAdapter(cloud.placement.adapter(), meter),
+        nova=CountedAdapter(cloud.nova.adapter(), meter),
     )
     with meter.tally() as first:
         auditor.look()
@@ -232,12 +224,7 @@ def test_repair_leaves_a_handle_that_was_released_meanwhile(cloud: SmallCloud) -
     aged = age_arq(cloud, host)
     stale = cloud.auditor().look().findings
     cloud.execute(sa.update(AttachHandle).values(state="free"))
-    instance = str(uuid4())
-    cloud.nova.own(instance, "nova-project")
-    cloud.allocate(host, instance)
-    binding = Binding(aged, host, provider_of(host, 0), instance)
-    binder = ArqBinder(db=cloud.db, wake=lambda: None, bind_timeout=60_000)
-    binder.patch(NOVA, str(uuid4()), [binding], [])
+    cloud.bind(host, aged)
     assert {one.fix for one in stale} == {Fix.RELEASE_HANDLE, Fix.DELETE_ARQ}
     answers = cloud.repairs.repair(stale, limit=10)
     reasons = {one.finding.fix: one.reason for one in answers}
@@ -301,14 +288,9 @@ def test_delete_during_the_audit_is_no_finding(cloud: SmallCloud) -> None:
     def delete() -> None:
         ArqReleaser(db=cloud.db, wake=lambda: None).by_instance(NOVA, str(uuid4()), instance)
         cloud.placement.free(instance)
-        cloud.nova.forget(instance)
+        cloud.nova.disown(instance)
 
-    auditor = Auditor(
-        db=cloud.db,
-        placement=Placement(Meanwhile(cloud.placement.adapter(), delete)),
-        servers=Servers(cloud.nova.adapter()),
-        ages=AT_ONCE,
-    )
+    auditor = cloud.auditor(placement=Meanwhile(cloud.placement.adapter(), delete))
     assert auditor.look().findings == ()
     with cloud.db.reader() as tx:
         assert tx.execute(sa.select(Arq.uuid)).all() == []

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import sqlalchemy as sa
+from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
 from cyborg.conductor.audit.repairs import AuditJob
@@ -13,17 +14,18 @@ from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.audit_findings import Kind
 from cyborg.model.process import CONDUCTOR
-from cyborg.tests.functional.audit.cloud import AT_ONCE, ListingNova, SmallCloud
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.functional.audit.cloud import SmallCloud
 from cyborg.tests.functional.audit.test_damages import add_orphan, leak_handle
 
 
 def reconciler(
-    cloud: SmallCloud, *, lease: ConductorLease | None = None, nova: ListingNova | None = None
+    cloud: SmallCloud, *, lease: ConductorLease | None = None, nova: Adapter | None = None
 ) -> AuditJob:
     """One pass of it changes at most one thing."""
     return AuditJob(
         lease=lease or cloud.lease,
-        auditor=lambda: cloud.auditor(AT_ONCE, nova),
+        auditor=lambda: cloud.auditor(nova=nova),
         repairs=cloud.repairs,
         lease_ms=60_000,
         limit=1,
@@ -66,8 +68,8 @@ def test_conductor_without_lease_repairs_nothing(cloud: SmallCloud) -> None:
 
 def test_nothing_is_repaired_while_nova_is_unavailable(cloud: SmallCloud) -> None:
     leak_handle(cloud, cloud.host())
-    with ListingNova() as gone:
-        passes = reconciler(cloud, nova=gone)
+    with SimulatedNova() as gone:
+        passes = reconciler(cloud, nova=gone.adapter())
     with pytest.raises(exception.Unavailable, match="Nova"):
         passes.run_once()
     assert {kind for kind, _ in cloud.found()} == {Kind.LEAKED_HANDLE}

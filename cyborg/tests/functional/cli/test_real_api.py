@@ -2,17 +2,14 @@
 """Commands against the real API, conductor and agent."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from cyborg.testing import servers
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.cli.conftest import UserCommand
-from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.made import Bench
 from cyborg.tests.functional.life.steps import eventually
@@ -69,11 +66,15 @@ def test_profile_create_fails_and_names_invalid_group(
 
 
 def test_accelerator_list_and_show_return_discovered_device(
-    as_user: Callable[..., UserCommand], compute: Callable[..., Compute]
+    as_user: Callable[..., UserCommand], compute: Callable[..., ComputeHost]
 ):
     host, admin = compute(), as_user("admin")
-    (device,) = admin(f"accelerator-list --host {host.name} --long -f json").json
-    assert (device["type"], device["vendor"], device["hostname"]) == ("FPGA", "0xABCD", host.name)
+    (device,) = admin(f"accelerator-list --host {host.compute} --long -f json").json
+    assert (device["type"], device["vendor"], device["hostname"]) == (
+        "FPGA",
+        "0xABCD",
+        host.compute,
+    )
     details = admin(f"accelerator-show {device['uuid']} -f json").json
     assert details["uuid"] == device["uuid"]
     assert "links" not in details
@@ -85,14 +86,14 @@ def test_accelerator_list_and_show_return_discovered_device(
 
 def test_arqs_are_visible_to_members_of_their_project_only(
     as_user: Callable[..., UserCommand],
-    compute: Callable[..., Compute],
+    compute: Callable[..., ComputeHost],
     profile: Callable[..., str],
     app,
 ):
     host, profile_name, instance = compute(), profile(GROUP), str(uuid4())
     nova = Client(app, role="member", project="blue", service=True)
     arqs = nova.post("/accelerator_requests", {"device_profile_name": profile_name})["arqs"]
-    nova.patch("/accelerator_requests", bind_body(arqs, host.name, host.fake_provider, instance))
+    nova.patch("/accelerator_requests", bind_body(arqs, host.compute, host.fake_provider, instance))
     (arq,) = as_user("member")(f"arq-list --instance {instance} -f json").json
     assert (arq["uuid"], arq["state"]) == (arqs[0]["uuid"], "Bound")
     assert isinstance(arq["attach_handle_info"], dict)
@@ -103,7 +104,7 @@ def test_arqs_are_visible_to_members_of_their_project_only(
     assert (device["holder"], device["resource_classes"]) == (["unknown"], ["FPGA"])
     assert (device["hostname"], device["address"], device["provider"]) == (None, None, None)
     (listed,) = as_user("admin")(f"accelerator-list --instance {instance} --long -f json").json
-    assert (listed["hostname"], listed["instances"][0]["uuid"]) == (host.name, instance)
+    assert (listed["hostname"], listed["instances"][0]["uuid"]) == (host.compute, instance)
     other_project = as_user("member", "green")
     assert other_project(f"accelerator-list --instance {instance} -f json").json == []
     assert other_project(f"arq-list --instance {instance} -f json").json == []
@@ -114,16 +115,16 @@ def test_arqs_are_visible_to_members_of_their_project_only(
 
 def test_operators_read_events_and_usage_of_a_device(
     as_user: Callable[..., UserCommand],
-    compute: Callable[..., Compute],
+    compute: Callable[..., ComputeHost],
     profile: Callable[..., str],
     app,
 ):
     host, profile_name, instance = compute(), profile(GROUP), str(uuid4())
     nova = Client(app, role="member", project="blue", service=True)
     arqs = nova.post("/accelerator_requests", {"device_profile_name": profile_name})["arqs"]
-    nova.patch("/accelerator_requests", bind_body(arqs, host.name, host.fake_provider, instance))
+    nova.patch("/accelerator_requests", bind_body(arqs, host.compute, host.fake_provider, instance))
     operator = as_user("operator")
-    (device,) = operator(f"accelerator-list --host {host.name} -f json").json
+    (device,) = operator(f"accelerator-list --host {host.compute} -f json").json
     assert (device["free"], device["total"], device["holder"]) == (
         device["total"] - 1,
         16,
@@ -139,10 +140,10 @@ def test_operators_read_events_and_usage_of_a_device(
         ("instance", instance),
         ("request", bound["request_id"]),
         ("arq", f"{arqs[0]['uuid']} --limit 1"),
-        ("host", f"{host.name} --since {bound['at'].replace('+00:00', 'Z')}"),
+        ("host", f"{host.compute} --since {bound['at'].replace('+00:00', 'Z')}"),
     ):
         assert operator(f"event-list --{name} {value} -f json").json == [bound]
-    (counts,) = operator(f"usage-show --by host --host {host.name} -f json").json
+    (counts,) = operator(f"usage-show --by host --host {host.compute} -f json").json
     assert (counts["resource_class"], counts["total"], counts["used"]) == ("FPGA", 16, 1)
     for role in ("reader", "member", "manager"):
         outcome = as_user(role)("event-list")
@@ -165,20 +166,17 @@ def test_marker_continues_after_limit(as_user: Callable[..., UserCommand]):
 
 
 def test_accelerator_is_created_changed_and_deleted(
-    as_user: Callable[..., UserCommand], stack: Stack, placement: PlacementService, tmp_path: Path
+    as_user: Callable[..., UserCommand], beside: Callable[..., Stack], tmp_path: Path
 ):
-    own = replace(stack, times=replace(stack.times, agent_heartbeat=0.2), _endings=[])
-    bench = Bench(fresh_host("shell"), servers.server(), own, tmp_path, "CUSTOM_SHELL")
-    placement.make_compute(bench.name)
-    bench.start("left")
+    bench = Bench.begin(beside(agent_heartbeat=0.2), tmp_path, "CUSTOM_SHELL", "left")
     admin = as_user("admin")
-    listing = f"accelerator-list --host {bench.name} -f json"
+    listing = f"accelerator-list --host {bench.compute} -f json"
     eventually(lambda: len(admin(listing).json) == 1, timeout=60.0)
     create = (
-        f"accelerator-create --host {bench.name} --driver generic_driver --model soft --type FPGA "
-        "--resource-class CUSTOM_SHELL --trait CUSTOM_SOFT --label rack=7 -f json"
+        f"accelerator-create --host {bench.compute} --driver generic_driver --model soft "
+        "--type FPGA --resource-class CUSTOM_SHELL --trait CUSTOM_SOFT --label rack=7 -f json"
     )
-    (creates,) = admin(f"backend-list --host {bench.name} -f value -c creates").out.split()
+    (creates,) = admin(f"backend-list --host {bench.compute} -f value -c creates").out.split()
     assert creates == "TEST_PCI"
     outcome = admin(f"{create} --backend left --units 2")
     uuid = outcome.json["uuid"]
@@ -195,4 +193,3 @@ def test_accelerator_is_created_changed_and_deleted(
     assert "accelerator_operator" in forbidden.err
     assert admin(f"accelerator-delete {uuid}").status == 0
     eventually(lambda: len(admin(listing).json) == 1)
-    own.stop()

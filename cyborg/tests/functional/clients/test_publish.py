@@ -326,6 +326,19 @@ def test_retire_deletes_provider_and_is_idempotent(
     assert shows(placement, card(host, 0))
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_retired_provider_is_published_again(
+    publisher: Publisher, placement: PlacementService, host: str, by_hand: bool
+):
+    """Nothing is remembered of it, whoever has deleted it."""
+    publisher.publish(tree(host))
+    if by_hand:
+        placement.call("DELETE", f"/resource_providers/{card(host).uuid}")
+    publisher.retire(card(host).uuid)
+    assert publisher.publish(tree(host)).problems == {}
+    assert shows(placement, card(host))
+
+
 def test_provider_below_another_compute_is_not_retired(
     publisher: Publisher, placement: PlacementService, host: str
 ):

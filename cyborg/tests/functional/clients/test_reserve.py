@@ -93,7 +93,10 @@ def test_missing_provider_does_not_stop_the_others(
     publisher.publish(tree(host, size=2))
     first, second = card(host, 0).uuid, card(host, 1).uuid
     wire.before = lambda call: 409 if call.startswith("PUT") and first in call else None
+    wire.take()
     assert publisher.reserve([str(uuid4()), first, second]) == [second]
+    # Only a provider that has changed in the meantime is tried again.
+    assert wire.take().count(WRITE) == 2
     assert (free(placement, host, 0), free(placement, host, 1)) == (4, 0)
 
 

@@ -9,17 +9,15 @@ from uuid import uuid4
 import pytest
 from oslo_config import cfg
 
-from cyborg.agent import app as agent_app
-from cyborg.clients.glance import Glance
-from cyborg.clients.placement import Placement
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.testing.fake_host import FakeClock, FakeHost
-from cyborg.tests.fixtures.agent_runs import run_agent
 from cyborg.tests.fixtures.cost_meter import CountedAdapter, Tally
 from cyborg.tests.fixtures.counted_service import CountedService
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import DRIVER, provider_of, report_of
+from cyborg.tests.fixtures.manual_processes import ManualAgent
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 
 Statements = Callable[[], AbstractContextManager[Tally]]
@@ -42,10 +40,6 @@ class Cards(Driver):
         return list(self._devices)
 
 
-def _no_glance() -> Glance:
-    raise AssertionError("nothing is programmed here")
-
-
 class Agent:
     """An agent's loop, beating when told to, on a host with so many devices of one class."""
 
@@ -63,27 +57,19 @@ class Agent:
         self.host = fresh_host()
         self.root = placement.make_compute(self.host)
         self.clock = FakeClock()
-        client = Placement(CountedAdapter(placement.adapter(), counted_service.meter))
         report = report_of(self.host, devices, resource_class=resource_class)
-        settings = agent_app.Settings(
-            host=self.host,
-            provider_names=(self.host,),
-            version="0",
-            heartbeat=1.0,
+        self.beat = ManualAgent(
+            DirectBus(Exchange()),
+            self.host,
+            [LoadResult(DRIVER, Cards(conf, report.drivers[0].devices))],
+            placement=CountedAdapter(placement.adapter(), counted_service.meter),
+            state_path=state_path,
+            clock=self.clock.monotonic,
+            conductor=counted_service.agent,
             scan=60.0,
             full_check=FULL_CHECK,
             rpc_timeout=1.0,
-            state_path=state_path,
-        )
-        parts = agent_app.make_parts(
-            settings=settings,
-            conductor=counted_service.agent,
-            loaded=[LoadResult(DRIVER, Cards(conf, report.drivers[0].devices))],
-            placement=client,
-            glance=_no_glance,
-            clock=self.clock.monotonic,
-        )
-        self.beat = lambda: run_agent(parts.heartbeats, parts.loop)
+        ).run_once
 
 
 @pytest.fixture(params=["FPGA", "CUSTOM_BENCH"])

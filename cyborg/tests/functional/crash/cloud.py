@@ -8,14 +8,12 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db import arqs
 from cyborg.db.listing import Page
-from cyborg.db.models import METADATA, Host, Service
+from cyborg.db.models import Host, Service
 from cyborg.model.arq import Binding
 from cyborg.model.audit_findings import Ages
 from cyborg.model.caller import Caller
@@ -24,7 +22,7 @@ from cyborg.model.provider import ProviderTree
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.single_step_processes import Environment
+from cyborg.tests.fixtures.single_step_processes import TABLES, Environment
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.readiness.cards import BareCardDriver
 
@@ -32,7 +30,6 @@ NOVA = Caller("nova-project", "nova", "req-crash", all_projects=True, service=Tr
 UNITS = 3
 #: Nothing is excused for being on its way: nothing is, when these are looked for.
 AT_ONCE = Ages(settle=-1, agent_silence=3_600_000, conductor_silence=3_600_000)
-_TABLES = [one for one in METADATA.sorted_tables if one.name != "alembic_version"]
 
 
 @dataclass
@@ -65,17 +62,12 @@ class SimulatedCloud:
     _guest: Guest | None = None
 
     def __post_init__(self) -> None:
-        self.clear()
+        self.environment.clear()
         self.move()
         project, node = NOVA.project_id or "", self.rack.compute
         self.guest = self.nova.own(self.instance, project, node, self.profile)
         self.nova.guests.listed = self.listed
-        self.auditor = Auditor(
-            db=self.environment.watch,
-            placement=Placement(self.environment.placement),
-            servers=Servers(self.environment.nova),
-            ages=AT_ONCE,
-        )
+        self.auditor = self.environment.auditor(AT_ONCE)
 
     @property
     def bindings(self) -> list[Binding]:
@@ -86,7 +78,7 @@ class SimulatedCloud:
     def listed(self, instance: str) -> list[str]:
         """The ARQs that Nova is handed for an instance."""
         with self.environment.watch.reader() as tx:
-            return [row[0] for row in arqs.page(tx, Page(), None, {"instance": instance})]
+            return [arq.uuid for arq in arqs.page(tx, Page(), None, {"instance": instance})]
 
     def allocated(self) -> int:
         """How many units of the card Placement counts for the instance."""
@@ -113,22 +105,10 @@ class SimulatedCloud:
             driver = BareCardDriver(self.rack.machine, name, self.traits)
             self.rack = replace(self.rack, driver=driver)
 
-    def clear(self) -> None:
-        """Nothing is in the database."""
-        with self.environment.watch.writer() as tx:
-            for table in reversed(_TABLES):
-                tx.execute(sa.delete(table))
-
     def allocate(self) -> None:
         """What the scheduler does before a bind."""
         units = {self.traits.resource_class: self.units}
-        body = {
-            "allocations": {self.rack.provider(): {"resources": units}},
-            "project_id": NOVA.project_id,
-            "user_id": NOVA.user_id,
-            "consumer_generation": None,
-        }
-        self.placement.call("PUT", f"/allocations/{self.instance}", body)
+        assert self.placement.claim(self.instance, {self.rack.provider(): units}, NOVA.project_id)
 
     def keep(self) -> None:
         """Remember everything as it is now."""
@@ -137,7 +117,7 @@ class SimulatedCloud:
         self._prepared = frozenset(self.rack.driver.ready)
         self._set_up = self.is_set_up()
         with self.environment.watch.reader() as tx:
-            for table in _TABLES:
+            for table in TABLES:
                 rows = tx.execute(sa.select(table)).mappings()
                 self._rows[table.name] = [dict(row) for row in rows]
             query = sa.select(Host.service_host, Service.epoch).join(
@@ -150,9 +130,9 @@ class SimulatedCloud:
 
     def restore(self, *, publish: bool) -> None:
         """Make everything as it was; Placement only where a scenario changes it."""
-        self.clear()
+        self.environment.clear()
         with self.environment.watch.writer() as tx:
-            for table in _TABLES:
+            for table in TABLES:
                 if self._rows.get(table.name):
                     tx.execute(sa.insert(table), self._rows[table.name])
         self.environment.clock.ms = self._ms
@@ -181,13 +161,7 @@ class SimulatedCloud:
         if _units(now) == _units(kept):
             return
         self.placement.free(self.instance)
-        body = {
-            "allocations": {rp: {"resources": one} for rp, one in _units(kept).items()},
-            "project_id": NOVA.project_id,
-            "user_id": NOVA.user_id,
-            "consumer_generation": None,
-        }
-        self.placement.call("PUT", f"/allocations/{self.instance}", body)
+        assert self.placement.claim(self.instance, _units(kept), NOVA.project_id)
 
     def _publish(self) -> None:
         if self._tree is None:

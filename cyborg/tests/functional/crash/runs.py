@@ -3,7 +3,9 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -13,17 +15,16 @@ from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
 from cyborg.model.process import AGENT, CONDUCTOR
-from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.verbs import DeleteInstanceArqs
+from cyborg.rpc.verbs import DeleteInstanceArqs, Write
 from cyborg.tests.fixtures.crash import CrashPoint, FaultPlan, Kind
-from cyborg.tests.fixtures.direct_bus import Died, DirectBus
+from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.fixtures.single_step_processes import CrashableAgent, CrashableConductor
 from cyborg.tests.functional.crash.cloud import NOVA, SimulatedCloud
 
 LOG = logging.getLogger(__name__)
 
-#: A request of a client, with the operation id that it is repeated with.
-Request = Callable[[ConductorClient, str], object]
+#: Makes a request of a client from the operation id that it is repeated with.
+Request = Callable[[str], Write[Any]]
 _ROUNDS = 60
 #: Less than a lease, so that running processes keep it.
 _ROUND_MS = 4000
@@ -59,7 +60,7 @@ class Run:
         self._agent_runs = agent_runs
         self.plan = plan
         self.fault_plan = FaultPlan(plan.crash_point, plan.kinds)
-        self.unknown: list[tuple[Request, str]] = []
+        self.unknown: list[Write[Any]] = []
         self.was_unknown = False
         self._told = len(cloud.nova.calls)
         fault_plans = {CONDUCTOR: FaultPlan(), AGENT: FaultPlan(), plan.victim: self.fault_plan}
@@ -79,11 +80,15 @@ class Run:
         """Boundaries count from here on, until ``settle``."""
         self.fault_plan.begin()
 
-    def ask(self, request: Request) -> None:
-        """Have a client ask; one that does not hear the outcome asks again when it can."""
+    def ask(self, request: Request) -> Any:
+        """Have a client ask; one that does not hear the outcome asks again when it can.
+
+        Returns the answer, None without one.
+        """
         self._ask_again()
-        self._send(request, str(uuid4()))
+        answer = self._send(request(str(uuid4())))
         self._tend()
+        return answer
 
     def work(self) -> None:
         """The conductor's turn."""
@@ -163,35 +168,26 @@ class Run:
         self._tend()
         return ended
 
-    def _send(self, request: Request, request_key: str) -> None:
-        client = ConductorClient(DirectBus(self.cloud.environment.exchange), timeout=10.0)
-        try:
-            request(client, request_key)
-        except exception.Unavailable:
-            self.unknown.append((request, request_key))
-            self.was_unknown = True
-        finally:
-            client.close()
+    def _send(self, request: Write[Any]) -> Any:
+        with closing(self.cloud.environment.client()) as client:
+            try:
+                return client.write(request)
+            except exception.Unavailable:
+                self.unknown.append(request)
+                self.was_unknown = True
+        return None
 
     def _ask_again(self) -> None:
         waiting, self.unknown = self.unknown, []
-        for request, request_key in waiting:
-            if self.plan.gives_up:
-                self._send(self._undo, str(uuid4()))
-            else:
-                self._send(request, request_key)
-
-    def _undo(self, client: ConductorClient, request_key: str) -> None:
-        client.write(DeleteInstanceArqs(NOVA, request_key, self.cloud.instance))
+        for request in waiting:
+            undo = DeleteInstanceArqs(NOVA, str(uuid4()), self.cloud.instance)
+            self._send(undo if self.plan.gives_up else request)
 
     def _power_off(self) -> None:
         """Crash the other processes with the victim."""
         for one in (self._conductor, self._agent):
-            if one is not None and one.fault_plan is not self.fault_plan:
-                try:
-                    one.fault_plan.die()
-                except Died:
-                    continue
+            if one is not None:
+                one.fault_plan.end()
 
     def _tend(self) -> None:
         """Replace crashed processes."""

@@ -3,16 +3,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import sqlalchemy as sa
 
-from cyborg.clients.placement import Placement
 from cyborg.db.models import AttachHandle, Deployable, Device, Operation
 from cyborg.model.arq import State
 from cyborg.model.device import DeviceStatus
 from cyborg.model.process import AGENT, CONDUCTOR
-from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import (
     Attach,
     DeleteInstanceArqs,
@@ -21,6 +18,7 @@ from cyborg.rpc.verbs import (
     ProgramDeployable,
     SetDeviceStatus,
 )
+from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.crash.cloud import NOVA, UNITS
 from cyborg.tests.functional.crash.runs import Run
 from cyborg.tests.functional.life.cards import CARD, OTHER
@@ -51,10 +49,7 @@ class Scenario:
 
 
 def _bind(run: Run) -> None:
-    def request(client: ConductorClient, request_key: str) -> None:
-        client.write(PatchArqs(NOVA, request_key, run.cloud.bindings, []))
-
-    run.ask(request)
+    run.ask(lambda key: PatchArqs(NOVA, key, run.cloud.bindings, []))
     run.work()
     run.work()
 
@@ -71,10 +66,7 @@ def _is_given_up(run: Run) -> None:
 
 
 def _unbind(run: Run) -> None:
-    def request(client: ConductorClient, request_key: str) -> None:
-        client.write(PatchArqs(NOVA, request_key, [], list(run.cloud.arqs)))
-
-    run.ask(request)
+    run.ask(lambda key: PatchArqs(NOVA, key, [], list(run.cloud.arqs)))
     run.work()
 
 
@@ -84,10 +76,7 @@ def _is_unbound(run: Run) -> None:
 
 
 def _delete(run: Run) -> None:
-    def request(client: ConductorClient, request_key: str) -> None:
-        client.write(DeleteInstanceArqs(NOVA, request_key, run.cloud.instance))
-
-    run.ask(request)
+    run.ask(lambda key: DeleteInstanceArqs(NOVA, key, run.cloud.instance))
     run.work()
 
 
@@ -98,11 +87,7 @@ def _is_gone(run: Run) -> None:
 
 def attach(run: Run) -> None:
     """One unit more, of the flavor's profile."""
-
-    def request(client: ConductorClient, request_key: str) -> None:
-        client.write(Attach(NOVA, request_key, run.cloud.instance, None))
-
-    run.ask(request)
+    run.ask(lambda key: Attach(NOVA, key, run.cloud.instance, None))
     _work_on(run)
 
 
@@ -121,10 +106,7 @@ def _fail_to_attach(run: Run) -> None:
 
 
 def _detach(run: Run) -> None:
-    def request(client: ConductorClient, request_key: str) -> None:
-        client.write(Detach(NOVA, request_key, run.cloud.instance, None))
-
-    run.ask(request)
+    run.ask(lambda key: Detach(NOVA, key, run.cloud.instance, None))
     _work_on(run)
 
 
@@ -195,10 +177,7 @@ def _is_lost(run: Run) -> None:
 
 
 def _program(run: Run) -> None:
-    def request(client: ConductorClient, request_key: str) -> None:
-        client.write(ProgramDeployable(NOVA, request_key, _deployable(run)[0], run.cloud.image))
-
-    run.ask(request)
+    run.ask(lambda key: ProgramDeployable(NOVA, key, _deployable(run)[0], run.cloud.image))
     run.work()
 
 
@@ -214,12 +193,12 @@ def _is_bound_with_image(run: Run) -> None:
 
 def _toggle(run: Run) -> None:
     for status in (DeviceStatus.MAINTAINING, DeviceStatus.ENABLED):
-        run.ask(partial(_set_status, run, status))
+        _set_status(run, status)
         run.run_once()
 
 
 def _disable(run: Run) -> None:
-    run.ask(partial(_set_status, run, DeviceStatus.MAINTAINING))
+    _set_status(run, DeviceStatus.MAINTAINING)
     run.run_once()
 
 
@@ -230,13 +209,13 @@ def _is_disabled(run: Run) -> None:
 
 def _undo_set_up(run: Run) -> None:
     """The card is out of service, and its host has reported that it has to be set up."""
-    run.ask(partial(_set_status, run, DeviceStatus.MAINTAINING))
+    _set_status(run, DeviceStatus.MAINTAINING)
     run.cloud.boot()
     run.run_once()
 
 
 def _set_up(run: Run) -> None:
-    run.ask(partial(_set_status, run, DeviceStatus.ENABLED))
+    _set_status(run, DeviceStatus.ENABLED)
     run.work()
     run.run_once()
 
@@ -254,10 +233,10 @@ def _is_set_up(run: Run) -> None:
     assert run.cloud.is_set_up()
 
 
-def _set_status(run: Run, status: DeviceStatus, client: ConductorClient, request_key: str) -> None:
+def _set_status(run: Run, status: DeviceStatus) -> None:
     with run.cloud.environment.watch.reader() as tx:
         uuid = tx.execute(sa.select(Device.uuid)).scalar_one()
-    client.write(SetDeviceStatus(NOVA, request_key, uuid, status))
+    run.ask(lambda key: SetDeviceStatus(NOVA, key, uuid, status))
 
 
 def _devices(run: Run) -> list[tuple[str, str, bool]]:
@@ -281,9 +260,7 @@ def _handles(run: Run) -> list[str]:
 
 
 def _offered(run: Run, card: str = CARD) -> int:
-    placement = Placement(run.cloud.environment.placement)
-    _, inventories = placement.inventories(run.cloud.rack.provider(card))
-    return sum(int(one["total"]) - int(one["reserved"]) for one in inventories.values())
+    return offered(run.cloud.placement, run.cloud.rack.provider(card))
 
 
 SCENARIOS = (

@@ -2,11 +2,13 @@
 """Deployments: a configuration in a directory, a database, and whatever programs a test starts."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cyborg.db import schema
+from cyborg.db.engine import Database
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
@@ -40,6 +42,19 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with empty_database(tmp_path_factory.mktemp("database")) as db:
         schema.upgrade(db)
         yield db.engine.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def db(database: str) -> Iterator[Database]:
+    """The same, for a test to look into."""
+    with closing(Database(database)) as db:
+        yield db
+
+
+@pytest.fixture(scope="module")
+def alone() -> Options:
+    """No broker is needed to start."""
+    return {"DEFAULT": {"transport_url": "fake://"}, "api": {"port": 0}}
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,10 @@
 """The three daemons together, and clients that go through all they offer."""
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 from uuid import uuid4
@@ -15,21 +17,24 @@ from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.processes import Deployment, Program
 
 FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
+LINES_PER_MINUTE = 100
 
 
 class Http:
     """A client of a service without authentication; ``url`` is without a version."""
 
-    def __init__(self, url: str, timeout: float = 60.0) -> None:
+    def __init__(self, url: str, timeout: float = 60.0, *, version: str = "") -> None:
         self.url = url
         self._timeout = timeout
         self._session = requests.Session()
+        if version:
+            self._session.headers["OpenStack-API-Version"] = f"accelerator {version}"
 
     def ask(self, method: str, path: str, body: Any = None) -> requests.Response:
         """One request; the answer whatever it is."""
         return self._session.request(method, f"{self.url}{path}", json=body, timeout=self._timeout)
 
-    def do(self, method: str, path: str, body: Any = None, *, status: int) -> Any:
+    def do(self, method: str, path: str, body: Any = None, *, status: int = 200) -> Any:
         """One request that must be answered with ``status``; the parsed body, None if empty."""
         answer = self.ask(method, f"/v2{path}", body)
         assert answer.status_code == status, f"{method} {path}: {answer.status_code} {answer.text}"
@@ -37,7 +42,18 @@ class Http:
 
     def get(self, path: str) -> Any:
         """The parsed answer of a GET."""
-        return self.do("GET", path, status=200)
+        return self.do("GET", path)
+
+    def write(self) -> int:
+        """Make a device profile; the status of the answer."""
+        body = [{"name": f"profile-{uuid4().hex}", "groups": [{"resources:FPGA": "1"}]}]
+        return self.ask("POST", "/v2/device_profiles", body).status_code
+
+    def ended(self, method: str, path: str, body: Any) -> Any:
+        """The operation that a request begins, when it is over."""
+        path = f"/operations/{self.do(method, path, body, status=202)['uuid']}"
+        service.wait_until(lambda: self.get(path)["state"] != "running", timeout=60)
+        return self.get(path)
 
     def healthy(self) -> bool:
         """Whether database and bus answer, in the eyes of this API."""
@@ -70,6 +86,11 @@ class Service:
     def client(self, timeout: float = 60.0) -> Http:
         """A new client of the API."""
         return Http(self.url, timeout)
+
+    @property
+    def programs(self) -> tuple[Program, Program, Program]:
+        """All three."""
+        return self.api, self.conductor, self.agent
 
     @property
     def provider(self) -> str:
@@ -138,9 +159,19 @@ def all_at_once(count: int, work: Callable[[int], object]) -> Counter[str]:
     return results
 
 
-def ask(url: str, method: str, path: str, body: Any = None) -> Any:
-    """One request at the newest microversion; the parsed answer."""
-    headers = {"OpenStack-API-Version": "accelerator 2.4"}
-    answer = requests.request(method, f"{url}/v2{path}", json=body, headers=headers, timeout=60)
-    assert answer.ok, answer.text
-    return answer.json()
+@contextmanager
+def few_lines(*programs: Program) -> Iterator[None]:
+    """Each writes at most a hundred lines per minute meanwhile, and per minute that has begun.
+
+    The one that each request has does not count.
+    """
+
+    def lines() -> list[int]:
+        of_request = "INFO cyborg.api.middleware.request_log"
+        return [sum(of_request not in line for line in one.output.splitlines()) for one in programs]
+
+    before, began = lines(), time.monotonic()
+    yield
+    minutes = (time.monotonic() - began) / 60
+    written = [now - then for now, then in zip(lines(), before, strict=True)]
+    assert max(written) <= LINES_PER_MINUTE * max(1.0, minutes), written

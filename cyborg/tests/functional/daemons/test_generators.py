@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The generators and the validator of OpenStack's libraries find us (check 123)."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from cyborg.tests.fixtures.processes import script
+from cyborg.tests.fixtures.processes import run
 
 ROOT = Path(__file__).resolve().parents[4]
 CONFIG = ROOT / "tools" / "config"
@@ -48,15 +49,8 @@ allowed_origin = https://dashboard.example.org
 """
 
 
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [script(program), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def generate(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(program, *arguments, environment=os.environ, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +58,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The sample configuration file."""
     file = tmp_path_factory.mktemp("sample") / "cyborg.conf"
     config = str(CONFIG / "cyborg-config-generator.conf")
-    ran = run("oslo-config-generator", "--config-file", config, "--output-file", str(file))
+    ran = generate("oslo-config-generator", "--config-file", config, "--output-file", str(file))
     assert ran.returncode == 0, ran.stderr
     return file.read_text()
 
@@ -94,7 +88,9 @@ def test_sample_configuration_has_every_section(sample: str, part: str):
 def test_policy_sample_lists_rules_by_name(tmp_path: Path):
     file = tmp_path / "policy.yaml"
     config = str(CONFIG / "cyborg-policy-generator.conf")
-    ran = run("oslopolicy-sample-generator", "--config-file", config, "--output-file", str(file))
+    ran = generate(
+        "oslopolicy-sample-generator", "--config-file", config, "--output-file", str(file)
+    )
     assert ran.returncode == 0, ran.stderr
     rules = yaml.safe_load(
         "\n".join(
@@ -115,6 +111,6 @@ def test_config_validator_accepts_deployed_file_and_names_unknown_option(
     file = tmp_path / "cyborg.conf"
     file.write_text(DEPLOYED + more)
     config = str(CONFIG / "cyborg-config-generator.conf")
-    ran = run("oslo-config-validator", "--config-file", config, "--input-file", str(file))
+    ran = generate("oslo-config-validator", "--config-file", config, "--input-file", str(file))
     assert ran.returncode == status, ran.stderr
     assert ("nobody_knows is not part of the sample config" in ran.stderr) == bool(more)

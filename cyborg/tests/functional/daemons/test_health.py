@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,8 @@ def states(components: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def conductors(database: str) -> list[Any]:
-    reader = Reader(database)
-    with reader.reader() as tx:
-        rows = list(services.processes(tx, binary=CONDUCTOR))
-    reader.close()
-    return rows
+    with closing(Reader(database)) as reader, reader.reader() as tx:
+        return list(services.processes(tx, binary=CONDUCTOR))
 
 
 def test_health_of_a_running_service_is_up(service: Service, deploy: Callable[..., Deployment]):

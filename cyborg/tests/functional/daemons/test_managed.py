@@ -10,16 +10,10 @@ import pytest
 
 import cyborg
 from cyborg.model.process import AGENT, API, CONDUCTOR
-from cyborg.tests.fixtures.processes import Deployment, Options, Program
+from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.fixtures.service_manager import SimulatedManager
 
 NOWHERE = "rabbit://guest:guest@127.0.0.1:1/"
-
-
-@pytest.fixture(scope="module")
-def alone() -> Options:
-    """No broker is needed to start."""
-    return {"DEFAULT": {"transport_url": "fake://"}, "api": {"port": 0}}
 
 
 @pytest.fixture
@@ -28,16 +22,11 @@ def manager(tmp_path: Path) -> Iterator[SimulatedManager]:
         yield listening
 
 
-def managed(deployment: Deployment, manager: SimulatedManager, name: str, **more: str) -> Program:
-    arguments = ("--config-file", str(deployment.conf))
-    return deployment.start(name, *arguments, **manager.environment, **more)
-
-
 @pytest.mark.parametrize("name", [API, CONDUCTOR, AGENT])
 def test_daemon_notifies_ready_watchdog_and_stopping(
     deploy: Callable[..., Deployment], alone: Options, manager: SimulatedManager, name: str
 ):
-    program = managed(deploy(alone), manager, name)
+    program = deploy(alone).begin(name, **manager.environment)
     assert manager.hears("READY=1"), program.output
     assert manager.told[0].startswith("STATUS=Running")
     assert manager.hears("WATCHDOG=1", times=3)
@@ -51,8 +40,8 @@ def test_daemon_notifies_ready_watchdog_and_stopping(
 def test_agent_without_broker_is_ready_and_states_its_reason(
     deploy: Callable[..., Deployment], alone: Options, manager: SimulatedManager
 ):
-    deployment = deploy(alone, {"DEFAULT": {"transport_url": NOWHERE}})
-    program = managed(deployment, manager, AGENT)
+    nowhere = {"DEFAULT": {"transport_url": NOWHERE}}
+    program = deploy(alone, nowhere).begin(AGENT, **manager.environment)
     assert manager.hears("READY=1"), program.output
     status, ready = manager.told[:2]
     assert status.startswith("STATUS=Receives no requests: the message bus at 127.0.0.1:1 cannot")

@@ -4,20 +4,22 @@
 import functools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
 from cyborg import service as runner
-from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.fixtures.proxy import Proxy
 from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.daemons.service import Http, Service, go_through_everything
+from cyborg.tests.functional.daemons.service import (
+    Http,
+    Service,
+    few_lines,
+    go_through_everything,
+)
 from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
 
 OUTAGE = 6.0
@@ -25,7 +27,6 @@ OUTAGE = 6.0
 RECOVERY = 40.0
 #: A write waits for the first connection for three seconds, and never for the broker.
 QUICK = 5.0
-LINES_PER_MINUTE = 100
 
 
 def through(url: str) -> tuple[Proxy, str]:
@@ -74,27 +75,6 @@ def service(
             proxy.heal()
 
 
-def lines(service: Service) -> dict[str, int]:
-    """How many lines each program has written, without the one that each request has."""
-    programs = {"api": service.api, "conductor": service.conductor, "agent": service.agent}
-    return {
-        name: sum(
-            "INFO cyborg.api.middleware.request_log" not in line for line in one.output.splitlines()
-        )
-        for name, one in programs.items()
-    }
-
-
-@contextmanager
-def few_lines(service: Service) -> Iterator[None]:
-    """At most a hundred lines per minute are written meanwhile, and per minute that has begun."""
-    before, began = lines(service), time.monotonic()
-    yield
-    minutes = (time.monotonic() - began) / 60
-    written = {name: count - before[name] for name, count in lines(service).items()}
-    assert max(written.values()) <= LINES_PER_MINUTE * max(1.0, minutes), written
-
-
 def statuses_during_outage(http: Http, ask: Callable[[Http], int], within: float) -> set[int]:
     """The statuses of one request, repeated as long as the outage lasts; each must be quick."""
     found, slowest = set(), 0.0
@@ -105,11 +85,6 @@ def statuses_during_outage(http: Http, ask: Callable[[Http], int], within: float
         slowest = max(slowest, time.monotonic() - began)
     assert slowest < within
     return found
-
-
-def write(http: Http) -> int:
-    body = [{"name": f"profile-{uuid4().hex}", "groups": [{"resources:FPGA": "1"}]}]
-    return http.ask("POST", "/v2/device_profiles", body).status_code
 
 
 def read(http: Http) -> int:
@@ -127,17 +102,17 @@ def shows(placement: PlacementService, provider: str, units: int) -> bool:
 def everything_is_as_before(service: Service, placement: PlacementService) -> None:
     http = service.client()
     assert runner.wait_until(http.healthy, timeout=RECOVERY), service.api.output
-    assert runner.wait_until(lambda: write(http) == 201, timeout=RECOVERY), service.conductor.output
+    assert runner.wait_until(lambda: http.write() == 201, timeout=RECOVERY), (
+        service.conductor.output
+    )
     go_through_everything(http, service.host, service.provider)
     # What an operator wants reaches the agent, and Placement through it.
     (device,) = http.get(f"/devices?hostname={service.host}")["devices"]
-    provider = provider_uuid(f"{service.host.replace('.', '_')}_FakeDevice")
     for verb, units in (("disable", 0), ("enable", 16)):
         http.do("POST", f"/devices/{device['uuid']}/{verb}", status=204)
-        shown = functools.partial(shows, placement, provider, units)
+        shown = functools.partial(shows, placement, service.provider, units)
         assert runner.wait_until(shown, timeout=RECOVERY), service.agent.output
-    for program in (service.api, service.conductor, service.agent):
-        assert program.running
+    assert all(one.running for one in service.programs)
 
 
 @pytest.mark.parametrize("how", ["cut", "hang"])
@@ -149,15 +124,15 @@ def test_api_reads_and_recovers_when_broker_is_lost_and_returns(
 ):
     everything_is_as_before(service, placement)
     proxy, _ = proxies["broker"]
-    with few_lines(service):
+    with few_lines(*service.programs):
         (proxy.cut if how == "cut" else proxy.hang)()
         http = service.client()
         # The first one may find a connection that is dead and not known to be.
         began = time.monotonic()
-        assert write(http) == 503
+        assert http.write() == 503
         assert time.monotonic() - began < 2 * 4 + QUICK
         assert statuses_during_outage(http, read, within=1.0) == {200}
-        assert statuses_during_outage(http, write, within=QUICK) == {503}
+        assert statuses_during_outage(http, Http.write, within=QUICK) == {503}
         assert not http.healthy()
     proxy.heal()
     everything_is_as_before(service, placement)
@@ -168,12 +143,12 @@ def test_api_answers_503_and_recovers_when_database_is_lost_and_returns(
 ):
     everything_is_as_before(service, placement)
     proxy, _ = proxies["database"]
-    with few_lines(service):
+    with few_lines(*service.programs):
         proxy.cut()
         http = service.client()
         assert statuses_during_outage(http, read, within=QUICK) == {503}
         assert statuses_during_outage(http, root, within=1.0) == {200}
-        assert statuses_during_outage(http, write, within=2 * 4 + QUICK) == {503}
+        assert statuses_during_outage(http, Http.write, within=2 * 4 + QUICK) == {503}
         assert not http.healthy()
     proxy.heal()
     everything_is_as_before(service, placement)
@@ -183,11 +158,11 @@ def test_service_recovers_when_placement_and_nova_are_lost_and_return(
     service: Service, proxies: dict[str, tuple[Proxy, str]], placement: PlacementService
 ):
     everything_is_as_before(service, placement)
-    with few_lines(service):
+    with few_lines(*service.programs):
         for name in ("placement", "nova"):
             proxies[name][0].cut()
         http = service.client()
-        assert statuses_during_outage(http, write, within=QUICK) == {201}
+        assert statuses_during_outage(http, Http.write, within=QUICK) == {201}
     for name in ("placement", "nova"):
         proxies[name][0].heal()
     everything_is_as_before(service, placement)

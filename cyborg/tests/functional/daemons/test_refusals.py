@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -16,15 +15,13 @@ from cyborg.service import wait_until
 from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.fixtures.service_manager import SimulatedManager
-from cyborg.tests.functional.daemons.service import Http, ask
+from cyborg.tests.functional.daemons.service import Http, few_lines
 from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
 
 #: Seconds within which everything must work again; pauses of the daemons grow to ten.
 RECOVERY = 60.0
 #: Seconds for which a refusal lasts while log lines are counted.
 OUTAGE = 30.0
-LINES_PER_MINUTE = 100
-_OF_REQUEST = "INFO cyborg.api.middleware.request_log"
 
 
 @dataclass
@@ -34,7 +31,7 @@ class Refused:
     tenant: Tenant
     database: str
     host: str
-    programs: dict[str, Program]
+    programs: tuple[Program, Program, Program]
     manager: SimulatedManager
     url: str
     missing: str = ""
@@ -56,35 +53,20 @@ class Refused:
 
     def _missing(self) -> str:
         """What does not work yet; empty when everything does."""
-        http = Http(self.url)
+        http = Http(self.url, version="2.4")
         if not http.healthy():
             return http.ask("GET", "/healthcheck").text
-        if (status := write(http)) != 201:
+        if (status := http.write()) != 201:
             return f"a write is answered with {status}"
         if not http.get(f"/devices?hostname={self.host}")["devices"]:
             return "the agent has reported no device"
         if any(reason for reason, _ in self.bus_errors().values()):
             return str(self.bus_errors())
-        services = ask(self.url, "GET", "/services?kind=process")["services"]
+        services = http.get("/services?kind=process")["services"]
         if any(one["state"] != "up" for one in services):
             return str(services)
-        operation = ask(self.url, "POST", "/services/discover", {"hosts": [self.host]})
-        path = f"/operations/{operation['uuid']}"
-        wait_until(lambda: ask(self.url, "GET", path)["state"] != "running", timeout=30)
-        over = ask(self.url, "GET", path)
+        over = http.ended("POST", "/services/discover", {"hosts": [self.host]})
         return "" if over["state"] == "succeeded" else str(over)
-
-    def lines(self) -> dict[str, int]:
-        """How many lines each program has written, without the one that each request has."""
-        return {
-            name: sum(_OF_REQUEST not in line for line in one.output.splitlines())
-            for name, one in self.programs.items()
-        }
-
-
-def write(http: Http) -> int:
-    body = [{"name": f"profile-{uuid4().hex}", "groups": [{"resources:FPGA": "1"}]}]
-    return http.ask("POST", "/v2/device_profiles", body).status_code
 
 
 @pytest.fixture(scope="module")
@@ -106,20 +88,18 @@ def refused(
     own: Options = {"DEFAULT": {"transport_url": tenant.url, "rpc_response_timeout": 2}}
     directory = tmp_path_factory.mktemp("refused")
     with Deployment(directory, merged(options, own)) as deployment, SimulatedManager() as manager:
-        file = ("--config-file", str(deployment.conf))
-        conductor = deployment.start(CONDUCTOR, *file, **manager.environment)
+        conductor = deployment.begin(CONDUCTOR, **manager.environment)
         agent = deployment.begin(AGENT)
         api, url = deployment.api()
-        programs = {"conductor": conductor, "agent": agent, "api": api}
-        yield Refused(tenant, database, host, programs, manager, url)
+        yield Refused(tenant, database, host, (conductor, agent, api), manager, url)
         # Daemons that cannot reach the broker take their time to end.
         tenant.permit()
 
 
 def test_daemons_start_when_broker_grants_access(refused: Refused) -> None:
     tenant = refused.tenant
-    write(Http(refused.url))
-    for program in refused.programs.values():
+    Http(refused.url).write()
+    for program in refused.programs:
         program.wait_for(r"WARNING.* refuses the connection: 403 ACCESS_REFUSED")
     assert refused.manager.hears("STATUS=Receives no requests: the message bus at")
     assert wait_until(lambda: bool((refused.bus_errors().get(CONDUCTOR) or ("",))[0]), timeout=20)
@@ -128,7 +108,7 @@ def test_daemons_start_when_broker_grants_access(refused: Refused) -> None:
     assert "403 ACCESS_REFUSED" in reason
     assert since is not None
     tenant.mend_password()
-    for program in refused.programs.values():
+    for program in refused.programs:
         program.wait_for(r"WARNING.* refuses the connection: 530 NOT_ALLOWED - vhost")
     assert (refused.bus_errors()[CONDUCTOR])[1] == since
     tenant.add_vhost()
@@ -140,7 +120,7 @@ def test_daemons_start_when_broker_grants_access(refused: Refused) -> None:
         lambda: refused.bus_errors()[CONDUCTOR] == refused.bus_errors()[AGENT] == (None, None),
         timeout=20,
     )
-    for program in refused.programs.values():
+    for program in refused.programs:
         assert tenant.password not in program.output
         assert "Traceback" not in program.output
         assert len(re.findall("WARNING cyborg.rpc.* 403 ACCESS_REFUSED", program.output)) == 1
@@ -151,21 +131,18 @@ def test_daemons_start_when_broker_grants_access(refused: Refused) -> None:
 def test_daemons_recover_from_lost_access_with_few_log_lines(refused: Refused, how: str) -> None:
     withdraw, grant = ways(refused.tenant)[how]
     assert wait_until(refused.works, timeout=RECOVERY), refused.missing
-    before, began = refused.lines(), time.monotonic()
-    withdraw()
-    http, statuses = Http(refused.url), set()
-    while time.monotonic() - began < OUTAGE:
-        statuses.add(write(http))
-    minutes = (time.monotonic() - began) / 60
-    written = {name: count - before[name] for name, count in refused.lines().items()}
+    http, statuses, end = Http(refused.url), set(), time.monotonic() + OUTAGE
+    with few_lines(*refused.programs):
+        withdraw()
+        while time.monotonic() < end:
+            statuses.add(http.write())
     assert 503 in statuses
-    assert max(written.values()) <= LINES_PER_MINUTE * max(1.0, minutes), written
     reason = refused.bus_errors()[CONDUCTOR][0]
     assert reason is not None
     assert "refuses" in reason
     grant()
     assert wait_until(refused.works, timeout=RECOVERY), refused.missing
-    assert all(one.running for one in refused.programs.values())
+    assert all(one.running for one in refused.programs)
 
 
 def ways(tenant: Tenant) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:

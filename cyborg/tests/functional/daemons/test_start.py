@@ -15,8 +15,9 @@ import pytest
 import requests
 
 from cyborg.model.process import AGENT, API, CONDUCTOR
-from cyborg.tests.fixtures.processes import Deployment, Options
+from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.functional import deployments
+from cyborg.tests.functional.deployed import shapes
 
 DAEMONS = (API, CONDUCTOR, AGENT)
 NOTHING = "sqlite:////nonexistent/cyborg.sqlite"
@@ -31,27 +32,6 @@ OBSOLETE: Options = {
     "service_catalog": {"auth_url": "http://keystone/"},
     "nobody": {"knows": "this"},
 }
-#: What kolla and helm install: their own filters, without http_proxy_to_wsgi.
-PASTE = """\
-[pipeline:main]
-pipeline = cors request_id authtoken api_v2
-[app:api_v2]
-paste.app_factory = cyborg.api.app:app_factory
-[filter:authtoken]
-acl_public_routes = /, /v2
-paste.filter_factory = cyborg.api.middleware.auth_token:AuthTokenMiddleware.factory
-[filter:request_id]
-paste.filter_factory = oslo_middleware:RequestId.factory
-[filter:cors]
-paste.filter_factory = oslo_middleware.cors:filter_factory
-oslo_config_project = cyborg
-"""
-
-
-@pytest.fixture(scope="module")
-def alone() -> Options:
-    """No broker is needed to start."""
-    return {"DEFAULT": {"transport_url": "fake://"}, "api": {"port": 0}}
 
 
 @dataclass(frozen=True)
@@ -139,6 +119,13 @@ def test_api_finishes_request_in_progress_after_sigterm(
     assert api.wait(timeout=12) == 0
 
 
+def complaint(program: Program) -> str:
+    """The only line of a program that ends at once."""
+    assert program.wait() == 1
+    (line,) = program.output.splitlines()
+    return line
+
+
 @pytest.mark.parametrize(
     ("name", "group", "option", "value"),
     [
@@ -165,10 +152,7 @@ def test_daemon_exits_with_one_line_that_names_the_invalid_option(
     option: str,
     value: str,
 ):
-    deployment = deploy(alone, {group: {option: value}})
-    program = deployment.start(name, "--config-file", str(deployment.conf))
-    assert program.wait() == 1
-    (line,) = program.output.splitlines()
+    line = complaint(deploy(alone, {group: {option: value}}).begin(name))
     assert line.startswith(f"{name}: ")
     assert option in line
     assert value in line
@@ -190,10 +174,7 @@ def test_invalid_url_is_named_without_its_password(
     option: str,
     value: str,
 ):
-    deployment = deploy(alone, {group: {option: value}})
-    program = deployment.start(name, "--config-file", str(deployment.conf))
-    assert program.wait() == 1
-    (line,) = program.output.splitlines()
+    line = complaint(deploy(alone, {group: {option: value}}).begin(name))
     assert line.startswith(f"{name}: [{group}] {option} ")
     assert "secret" not in line
 
@@ -205,9 +186,7 @@ def test_daemon_names_the_section_without_an_account(
     kept = {group: values for group, values in options.items() if group != missing}
     deployment = deploy()
     file = deployment.write("without", deployments.merged(kept, alone))
-    program = deployment.start(name, "--config-file", str(file))
-    assert program.wait() == 1
-    (line,) = program.output.splitlines()
+    line = complaint(deployment.start(name, "--config-file", str(file)))
     assert line.startswith(f"{name}: [{missing}] auth_type is not set")
 
 
@@ -218,10 +197,7 @@ def test_api_exits_with_one_line_when_port_is_in_use(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        deployment = deploy(alone, {"api": {"port": port}})
-        program = deployment.start(API)
-        assert program.wait() == 1
-    (line,) = program.output.splitlines()
+        line = complaint(deploy(alone, {"api": {"port": port}}).start(API))
     assert f"port = {port} cannot be listened on" in line
 
 
@@ -229,7 +205,7 @@ def test_api_loads_paste_file_of_deployers(
     deploy: Callable[..., Deployment], alone: Options, tmp_path: Path
 ):
     paste = tmp_path / "api-paste.ini"
-    paste.write_text(PASTE)
+    paste.write_text(shapes.PASTE)
     _, url = deploy(alone, {"api": {"api_paste_config": paste}}).api()
     answer = requests.get(f"{url}/v2", timeout=10)
     assert answer.json()["id"].startswith("v2")

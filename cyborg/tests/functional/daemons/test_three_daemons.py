@@ -2,15 +2,12 @@
 """API, conductor and agent as processes on a real bus: they serve everything."""
 
 from pathlib import Path
-from typing import Any
-
-import requests
 
 from cyborg import service as runner
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.daemons.service import Service, go_through_everything
+from cyborg.tests.functional.daemons.service import Http, Service, go_through_everything
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 
 ESTABLISHED = "01"
@@ -60,21 +57,8 @@ def test_conductor_and_agent_stay_connected_to_the_broker(service: Service):
 
 
 def test_agent_reexecutes_itself_with_the_same_pid(service: Service):
-    def ask(method: str, path: str, body: Any = None) -> Any:
-        answer = requests.request(
-            method,
-            f"{service.url}/v2{path}",
-            json=body,
-            headers={"OpenStack-API-Version": "accelerator 2.4"},
-            timeout=60,
-        )
-        assert answer.ok, answer.text
-        return answer.json()
-
     before = service.client().get("/devices")
-    path = f"/operations/{ask('PATCH', '/drivers/fake_driver', {})['uuid']}"
-    assert runner.wait_until(lambda: ask("GET", path)["state"] != "running", timeout=60)
-    over = ask("GET", path)
+    over = Http(service.url, version="2.4").ended("PATCH", "/drivers/fake_driver", {})
     assert (over["state"], over["steps"][1]["name"]) == ("succeeded", "reloaded"), over
     assert service.agent.running
     assert service.agent.output.count("cyborg-agent is running") == 2

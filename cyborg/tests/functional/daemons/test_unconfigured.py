@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that lacks a setting names it, tells which files it read, and changes nothing."""
 
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Final
 import pytest
 
 import cyborg
+from cyborg.tests.fixtures import processes
 from cyborg.tests.fixtures.placement import TOKEN
-from cyborg.tests.fixtures.processes import Deployment, Options, script
+from cyborg.tests.fixtures.processes import Deployment, Options
 
 PACKAGE: Final = Path(cyborg.__file__).parent
 #: What each program is run with, and the status with which it refuses to start.
@@ -36,16 +36,8 @@ COMPLETE: Final[Options] = {
 
 def run(program: str, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run a program whose home directory is ``home`` to its end."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
-    return subprocess.run(
-        [script(program), *options, *PROGRAMS[program][0]],
-        env={**kept, "HOME": str(home)},
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    words = (*options, *PROGRAMS[program][0])
+    return processes.run(program, *words, environment=processes.at_home(home), cwd=home)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -20,7 +20,7 @@ from cyborg.tests.fixtures.processes import Deployment, Options, Program, script
 from cyborg.tests.fixtures.service_manager import SimulatedManager
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.daemons.service import ask
+from cyborg.tests.functional.daemons.service import Http
 
 NOBODY = 65534
 PAPER = "0000:3b:00.0"
@@ -75,7 +75,7 @@ def test_agent_without_privileges_discovers_and_reports(
     own = deployments.merged(options, OWN, {"DEFAULT": {"state_path": place / "state"}})
     with Deployment(place, own) as deployment, SimulatedManager() as manager:
         deployment.conductor()
-        _, url = deployment.api()
+        http = Http(deployment.api()[1], version="2.4")
         agent = Program(
             without_privileges([script(AGENT), "--config-file", str(deployment.conf)]),
             log=place / "agent.out",
@@ -88,9 +88,9 @@ def test_agent_without_privileges_discovers_and_reports(
             assert int(has["CapEff"], 16) == 0
             provider = provider_uuid(f"{host.replace('.', '_')}_FakeDevice")
             assert runner.wait_until(lambda: offered(placement, provider) == 16, timeout=30)
-            devices = ask(url, "GET", f"/devices?hostname={host}")["devices"]
+            devices = http.get(f"/devices?hostname={host}")["devices"]
             assert len(devices) == 2, agent.output
-            drivers = ask(url, "GET", "/drivers")["drivers"]
+            drivers = http.get("/drivers")["drivers"]
             assert {one["name"]: one["state"] for one in drivers} == {
                 "fake_driver": "READY",
                 "generic_driver": "READY",

@@ -4,7 +4,7 @@
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
@@ -72,13 +72,6 @@ def test_uwsgi_serves_requests_after_a_worker_is_killed(service: Service, lazy: 
         server.wait_for(rf"WSGI app 0 .* pid: {workers(server)[-1]} ")
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
     assert server.stop() == 0
-
-
-@pytest.fixture
-def db(database: str) -> Iterator[Database]:
-    db = Database(database)
-    yield db
-    db.close()
 
 
 def seen(db: Database, host: str) -> list[services.ProcessStatus]:

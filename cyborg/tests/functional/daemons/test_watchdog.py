@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cyborg
-from cyborg import service as runner
 from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.processes import Deployment
 from cyborg.tests.fixtures.service_manager import SimulatedManager
-from cyborg.tests.functional.daemons.service import ask
+from cyborg.tests.functional.daemons.service import Http
 
 #: A driver whose maker thought of a program of his own: it ends whoever asks it.
 RUDE = """
@@ -38,9 +37,8 @@ def test_agent_sends_no_watchdog_after_its_loop_ends(
     deployment = deploy({"agent": {"enabled_drivers": "rude"}})
     deployment.conductor()
     path = f"{tmp_path}:{Path(cyborg.__file__).parents[1]}"
-    arguments = ("--config-file", str(deployment.conf))
     with SimulatedManager(watchdog=0.9) as manager:
-        program = deployment.start(AGENT, *arguments, PYTHONPATH=path, **manager.environment)
+        program = deployment.begin(AGENT, PYTHONPATH=path, **manager.environment)
         assert manager.hears("WATCHDOG=1"), program.output
         program.wait_for(r"Reported 1 device")
         (tmp_path / "rude").touch()
@@ -54,13 +52,11 @@ def test_restarted_agent_notifies_ready_again(deploy: Callable[..., Deployment])
     deployment = deploy()
     deployment.conductor()
     _, url = deployment.api()
-    arguments = ("--config-file", str(deployment.conf))
     with SimulatedManager(watchdog=3) as manager:
-        program = deployment.start(AGENT, *arguments, **manager.environment)
+        program = deployment.begin(AGENT, **manager.environment)
         program.wait_for(r"Reported 1 device")
-        path = f"/operations/{ask(url, 'PATCH', '/drivers/fake_driver', {})['uuid']}"
-        assert runner.wait_until(lambda: ask(url, "GET", path)["state"] != "running", timeout=60)
-        assert ask(url, "GET", path)["state"] == "succeeded"
+        over = Http(url, version="2.4").ended("PATCH", "/drivers/fake_driver", {})
+        assert over["state"] == "succeeded"
         assert manager.hears("READY=1", times=2), program.output
         assert manager.told.index("RELOADING=1") > manager.told.index("READY=1")
         assert "STOPPING=1" not in manager.told

@@ -55,13 +55,6 @@ def telling(topic: str) -> Options:
     return deployments.merged(options, {"oslo_messaging_notifications": {"topics": topic}})
 
 
-@pytest.fixture
-def db(database: str) -> Iterator[Database]:
-    db = Database(database)
-    yield db
-    db.close()
-
-
 def write_history(db: Database, uuid: str) -> None:
     db.outbox = True
     with db.writer() as tx:

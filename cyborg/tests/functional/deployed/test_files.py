@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What deployment tools check and find without a running service."""
 
+import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from cyborg.tests.fixtures.processes import script
+from cyborg.tests.fixtures.processes import run
 from cyborg.tests.functional.deployed import page, shapes
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -17,17 +17,8 @@ TESTS = ROOT / "cyborg" / "tests"
 
 def validated(file: Path) -> tuple[int, list[str]]:
     """The status of oslo.config's validator, called as kolla-ansible does, and its complaints."""
-    ran = subprocess.run(
-        [
-            script("oslo-config-validator"),
-            *("--config-file", str(GENERATOR), "--input-file", str(file)),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    files = ("--config-file", str(GENERATOR), "--input-file", str(file))
+    ran = run("oslo-config-validator", *files, environment=os.environ, cwd=ROOT)
     return ran.returncode, re.findall(r"^(?:ERROR|WARNING):oslo_config.*", ran.stderr, re.MULTILINE)
 
 

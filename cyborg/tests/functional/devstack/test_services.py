@@ -4,7 +4,6 @@
 The processes talk to each other over a broker: these tests run where there is one.
 """
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from cyborg import service
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.placement import TOKEN, PlacementService, fresh_host
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
@@ -52,11 +52,6 @@ COMPUTE = "DATABASE_HOST=192.0.2.1\ndisable_service cyborg-api cyborg-cond\n"
 
 #: Makes a node from more lines of its local.conf.
 Make = Callable[..., Node]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture

@@ -11,22 +11,16 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg import service
-from cyborg.agent import app as agent_app
-from cyborg.agent.endpoint import Endpoint as AgentEndpoint
-from cyborg.clients.glance import Glance
-from cyborg.clients.nova import Nova, Servers
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.conductor.endpoint import Endpoint
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA, Work
 from cyborg.model.audit_findings import Ages, Kind
 from cyborg.model.provider import provider_uuid
-from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
-from cyborg.tests.fixtures.agent_runs import run_agent
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
+from cyborg.tests.fixtures.manual_processes import ManualAgent
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.cards import Rack, Traits
@@ -60,7 +54,7 @@ class Site:
     rack: Rack
     root: str
     arena: Arena
-    parts: agent_app.Parts
+    agent: ManualAgent
     service: PlacementService
     nova: SimulatedNova
     clock: list[float]
@@ -91,12 +85,12 @@ class Site:
     def check(self) -> None:
         """The agent looks at its host and does one full check."""
         self.clock[0] += _FULL_CHECK + 1
-        run_agent(self.parts.heartbeats, self.parts.loop)
+        self.agent.run_once()
 
     def look(self) -> None:
         """The agent looks at its host and does no full check."""
         self.clock[0] += 2
-        run_agent(self.parts.heartbeats, self.parts.loop)
+        self.agent.run_once()
 
     def found(self) -> set[tuple[Kind, str]]:
         """What an audit without memory finds now."""
@@ -171,52 +165,30 @@ class Site:
         assert service.wait_until(done, timeout=20)
 
 
-def _no_glance() -> Glance:
-    raise AssertionError("nothing is programmed here")
-
-
 @contextmanager
 def site(
     url: str, placement: PlacementService, nova: SimulatedNova, state_path: Path
 ) -> Iterator[Site]:
     """A compute whose cards are published, and servers on some of them."""
     exchange, name, clock = Exchange(), fresh_host("drift"), [0.0]
-    conductor = Conductor.build(
-        "control", url=url, bus=DirectBus(exchange), nova=Nova(nova.adapter())
-    )
-    DirectBus(exchange).server(CONDUCTOR_TOPIC, "control", Endpoint(conductor.cases)).start()
-    rack = Rack.build(name, Traits(RESOURCE_CLASS, prepare=True), dict.fromkeys(CARDS, UNITS))
-    client = ConductorClient(DirectBus(exchange), timeout=5.0, sender=f"{AGENT_TOPIC}@{name}")
-    parts = agent_app.make_parts(
-        settings=agent_app.Settings(
-            host=name,
-            provider_names=(name,),
-            version="0",
-            heartbeat=1.0,
-            scan=1.0,
-            full_check=_FULL_CHECK,
-            rpc_timeout=5.0,
-            state_path=state_path,
-        ),
-        conductor=client,
-        loaded=[rack.loaded],
-        placement=Placement(placement.adapter()),
-        glance=_no_glance,
-        clock=lambda: clock[0],
-    )
-    agent = AgentEndpoint(
-        parts.operations,
-        discoveries=parts.discoveries,
-        on_desired_changed=lambda: None,
-        check=parts.heartbeats.check,
-    )
-    DirectBus(exchange).server(AGENT_TOPIC, name, agent).start()
     root = placement.make_compute(name)
-    made = Site(rack, root, Arena((conductor,)), parts, placement, nova, clock)
+    conductor = Conductor("control", url=url, bus=DirectBus(exchange), nova=nova.adapter())
+    rack = Rack.build(name, Traits(RESOURCE_CLASS, prepare=True), dict.fromkeys(CARDS, UNITS))
+    agent = ManualAgent(
+        DirectBus(exchange),
+        name,
+        [rack.loaded],
+        placement=placement.adapter(),
+        state_path=state_path,
+        clock=lambda: clock[0],
+        full_check=_FULL_CHECK,
+    )
+    conductor.serve()
+    agent.serve()
+    made = Site(rack, root, Arena((conductor,)), agent, placement, nova, clock)
     made.check()
     for card in CARDS[:4]:
         made.bind(card)
     yield made
-    parts.operations.stop()
-    client.close()
+    agent.stop()
     conductor.stop()

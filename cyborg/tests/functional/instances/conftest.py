@@ -2,34 +2,25 @@
 """A cloud of its own: two devices that may be shared, a Nova, and conductors that ask it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 import webtest
-from oslo_middleware import RequestId
 
 from cyborg import service
-from cyborg.api import app as api_app
 from cyborg.conductor.leases import ConductorLease
-from cyborg.db import schema
-from cyborg.db.engine import Database, Reader
+from cyborg.db.engine import Database
 from cyborg.db.models import Instance
 from cyborg.db.services import Process
-from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create
-from cyborg.tests.functional.schema.databases import empty_database
 
 HOST = "compute-of-cards.example.org"
 _UNITS = 32
@@ -42,27 +33,21 @@ class Cloud:
     stack: Stack
     database: Database
     nova: SimulatedNova
-    admin: Client
-    profile: str = field(default_factory=lambda: f"profile-{uuid4().hex[:12]}")
+    admin: Client = field(init=False)
+    profile: str = field(init=False)
     servers: dict[str, Guest] = field(default_factory=dict)
     conductors: list[service.Daemon] = field(default_factory=list)
 
     def start_conductor(self, refresh: float = 0.2) -> service.Daemon:
         """One that asks Nova again after ``refresh`` seconds."""
-        times = replace(self.stack.times, instance_refresh=refresh)
-        name = f"control-{len(self.conductors)}"
-        self.conductors.append(replace(self.stack, times=times).start_conductor(name))
+        self.stack.times = replace(self.stack.times, instance_refresh=refresh)
+        self.conductors.append(self.stack.start_conductor(f"control-{len(self.conductors)}"))
         return self.conductors[-1]
 
     def fill(self) -> None:
         """Report the devices, and make a profile for one unit."""
-        sender = f"agent@{HOST}"
-        client = ConductorClient(self.stack.bus(), timeout=60.0, sender=sender)
-        with closing(reach(client)) as agent:
-            epoch = agent.request(Heartbeat(AgentHeartbeat(HOST, (HOST,), "0", sender, None))).epoch
-            agent.request(SendReport(HOST, epoch, report_of(HOST, 2, handles=_UNITS)))
-        groups = [{f"resources:{RESOURCE_CLASS}": "1"}]
-        self.admin.post("/device_profiles", [{"name": self.profile, "groups": groups}])
+        self.stack.report(HOST, report_of(HOST, 2, handles=_UNITS))
+        self.profile = self.admin.make_profile({f"resources:{RESOURCE_CLASS}": "1"})
 
     def as_(self, role: str, project: str | None = None) -> Client:
         """Somebody else; of the admin's project unless another is given."""
@@ -107,40 +92,27 @@ def nova() -> Iterator[SimulatedNova]:
 
 
 @pytest.fixture
-def make_cloud(stack: Stack, nova: SimulatedNova, tmp_path: Path) -> Iterator[Callable[..., Cloud]]:
+def make_cloud(
+    stack: Stack, nova: SimulatedNova, own_database: Database
+) -> Iterator[Callable[..., Cloud]]:
     """Start an API and a conductor, which does not ask Nova when ``refresh`` is 0.
 
     ``first`` is a conductor that was there before.
     """
-    with ExitStack() as endings:
+    with stack.beside(own_database, peers=replace(stack.peers, nova=nova.adapter)) as own:
 
         def make(refresh: float = 0.2, first: Process | None = None) -> Cloud:
-            database = endings.enter_context(empty_database(tmp_path))
-            schema.upgrade(database)
             if first is not None:
-                ConductorLease(db=database, process=first).renew()
-            own = replace(
-                stack,
-                database_url=database.engine.url.render_as_string(hide_password=False),
-                exchange=f"cyborg-{uuid4().hex[:12]}",
-                peers=replace(stack.peers, nova=nova.adapter),
-                _endings=[],
-            )
-            endings.callback(own.stop)
-            # A conductor that ends waits for the question that it has under way.
-            endings.callback(nova.shows.release)
-            reader = endings.enter_context(closing(Reader(own.database_url)))
-            client = ConductorClient(own.bus(), timeout=own.times.rpc)
-            endings.callback(client.close)
-            wsgi = RequestId(api_app.core(own.conf, reader=reader, conductor=client))
-            admin = Client(webtest.TestApp(wsgi), role="admin", version="2.4")
-            cloud = Cloud(own, database, nova, admin)
+                ConductorLease(db=own_database, process=first).renew()
+            cloud = Cloud(own, own_database, nova)
             cloud.start_conductor(refresh)
-            reach(client)
+            cloud.admin = Client(webtest.TestApp(own.make_open_api()), role="admin", version="2.4")
             cloud.fill()
             return cloud
 
         yield make
+        # A conductor that ends waits for the question that it has under way.
+        nova.shows.release()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 """Users with real tokens of the two programs, a generic driver and a server."""
 
 import contextlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ from uuid import uuid4
 import sqlalchemy as sa
 import yaml
 
-import cyborg
-from cyborg.cli import shell
 from cyborg.cli.shell import COMMANDS
 from cyborg.db.models import Service
 from cyborg.model.provider import provider_uuid
@@ -22,11 +19,11 @@ from cyborg.tests.fixtures.compute import ComputeWalk, Server
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
-from cyborg.tests.functional.keystone.shell import Shell
+from cyborg.tests.functional.keystone.shell import Shell, cyborg
 from cyborg.tests.functional.life.steps import eventually, eventually_offered
 from cyborg.tests.unit.cli.conftest import CommandResult
 
-ROOT: Final = str(Path(cyborg.__file__).resolve().parent.parent)
+ROOT: Final = str(Path(__file__).resolve().parents[4])
 V24: Final = "2.4"
 DRIVER: Final = "generic_driver"
 #: Installed, changed and removed; it finds nothing.
@@ -48,11 +45,7 @@ class UserSessions:
 
     def cyborg(self, who: str, command: str, *arguments: str) -> CommandResult:
         """One command of the ``cyborg`` program, in this process."""
-        out, err = io.StringIO(), io.StringIO()
-        line = ["--os-cloud", who, *command.split(), *arguments]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = shell.main(line, stdout=out, stderr=err)
-        return CommandResult(status, out.getvalue(), err.getvalue())
+        return cyborg(who, command, *arguments)
 
     def plugin(self, who: str, command: str, *arguments: str) -> CommandResult:
         """The same command as one of the ``openstack`` client, in a process for each of them."""

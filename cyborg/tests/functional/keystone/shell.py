@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``openstack`` command of this environment, in one of its generations."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -10,8 +12,10 @@ from typing import Any, Self
 
 import yaml
 
+from cyborg.cli import shell
 from cyborg.tests.fixtures.keystone import Account, KeystoneService
-from cyborg.tests.fixtures.processes import script
+from cyborg.tests.fixtures.processes import run
+from cyborg.tests.unit.cli.conftest import CommandResult
 
 
 class Shell:
@@ -78,14 +82,16 @@ class Shell:
 
 def once(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the installed program once, as people do."""
-    return subprocess.run(
-        [script("openstack"), *arguments],
-        env=environment(directory),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run("openstack", *arguments, environment=environment(directory))
+
+
+def cyborg(who: str, command: str, *arguments: str) -> CommandResult:
+    """One command of the ``cyborg`` program, in this process, as somebody of ``clouds.yaml``."""
+    out, err = io.StringIO(), io.StringIO()
+    line = ["--os-cloud", who, *command.split(), *arguments]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = shell.main(line, stdout=out, stderr=err)
+    return CommandResult(status, out.getvalue(), err.getvalue())
 
 
 def environment(directory: Path) -> dict[str, str]:

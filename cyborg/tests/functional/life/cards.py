@@ -196,7 +196,7 @@ class SecondDriver(CardDriver):
     name = "second_driver"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Rack:
     """A compute's simulated machine with its cards."""
 
@@ -218,6 +218,11 @@ class Rack:
     def resource_class(self) -> str:
         """What its cards are to Placement."""
         return self.driver.traits.resource_class
+
+    @property
+    def one_unit(self) -> dict[str, str]:
+        """What a device profile says for one unit of its cards."""
+        return {f"resources:{self.resource_class}": "1"}
 
     @property
     def loaded(self) -> LoadResult:

@@ -2,7 +2,7 @@
 """Every test of a life begins with an empty database; what more than one file of them starts."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg import service
 from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.compute import ComputeWalk
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
@@ -39,19 +39,9 @@ def nova(member: Client) -> Client:
     return member.with_service_token()
 
 
-@dataclass(frozen=True)
-class RackedCompute(Rack):
-    """A compute with a running agent for its cards; ``stack`` runs its agent."""
-
-    agent: service.Daemon
-    stack: Stack
-    state_path: Path
-
-    def restart(self) -> service.Daemon:
-        """Another agent process on the same machine; the old one is to be stopped before."""
-        return self.stack.start_agent(
-            self.compute, machine=self.machine, drivers=[self.loaded], state_path=self.state_path
-        )
+@dataclass(kw_only=True)
+class RackedCompute(Rack, ComputeHost):
+    """A compute with a running agent for its cards."""
 
 
 @pytest.fixture
@@ -62,11 +52,13 @@ def resource_class() -> str:
 
 @pytest.fixture
 def racked(
-    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+    beside: Callable[..., Stack], placement: PlacementService, resource_class: str, tmp_path: Path
 ) -> Iterator[Callable[..., RackedCompute]]:
-    """Start computes with cards, published in Placement; all are stopped at the end."""
-    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2)
-    own = replace(stack, times=times, _endings=[])
+    """Start computes with cards, published in Placement; all are stopped at the end.
+
+    One that is not ``started`` has no agent yet.
+    """
+    own = beside(agent_heartbeat=0.2, scan=0.2)
     drivers: list[CardDriver] = []
 
     def start(
@@ -74,23 +66,22 @@ def racked(
         *,
         cards: Mapping[str, int] = MappingProxyType({CARD: 2}),
         on: Stack = own,
+        started: bool = True,
     ) -> RackedCompute:
         name = fresh_host("racked")
         placement.make_compute(name)
         rack = Rack.build(name, traits or Traits(resource_class), cards)
         drivers.append(rack.driver)
-        agent = on.start_agent(
-            name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path
-        )
-        made = RackedCompute(name, rack.machine, rack.driver, agent, on, tmp_path)
-        for address, units in cards.items():
-            eventually_offered(placement, made.provider(address), units)
-        return made
+        host = RackedCompute(**vars(rack), stack=on, state_path=tmp_path, drivers=[rack.loaded])
+        if started:
+            host.start()
+            for address, units in cards.items():
+                eventually_offered(placement, host.provider(address), units)
+        return host
 
     yield start
     for driver in drivers:
         driver.behaviour.open()
-    own.stop()
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,12 @@ class Client:
         """The JSON answer of any request with a body (None when it is empty)."""
         return self._send(method, path, body, status)
 
+    def make_profile(self, *groups: dict[str, str]) -> str:
+        """The name of a new device profile with these groups."""
+        name = f"profile-{uuid4().hex[:12]}"
+        self.post("/device_profiles", [{"name": name, "groups": list(groups)}])
+        return name
+
     def answer(self, method: str, path: str, body: Any = None) -> int:
         """The status of a request, whatever it is."""
         return int(self._request(method, path, body).status_int)

@@ -7,18 +7,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg import exception, service
+from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
-from cyborg.db.models import Deployable, Device, Service
+from cyborg.db.models import Deployable, Device
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
+from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import eventually
+from cyborg.tests.functional.life.steps import ended
 from cyborg.tests.unit.drivers.configured import written
 
 DEVICES = "/devices"
@@ -65,40 +67,34 @@ def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
     return Completed(0, "", "")
 
 
-@dataclass
-class Bench:
-    """One compute with its agent; ``stack`` runs it, ``path`` is a directory of its own."""
+@dataclass(kw_only=True)
+class Bench(ComputeHost):
+    """A compute of the generic_driver; ``path`` is a directory of its own."""
 
-    name: str
-    machine: FakeHost
-    stack: Stack
     path: Path
     resource_class: str
-    agent: service.Daemon | None = None
 
-    def start(self, *backends: str) -> None:
-        """Run an agent with these backends (by default all)."""
+    @classmethod
+    def begin(cls, stack: Stack, path: Path, resource_class: str, *backends: str) -> "Bench":
+        """Start one (see ``run``); each static backend has a device."""
+        host = compute_host(stack, path / "state", servers.server())
+        host.machine.programs["/usr/sbin/card"] = card
+        bench = cls(**vars(host), path=path, resource_class=resource_class)
+        bench.run(*backends)
+        return bench
+
+    def run(self, *backends: str) -> None:
+        """Start an agent with these backends (by default all)."""
         options = OPTIONS.format(
             resource_class=self.resource_class, backends=", ".join(backends or ALL)
         )
-        conf = written(self.path / "cyborg.conf", options, host=self.name)
-        loaded = LoadResult(DRIVER, GenericDriver(self.machine, conf))
-        self.agent = self.stack.start_agent(
-            self.name, machine=self.machine, drivers=[loaded], state_path=self.path / "state"
-        )
-
-    def stop(self, database: Database) -> None:
-        """End the agent so that everybody knows."""
-        assert self.agent is not None
-        self.agent.stop()
-        with database.writer() as tx:
-            mine = sa.update(Service).where(Service.host == self.name)
-            tx.execute(mine.values(last_seen_ms=0))
+        conf = written(self.path / "cyborg.conf", options, host=self.compute)
+        self.start(LoadResult(DRIVER, GenericDriver(self.machine, conf)))
 
     def wish(self, backend: str = "left", **more: Any) -> dict[str, Any]:
         """The body that creates an accelerator here."""
         return {
-            "host": self.name,
+            "host": self.compute,
             "driver": DRIVER,
             "backend": backend,
             "model": "soft",
@@ -106,18 +102,6 @@ class Bench:
             "resource_class": self.resource_class,
             **more,
         }
-
-    def ran(self, *verbs: str) -> list[str]:
-        """The verbs that its program was called for, of these, in their order."""
-        return [argv[1] for argv in list(self.machine.commands) if argv[1] in verbs]
-
-
-def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:
-    """An operation when it is over."""
-    path = f"/operations/{begun['uuid']}"
-    eventually(lambda: operator.get(path)["state"] != "running", timeout=60.0)
-    over: dict[str, Any] = operator.get(path)
-    return over
 
 
 def make(operator: Client, body: dict[str, Any]) -> str:

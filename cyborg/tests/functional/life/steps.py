@@ -55,12 +55,17 @@ def of_instance(client: Client, instance: str) -> Arqs:
     return arqs
 
 
+def delete_arqs(nova: Client, instance: str) -> None:
+    """Delete the ARQs of an instance, as Nova does when the server is deleted."""
+    nova.delete(f"{ARQS}?instance={instance}")
+
+
 def states(client: Client, arqs: Arqs) -> list[str]:
     """The states of ARQs now, in their order."""
     return [client.get(f"{ARQS}/{one['uuid']}")["state"] for one in arqs]
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], timeout: float = 60.0) -> None:
     """Wait until a condition holds; fails the test when it never does."""
     assert service.wait_until(condition, timeout=timeout), "it never came true"
 
@@ -68,6 +73,16 @@ def eventually(condition: Callable[[], bool], timeout: float = 10.0) -> None:
 def eventually_offered(placement: PlacementService, provider: str, units: int) -> None:
     """Wait until Placement would give out just so many units of a provider."""
     eventually(lambda: offered(placement, provider) == units)
+
+
+def eventually_bound(client: Client, instance: str) -> None:
+    """Wait until the first ARQ of an instance is Bound."""
+    eventually(lambda: of_instance(client, instance)[0]["state"] == "Bound")
+
+
+def eventually_idle(reader: Reader) -> None:
+    """Wait until no work waits or is being done."""
+    eventually(lambda: not work_left(reader))
 
 
 def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents that start before whomever they need: they wait, and put all right when it is there."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 from keystoneauth1.token_endpoint import Token
 
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.stack import Peers, Stack
+from cyborg.tests.fixtures.stack import Stack, fresh_exchange
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
+from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.steps import eventually, eventually_offered
 
 
@@ -21,35 +24,28 @@ def test_agent_publishes_when_compute_provider_appears_later(
     stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
 ) -> None:
     rack = Rack.build(fresh_host(), Traits(resource_class), {CARD: 1})
-    own = replace(stack, _endings=[])
-    own.start_agent(rack.compute, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
-    try:
-        eventually(lambda: rack.driver.scans > 1)
-        assert offered(placement, rack.provider()) == 0
-        placement.make_compute(rack.compute)
-        eventually_offered(placement, rack.provider(), 1)
-    finally:
-        own.stop()
+    host = ComputeHost(compute=rack.compute, machine=rack.machine, stack=stack, state_path=tmp_path)
+    host.start(rack.loaded)
+    eventually(lambda: rack.driver.scans > 1)
+    assert offered(placement, rack.provider()) == 0
+    placement.make_compute(rack.compute)
+    eventually_offered(placement, rack.provider(), 1)
+    host.stop()
 
 
 def test_agent_publishes_when_placement_starts_later(
-    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+    racked: Callable[..., RackedCompute], stack: Stack, placement: PlacementService
 ) -> None:
-    name = fresh_host()
-    placement.make_compute(name)
-    rack = Rack.build(name, Traits(resource_class), {CARD: 1})
     closable = _ClosablePlacement(placement.url)
-    own = replace(stack, peers=replace(stack.peers, placement=closable.adapter), _endings=[])
-    with Loopback(closable) as loopback:
+    peers = replace(stack.peers, placement=closable.adapter)
+    with Loopback(closable) as loopback, stack.beside(peers=peers) as own:
         closable.url = loopback.url
-        own.start_agent(name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
-        try:
-            eventually(lambda: rack.driver.scans > 1 and closable.refused > 1)
-            assert offered(placement, rack.provider()) == 0
-            closable.is_open = True
-            eventually_offered(placement, rack.provider(), 1)
-        finally:
-            own.stop()
+        host = racked(cards={CARD: 1}, on=own, started=False)
+        host.start()
+        eventually(lambda: host.driver.scans > 1 and closable.refused > 1)
+        assert offered(placement, host.provider()) == 0
+        closable.is_open = True
+        eventually_offered(placement, host.provider(), 1)
 
 
 class _ClosablePlacement:
@@ -87,22 +83,13 @@ class _ClosablePlacement:
 
 
 def test_agent_reports_when_conductor_starts_later(
-    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+    racked: Callable[..., RackedCompute],
+    beside: Callable[..., Stack],
+    placement: PlacementService,
 ) -> None:
-    name = fresh_host()
-    placement.make_compute(name)
-    rack = Rack.build(name, Traits(resource_class), {CARD: 1})
     # A bus of its own, on which nobody answers yet.
-    own = Stack(
-        stack.conf,
-        stack.database_url,
-        stack.transport_url,
-        Peers(placement.adapter, stack.peers.nova),
-        replace(stack.times, rpc=2.0),
-    )
-    own.start_agent(name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
-    try:
-        own.start_conductor()
-        eventually_offered(placement, rack.provider(), 1)
-    finally:
-        own.stop()
+    own = beside(exchange=fresh_exchange(), rpc=2.0)
+    host = racked(cards={CARD: 1}, on=own, started=False)
+    host.start()
+    own.start_conductor()
+    eventually_offered(placement, host.provider(), 1)

@@ -38,7 +38,6 @@ from cyborg.tests.functional.life.steps import (
     of_instance,
     work_left,
 )
-from cyborg.tests.functional.life.test_operations import kill
 
 Racks = Callable[..., RackedCompute]
 Profiles = Callable[..., str]
@@ -119,11 +118,6 @@ class Scenario:
 def one(profile: Profiles, resource_class: str) -> str:
     """A profile for one unit of this test's cards."""
     return profile({f"resources:{resource_class}": "1"})
-
-
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.4")
 
 
 @pytest.fixture
@@ -264,7 +258,7 @@ def test_attach_fails_when_agent_must_prepare_and_is_down(
     make_scenario: Callable[..., Scenario], one: str, resource_class: str, prepare: bool
 ) -> None:
     scenario = make_scenario(one, traits=Traits(resource_class, prepare=prepare))
-    kill(scenario.database, scenario.rack)
+    scenario.rack.kill(scenario.database)
     before = untouched(scenario)
     if not prepare:
         assert scenario.attach()["state"] == "succeeded"
@@ -273,7 +267,7 @@ def test_attach_fails_when_agent_must_prepare_and_is_down(
     assert f"The agent of {scenario.rack.compute} is not available" in said
     assert untouched(scenario) == before
     assert scenario.operator.get("/operations")["operations"] == []
-    scenario.rack.restart()
+    scenario.rack.start()
     eventually(lambda: scenario.operator.answer("POST", scenario.path, {}) == 202, timeout=60.0)
     scenario.settle()
     assert len(scenario.attached) == 1
@@ -433,7 +427,7 @@ def test_evacuation_releases_attached_accelerators(
 ) -> None:
     scenario.attach()
     racked(cards={OTHER: 1})
-    scenario.rack.agent.stop()
+    scenario.rack.stop()
     scenario.user.evacuate(scenario.server)
     assert scenario.listed == [arq["uuid"] for arq in scenario.server.arqs]
     assert scenario.history()[-1][0] == "attached ones deleted"

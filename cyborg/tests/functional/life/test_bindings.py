@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from cyborg.db.engine import Database
-from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
@@ -19,13 +19,14 @@ from cyborg.tests.functional.life.steps import (
     FPGA,
     bind,
     create,
+    delete_arqs,
     everything,
     handle_states,
     of_instance,
     states,
 )
 
-Computes = Callable[..., Compute]
+Computes = Callable[..., ComputeHost]
 Profiles = Callable[..., str]
 
 
@@ -36,7 +37,7 @@ def test_bind_ignores_the_order_of_patch_operations(
     name = profile(FPGA)
     for order in permutations(range(3)):
         arqs = create(nova, name)
-        body = bind_body(arqs, host.name, host.fake_provider, str(uuid4()))
+        body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
         ops = body[arqs[0]["uuid"]]
         assert nova.patch(ARQS, {arqs[0]["uuid"]: [ops[index] for index in order]}) is None
         assert states(nova, arqs) == ["Bound"]
@@ -47,7 +48,7 @@ def test_bind_without_service_token_is_refused(
 ) -> None:
     host = compute()
     arqs = create(member, profile(FPGA))
-    body = bind_body(arqs, host.name, host.fake_provider, str(uuid4()))
+    body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
     for one in (member, admin):
         fault = one.patch(ARQS, body, status=403)
         assert "requires a service token" in str(fault)
@@ -61,7 +62,7 @@ def test_bind_ignores_the_uuid_in_the_path(
     name = profile(FPGA)
     for other in (None, str(uuid4())):
         arqs = create(nova, name)
-        body = bind_body(arqs, host.name, host.fake_provider, str(uuid4()))
+        body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
         nova.patch(f"{ARQS}/{other or arqs[0]['uuid']}", body)
         assert states(nova, arqs) == ["Bound"]
 
@@ -118,9 +119,9 @@ def test_invalid_bind_body_changes_no_row(
     assert everything(database) == before
 
 
-def _odd_bodies(arqs: list[dict[str, Any]], host: Compute) -> Iterator[Any]:
+def _odd_bodies(arqs: list[dict[str, Any]], host: ComputeHost) -> Iterator[Any]:
     uuid = arqs[0]["uuid"]
-    good = bind_body(arqs[:1], host.name, host.fake_provider, str(uuid4()))[uuid]
+    good = bind_body(arqs[:1], host.compute, host.fake_provider, str(uuid4()))[uuid]
     yield from ({}, [], None, {uuid: []}, {uuid: {}}, {uuid: None}, {"no-uuid": good})
     for missing in range(3):
         yield {uuid: [one for index, one in enumerate(good) if index != missing]}
@@ -137,7 +138,7 @@ def test_project_of_arq_is_set_only_by_admin_from_2_1(
 ) -> None:
     host = compute()
     arqs = create(admin, profile(FPGA))
-    body = bind_body(arqs, host.name, host.fake_provider, str(uuid4()))
+    body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
     body[arqs[0]["uuid"]].append({"path": "/project_id", "op": "add", "value": member.project})
     nova = admin.with_service_token()
     nova.patch(ARQS, body, status=406)
@@ -237,9 +238,9 @@ def test_bind_changes_nothing_when_its_last_arq_fails(
     else:
         last, status = create(Client(nova.app, project="another"), name), 404
     instance = str(uuid4())
-    body = bind_body(arqs, host.name, host.fake_provider, instance)
+    body = bind_body(arqs, host.compute, host.fake_provider, instance)
     before = everything(database, but=["work"])
-    nova.patch(ARQS, body | bind_body(last, host.name, place, instance), status=status)
+    nova.patch(ARQS, body | bind_body(last, host.compute, place, instance), status=status)
     assert everything(database, but=["work"]) == before
     assert states(nova, arqs) == ["Initial"] * 3
 
@@ -252,11 +253,11 @@ def test_one_request_binds_and_unbinds(
     old, new = create(nova, name), create(nova, name)
     bind(nova, old, host.fake_provider)
     instance = str(uuid4())
-    mixed = bind_body(new, host.name, host.fake_provider, instance) | unbind_body(old)
+    mixed = bind_body(new, host.compute, host.fake_provider, instance) | unbind_body(old)
     before = everything(database, but=["work"])
     nova.patch(ARQS, mixed, status=409)
     assert everything(database, but=["work"]) == before
-    fewer = bind_body(new[:6], host.name, host.fake_provider, instance) | unbind_body(old)
+    fewer = bind_body(new[:6], host.compute, host.fake_provider, instance) | unbind_body(old)
     nova.patch(ARQS, fewer)
     assert states(nova, old) == ["Unbound"] * 10
     assert states(nova, new) == ["Bound"] * 6 + ["Initial"] * 4
@@ -268,7 +269,7 @@ def test_invalid_unbind_fails_the_binds_of_its_request(
     host = compute()
     arqs = create(nova, profile(FPGA))
     before = everything(database)
-    body = bind_body(arqs, host.name, host.fake_provider, str(uuid4()))
+    body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
     nova.patch(ARQS, body | unbind_body([{"uuid": str(uuid4())}]), status=404)
     assert everything(database) == before
 
@@ -282,7 +283,7 @@ def test_bind_on_disabled_device_is_refused(
     arqs = create(nova, profile(FPGA))
     before = everything(database)
     fault = nova.patch(
-        ARQS, bind_body(arqs, host.name, host.fake_provider, str(uuid4())), status=409
+        ARQS, bind_body(arqs, host.compute, host.fake_provider, str(uuid4())), status=409
     )
     assert "maintaining" in str(fault)
     assert everything(database) == before
@@ -298,7 +299,7 @@ def test_project_of_instance_is_kept_when_admin_binds(
     name = profile(FPGA)
     instance = bind(nova, create(nova, name), host.fake_provider)
     theirs = admin.with_service_token()
-    theirs.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(theirs, instance)
     assert of_instance(nova, instance) == []
     arqs = create(admin, name)
     bind(theirs, arqs, elsewhere.fake_provider, instance=instance)

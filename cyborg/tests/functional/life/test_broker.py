@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is tried on a broker is gone from it afterwards, and nothing else is."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from amqp.exceptions import NotFound
@@ -14,7 +12,7 @@ from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.broker import connection
 from cyborg.tests.fixtures.placement import fresh_host
-from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.stack import Stack, fresh_exchange, reach
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.life.steps import eventually
 
@@ -26,11 +24,9 @@ def broker() -> Iterator[Connection]:
 
 
 @pytest.fixture
-def own(stack: Stack) -> Iterator[Stack]:
+def own(beside: Callable[..., Stack]) -> Stack:
     """A stack on an exchange that nobody else uses."""
-    made = replace(stack, exchange=f"cyborg-{uuid4().hex[:12]}", _endings=[])
-    yield made
-    made.stop()
+    return beside(exchange=fresh_exchange())
 
 
 def there(broker: Connection, name: str, *, exchange: bool = False) -> bool:
@@ -70,11 +66,12 @@ def test_stack_deletes_its_queues(own: Stack, broker: Connection, tmp_path: Path
 
 def test_stack_keeps_queues_of_other_processes(own: Stack, broker: Connection) -> None:
     own.start_conductor("control-1")
-    second = replace(own, _endings=[])
-    second.start_conductor("control-2")
     topic = f"{own.exchange}.cyborg-conductor"
-    eventually(lambda: there(broker, f"{topic}.control-1") and there(broker, f"{topic}.control-2"))
-    second.stop()
+    with own.beside() as second:
+        second.start_conductor("control-2")
+        eventually(
+            lambda: there(broker, f"{topic}.control-1") and there(broker, f"{topic}.control-2")
+        )
     assert there(broker, topic)
     assert not there(broker, f"{topic}.control-2")
     client = reach(ConductorClient(own.bus(), timeout=own.times.rpc))

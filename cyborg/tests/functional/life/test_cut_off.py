@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents that no conductor answers: what Placement offers meanwhile, and after that."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from cyborg import service
 from cyborg.db.engine import Database
 from cyborg.db.models import Device
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.stack import Stack, fresh_exchange
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -46,17 +46,10 @@ class Island:
 
 
 @pytest.fixture
-def island(stack: Stack, racked: Callable[..., RackedCompute]) -> Iterator[Island]:
-    own = Stack(
-        stack.conf,
-        stack.database_url,
-        stack.transport_url,
-        stack.peers,
-        replace(stack.times, agent_heartbeat=0.2, scan=0.2, rpc=0.5),
-    )
+def island(beside: Callable[..., Stack], racked: Callable[..., RackedCompute]) -> Island:
+    own = beside(exchange=fresh_exchange(), agent_heartbeat=0.2, scan=0.2, rpc=0.5)
     conductor = own.start_conductor()
-    yield Island(racked(cards={CARD: 2, OTHER: 1}, on=own), own, conductor)
-    own.stop()
+    return Island(racked(cards={CARD: 2, OTHER: 1}, on=own), own, conductor)
 
 
 def lost(database: Database) -> int:
@@ -123,10 +116,10 @@ def test_restarted_agent_knows_lost_units_from_its_state_store(
     host, nova = island.host, member.with_service_token()
     name = profile({f"resources:{resource_class}": "1"})
     instance = bind(nova, create(nova, name), host.provider())
-    host.agent.stop()
+    host.stop()
     island.lose_conductor()
     host.pull(CARD)
-    host.restart()
+    host.start()
     eventually_offered(placement, host.provider(), 0)
     assert offered(placement, host.provider(OTHER)) == 1
     assert of_instance(nova, instance)[0]["state"] == "Bound"
@@ -143,20 +136,15 @@ def test_agent_works_without_state_path(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     host = racked(Traits(resource_class), cards={CARD: 2})
-    host.agent.stop()
+    host.stop()
     caplog.clear()
     # Not even root can make a directory below a file.
     way = host.state_path / "file"
     way.write_text("in the way")
-    own = replace(stack, times=replace(stack.times, agent_heartbeat=0.2, scan=0.2), _endings=[])
-    try:
-        own.start_agent(
-            host.compute, machine=host.machine, drivers=[host.loaded], state_path=way / "state"
-        )
-        for units in (3, 4, 5):
-            host.plug(CARD, units)
-            eventually_offered(placement, host.provider(), units)
-    finally:
-        own.stop()
+    host.state_path = way / "state"
+    host.start()
+    for units in (3, 4, 5):
+        host.plug(CARD, units)
+        eventually_offered(placement, host.provider(), units)
     said = [one.getMessage() for one in caplog.records]
     assert len([one for one in said if "works without it" in one]) == 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drivers that come and go while the system runs, from HTTP to the host and back."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,13 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
-from cyborg import exception, service
+from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.db.models import Device, Driver, Event, Service
 from cyborg.drivers.loader import LoadResult
-from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
@@ -35,76 +34,46 @@ DRIVERS = "/drivers"
 NAME = "card_driver"
 
 
-@dataclass
-class Bay:
+@dataclass(kw_only=True)
+class Bay(Rack, ComputeHost):
     """A host whose agent can load the driver of its cards, and does so when it is told.
 
-    ``packages`` are what is installed there; ``options`` what the driver was loaded with, each
-    time.
+    ``packages`` are what is installed there; ``given`` the options that the driver was loaded
+    with, each time.
     """
 
-    stack: Stack
-    rack: Rack
-    state_path: Path
     packages: set[str] = field(default_factory=lambda: {NAME})
-    options: list[Mapping[str, str]] = field(default_factory=list)
-    agent: service.Daemon | None = None
+    given: list[Mapping[str, str]] = field(default_factory=list)
 
-    @property
-    def name(self) -> str:
-        return self.rack.compute
+    def __post_init__(self) -> None:
+        self.load = self.installed
 
-    def start(self) -> None:
-        """Run an agent that has no driver in its configuration."""
-        self.agent = self.stack.start_agent(
-            self.name,
-            machine=self.rack.machine,
-            drivers=[],
-            state_path=self.state_path,
-            load=self.load,
-        )
-
-    def stop(self, database: Database) -> None:
-        """End the agent so that everybody knows."""
-        assert self.agent is not None
-        self.agent.stop()
-        with database.writer() as tx:
-            mine = sa.update(Service).where(Service.host == self.name)
-            tx.execute(mine.values(last_seen_ms=0))
-
-    def load(self, name: str, options: Mapping[str, str]) -> LoadResult:
+    def installed(self, name: str, options: Mapping[str, str]) -> LoadResult:
         """As the agent's loader would."""
         if name not in self.packages:
             return LoadResult(name, error="no driver of this name is installed")
         if "speed" in options and not options["speed"].isdigit():
             return LoadResult(name, error=f"option speed = {options['speed']}: a number is needed")
-        self.options.append(options)
-        return LoadResult(name, self.rack.driver)
-
-
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.4")
+        self.given.append(options)
+        return LoadResult(name, self.driver)
 
 
 @pytest.fixture
 def bays(
-    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
-) -> Iterator[Callable[[], Bay]]:
+    beside: Callable[..., Stack], placement: PlacementService, resource_class: str, tmp_path: Path
+) -> Callable[[], Bay]:
     """Start hosts with a card that no driver looks for yet."""
-    times = replace(stack.times, agent_heartbeat=0.2, scan=3600)
-    own = replace(stack, times=times, _endings=[])
+    own = beside(agent_heartbeat=0.2, scan=3600)
 
     def start() -> Bay:
         name = fresh_host("bay")
         placement.make_compute(name)
         rack = Rack.build(name, Traits(resource_class), {CARD: 2})
-        bay = Bay(own, rack, tmp_path / name)
+        bay = Bay(**vars(rack), stack=own, state_path=tmp_path / name)
         bay.start()
         return bay
 
-    yield start
-    own.stop()
+    return start
 
 
 @pytest.fixture
@@ -117,7 +86,7 @@ def bay(bays: Callable[[], Bay], database: Database) -> Bay:
 def is_up(database: Database, bay: Bay) -> bool:
     """Whether the agent has sent a heartbeat and reported."""
     with database.reader() as tx:
-        seen = sa.select(Service.id).where(Service.host == bay.name, Service.last_seen_ms > 0)
+        seen = sa.select(Service.id).where(Service.host == bay.compute, Service.last_seen_ms > 0)
         return tx.execute(seen).first() is not None
 
 
@@ -127,7 +96,7 @@ def do(operator: Client, method: str, path: str, body: Any = None) -> dict[str, 
 
 
 def install(operator: Client, *bays: Bay, **body: Any) -> dict[str, Any]:
-    hosts = [one.name for one in bays]
+    hosts = [one.compute for one in bays]
     return do(operator, "POST", DRIVERS, {"driver": NAME, "hosts": hosts, **body})
 
 
@@ -144,7 +113,7 @@ def devices(database: Database) -> list[Any]:
 
 def is_in_placement(placement: PlacementService, bay: Bay) -> bool:
     try:
-        Placement(placement.adapter()).inventories(bay.rack.provider())
+        Placement(placement.adapter()).inventories(bay.provider())
     except exception.NotFound:
         return False
     return True
@@ -159,13 +128,13 @@ def test_driver_is_installed_on_one_of_two_hosts(
     assert (over["verb"], over["state"]) == ("install_driver", "succeeded")
     ((found,),) = [one["result"]["drivers"] for one in over["results"]]
     assert (found["name"], found["state"], found["found"]) == (NAME, "READY", 1)
-    eventually_offered(placement, chosen.rack.provider(), 2)
-    assert [one.hostname for one in devices(database)] == [chosen.name]
-    assert chosen.options == [{"speed": "3"}]
-    assert other.options == []
+    eventually_offered(placement, chosen.provider(), 2)
+    assert [one.hostname for one in devices(database)] == [chosen.compute]
+    assert chosen.given == [{"speed": "3"}]
+    assert other.given == []
     with database.reader() as tx:
         (said,) = tx.execute(sa.select(Event).where(Event.noun == "driver"))
-    assert (said.action, said.hostname, said.reason) == ("install_driver", chosen.name, NAME)
+    assert (said.action, said.hostname, said.reason) == ("install_driver", chosen.compute, NAME)
     assert said.operation_id == over["uuid"]
 
 
@@ -173,19 +142,19 @@ def test_installed_driver_survives_restart_without_conductor(
     operator: Client, bay: Bay, database: Database, placement: PlacementService
 ) -> None:
     install(operator, bay, options={"speed": "3"})
-    bay.stop(database)
-    scans = bay.rack.driver.scans
+    bay.kill(database)
+    scans = bay.driver.scans
     bay.start()
     # From the cache, before any conductor has answered.
-    assert bay.options == [{"speed": "3"}] * 2
-    eventually(lambda: bay.rack.driver.scans > scans)
+    assert bay.given == [{"speed": "3"}] * 2
+    eventually(lambda: bay.driver.scans > scans)
     for file in bay.state_path.iterdir():
         file.unlink()
-    bay.stop(database)
+    bay.kill(database)
     bay.start()
-    eventually(lambda: len(bay.options) == 3)
-    assert bay.options[2] == {"speed": "3"}
-    eventually_offered(placement, bay.rack.provider(), 2)
+    eventually(lambda: len(bay.given) == 3)
+    assert bay.given[2] == {"speed": "3"}
+    eventually_offered(placement, bay.provider(), 2)
     assert [one.lost_ms for one in devices(database)] == [None]
 
 
@@ -198,8 +167,8 @@ def test_install_fails_on_host_without_the_package(
     over = install(operator, good, bad)
     results = {one["host"]: one for one in over["results"]}
     assert (over["state"], over["error"]) == ("failed", "1 of 2 host(s) failed")
-    assert results[good.name]["state"] == "succeeded"
-    assert results[bad.name]["error"] == f"{NAME}: no driver of this name is installed"
+    assert results[good.compute]["state"] == "succeeded"
+    assert results[bad.compute]["error"] == f"{NAME}: no driver of this name is installed"
     ((name, _, state, wanted, _),) = rows(database)
     assert (name, state, wanted) == (NAME, "READY", True)
 
@@ -220,21 +189,21 @@ def test_refused_options_leave_old_options_in_force(
     changed = {"options": {"speed": "4", "colour": None}}
     assert do(operator, "PATCH", f"{DRIVERS}/{uuid}", changed)["state"] == "succeeded"
     assert rows(database)[0].options == {"speed": "4"}
-    assert bay.options == [{"speed": "3", "colour": "red"}, {"speed": "4"}]
+    assert bay.given == [{"speed": "3", "colour": "red"}, {"speed": "4"}]
 
 
 def test_driver_is_disabled_and_enabled_again(
     operator: Client, bay: Bay, database: Database, placement: PlacementService
 ) -> None:
     install(operator, bay)
-    eventually_offered(placement, bay.rack.provider(), 2)
+    eventually_offered(placement, bay.provider(), 2)
     (before,) = devices(database)
     over = do(operator, "PATCH", f"{DRIVERS}/{NAME}", {"enabled": False})
     assert over["state"] == "succeeded"
-    eventually_offered(placement, bay.rack.provider(), 0)
+    eventually_offered(placement, bay.provider(), 0)
     assert rows(database)[0].state == "STOPPED"
     assert do(operator, "PATCH", f"{DRIVERS}/{NAME}", {"enabled": True})["state"] == "succeeded"
-    eventually_offered(placement, bay.rack.provider(), 2)
+    eventually_offered(placement, bay.provider(), 2)
     assert devices(database) == [before]
 
 
@@ -249,9 +218,9 @@ def test_driver_in_use_is_not_removed(
     database: Database,
 ) -> None:
     install(operator, bay)
-    eventually_offered(placement, bay.rack.provider(), 2)
+    eventually_offered(placement, bay.provider(), 2)
     arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
-    instance = bind(nova, arqs, bay.rack.provider())
+    instance = bind(nova, arqs, bay.provider())
     for method, body in (("DELETE", None), ("PATCH", {"enabled": False})):
         refused = operator.send(method, f"{DRIVERS}/{NAME}", body, 409)
         assert arqs[0]["uuid"] in refused["error_message"]
@@ -261,11 +230,11 @@ def test_driver_in_use_is_not_removed(
 
     begun = operator.send("DELETE", f"{DRIVERS}/{NAME}?drain=true", None, 202)
     path = f"/operations/{begun['uuid']}"
-    eventually_offered(placement, bay.rack.provider(), 0)
+    eventually_offered(placement, bay.provider(), 0)
     waits = "it waits for 1 accelerator request(s) that use it"
     eventually(lambda: operator.get(path)["results"][0]["error"] == waits)
     more = create(nova, profile({f"resources:{resource_class}": "1"}))
-    bind(nova, more, bay.rack.provider(), status=409)
+    bind(nova, more, bay.provider(), status=409)
     # It is on its way out, and nobody else's order comes in between.
     operator.send("DELETE", f"{DRIVERS}/{NAME}", None, 409)
     operator.post(DRIVERS, {"driver": NAME}, status=409)
@@ -282,7 +251,7 @@ def test_uninstall_removes_devices_from_placement_and_database(
     operator: Client, bay: Bay, database: Database, placement: PlacementService
 ) -> None:
     install(operator, bay)
-    eventually_offered(placement, bay.rack.provider(), 2)
+    eventually_offered(placement, bay.provider(), 2)
     over = do(operator, "DELETE", f"{DRIVERS}/{NAME}")
     assert (over["verb"], over["state"]) == ("uninstall_driver", "succeeded")
     assert [one["enabled"] for one in operator.get(DRIVERS, name=NAME)["drivers"]] == [False]
@@ -292,13 +261,13 @@ def test_uninstall_removes_devices_from_placement_and_database(
     assert (state, wanted) == ("STOPPED", False)
     assert work_left(database) == []
     operator.send("DELETE", f"{DRIVERS}/{NAME}", None, 409)
-    loads = len(bay.options)
-    bay.stop(database)
+    loads = len(bay.given)
+    bay.kill(database)
     bay.start()
     eventually(lambda: is_up(database, bay))
-    assert (devices(database), len(bay.options)) == ([], loads)
+    assert (devices(database), len(bay.given)) == ([], loads)
     install(operator, bay)
-    eventually_offered(placement, bay.rack.provider(), 2)
+    eventually_offered(placement, bay.provider(), 2)
 
 
 def test_requested_drivers_take_precedence_over_configuration(
@@ -307,12 +276,12 @@ def test_requested_drivers_take_precedence_over_configuration(
     host = racked()
     over = do(operator, "DELETE", f"{DRIVERS}/{NAME}")
     assert (over["state"], devices(database)) == ("succeeded", [])
-    host.agent.stop()
+    host.stop()
     scans = host.driver.scans
-    agent = host.restart()
+    host.start()
     # It is asked once what hardware it knows, and offers nothing of it.
     eventually(lambda: host.driver.scans > scans)
-    agent.stop()
+    host.stop()
     assert (host.driver.scans, devices(database)) == (scans + 1, [])
     ((_, _, state, wanted, _),) = rows(database)
     assert (state, wanted) == ("STOPPED", False)
@@ -326,12 +295,12 @@ def test_requests_for_missing_drivers_change_nothing(
     operator.post(DRIVERS, {"driver": str(uuid4())}, status=404)
     operator.send("DELETE", path, None, 404)
     operator.send("PATCH", path, {"enabled": True}, 404)
-    bay.stop(database)
-    down = operator.post(DRIVERS, {"driver": NAME, "hosts": [bay.name]}, status=503)
-    assert bay.name in down["error_message"]
+    bay.kill(database)
+    down = operator.post(DRIVERS, {"driver": NAME, "hosts": [bay.compute]}, status=503)
+    assert bay.compute in down["error_message"]
     assert (rows(database), operator.get("/operations")["operations"]) == ([], [])
 
-    asked = {"driver": NAME, "hosts": [bay.name]}
+    asked = {"driver": NAME, "hosts": [bay.compute]}
     begun = operator.post(f"{DRIVERS}?wait=true", asked, status=202)
     path = f"/operations/{begun['uuid']}"
     eventually(lambda: operator.get(path)["results"][0]["state"] == "waiting")
@@ -345,40 +314,26 @@ def test_repeated_install_runs_once(operator: Client, bay: Bay, database: Databa
     over = ended(operator, asking.post(DRIVERS, {"driver": NAME}, status=202))
     assert asking.post(DRIVERS, {"driver": NAME}, status=202) == over
     asking.post("/services/discover", {}, status=409)
-    assert len(bay.options) == 1
+    assert len(bay.given) == 1
 
 
 def test_driver_of_a_package_takes_its_options(
-    operator: Client,
-    stack: Stack,
-    placement: PlacementService,
-    conf: cfg.ConfigOpts,
-    *,
-    tmp_path: Path,
-    database: Database,
+    operator: Client, compute: Callable[..., ComputeHost], database: Database
 ) -> None:
-    name = fresh_host("packaged")
-    placement.make_compute(name)
-    own = replace(stack, times=replace(stack.times, agent_heartbeat=0.2), _endings=[])
-    conf.set_override("host", name)
-    try:
-        own.start_agent(name, machine=FakeHost(), drivers=[], state_path=tmp_path)
-        eventually(lambda: bool(operator.answer("POST", DRIVERS, {"driver": "x"}) == 202))
-        body = {"driver": "fake_driver", "options": {"colour": "red"}}
-        (result,) = do(operator, "POST", DRIVERS, body)["results"]
-        assert result["error"] == "fake_driver: it has no option colour"
-        body = {"driver": "fake_driver"}
-        assert do(operator, "POST", DRIVERS, body)["state"] == "succeeded"
-        assert [one.hostname for one in devices(database)] == [name]
-        body = {"driver": "pci_driver", "options": {"passthrough_whitelist": "no JSON"}}
-        (result,) = do(operator, "POST", DRIVERS, body)["results"]
-        assert "passthrough_whitelist" in result["error"]
-        entry = '{"vendor_id": "10de"}'
-        body = {"driver": "pci_driver", "options": {"pci.passthrough_whitelist": entry}}
-        assert do(operator, "POST", DRIVERS, body)["results"][0]["error"] is None
-    finally:
-        own.stop()
-        conf.clear_override("host")
+    host = compute(drivers=[], published=False)
+    eventually(lambda: bool(operator.answer("POST", DRIVERS, {"driver": "x"}) == 202))
+    body = {"driver": "fake_driver", "options": {"colour": "red"}}
+    (result,) = do(operator, "POST", DRIVERS, body)["results"]
+    assert result["error"] == "fake_driver: it has no option colour"
+    body = {"driver": "fake_driver"}
+    assert do(operator, "POST", DRIVERS, body)["state"] == "succeeded"
+    assert [one.hostname for one in devices(database)] == [host.compute]
+    body = {"driver": "pci_driver", "options": {"passthrough_whitelist": "no JSON"}}
+    (result,) = do(operator, "POST", DRIVERS, body)["results"]
+    assert "passthrough_whitelist" in result["error"]
+    entry = '{"vendor_id": "10de"}'
+    body = {"driver": "pci_driver", "options": {"pci.passthrough_whitelist": entry}}
+    assert do(operator, "POST", DRIVERS, body)["results"][0]["error"] is None
 
 
 def test_driver_update_restarts_the_agent(operator: Client, bay: Bay, database: Database) -> None:
@@ -389,10 +344,10 @@ def test_driver_update_restarts_the_agent(operator: Client, bay: Bay, database: 
     path = f"/operations/{begun['uuid']}"
     assert operator.get(path)["state"] == "running"
     # What the process does by itself when it runs as one.
-    bay.agent.stop()
+    bay.stop()
     bay.start()
     over = ended(operator, begun)
     assert over["state"] == "succeeded"
     assert [one["name"] for one in over["steps"]] == ["begun", "reloaded", "succeeded"]
-    assert bay.options == [{"speed": "3"}] * 2
+    assert bay.given == [{"speed": "3"}] * 2
     assert bay.agent.restarting is False

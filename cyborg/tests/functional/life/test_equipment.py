@@ -2,7 +2,7 @@
 """What agents tell beside devices is kept as they tell it, and only of their own host."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from cyborg.model.report import (
 )
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import Heartbeat, SendReport
-from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import IDLE
 from cyborg.tests.functional.life.test_discovery import card
 
@@ -32,11 +32,9 @@ ENGINE = facts.Backend("engine-0", "READY", (facts.BackendService("ipsec", "READ
 
 
 @pytest.fixture
-def reports(stack: Stack) -> Iterator[ConductorClient]:
+def reports(beside: Callable[..., Stack]) -> ConductorClient:
     """The verbs of the host's agent."""
-    client = reach(ConductorClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{HOST}"))
-    yield client
-    client.close()
+    return beside().conductor_client(f"cyborg-agent@{HOST}")
 
 
 def heartbeat(
@@ -240,7 +238,7 @@ def test_report_for_another_host_is_refused_and_logged_once(
     reports: ConductorClient, stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     epoch = heartbeat(reports).epoch
-    thief = reach(ConductorClient(stack.bus(), timeout=10, sender="cyborg-agent@thief"))
+    thief = stack.conductor_client("cyborg-agent@thief")
     with caplog.at_level(logging.WARNING, "cyborg.conductor.endpoint"):
         for _ in range(2):
             with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):

@@ -10,22 +10,23 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Event, Work
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import (
     ARQS,
     FPGA,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_idle,
     meddle,
     of_instance,
     states,
-    work_left,
 )
 
-Computes = Callable[..., Compute]
+Computes = Callable[..., ComputeHost]
 Profiles = Callable[..., str]
 THREE = {**FPGA, "resources:FPGA": "3"}
 
@@ -59,7 +60,7 @@ def test_arqs_stay_bound_when_nova_refuses_events(
     arqs, instance = create(nova, profile(THREE)), str(uuid4())
     nova_api.answer_instance(instance, code)
     bind(nova, arqs, host.fake_provider, instance=instance)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     codes = [one.code for one in nova_api.events if one.server_uuid == instance]
     assert codes == [code] * 3
     assert states(nova, arqs) == ["Bound"] * 3
@@ -78,9 +79,9 @@ def test_each_event_has_its_own_code_in_mixed_response(
     body: dict[str, Any] = {}
     for instance, code in codes.items():
         nova_api.answer_instance(instance, code)
-        body |= bind_body(create(nova, name), host.name, host.fake_provider, instance)
+        body |= bind_body(create(nova, name), host.compute, host.fake_provider, instance)
     nova.patch(ARQS, body)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     answered = {one.server_uuid: one.code for one in nova_api.events if one.server_uuid in codes}
     assert answered == codes
     for instance in codes:
@@ -102,7 +103,7 @@ def test_event_request_is_repeated_only_when_nova_is_busy_or_fails(
     arqs = create(nova, profile(FPGA))
     nova_api.answer_calls(*(one for one in answers if one != 200))
     instance = bind(nova, arqs, host.fake_provider)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     codes = [one.code for one in nova_api.events if one.server_uuid == instance]
     assert codes == answers
     assert states(nova, arqs) == ["Bound"]
@@ -121,7 +122,7 @@ def test_events_are_given_up_after_five_minutes(
     arqs = create(nova, profile(FPGA))
     instance = bind(nova, arqs, host.fake_provider)
     meddle(database, sa.update(Work).values(created_ms=Work.created_ms - 301_000))
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     codes = [one.code for one in nova_api.events if one.server_uuid == instance]
     assert set(codes) == {429}
     with database.reader() as tx:
@@ -132,7 +133,7 @@ def test_events_are_given_up_after_five_minutes(
     # What the script has left must not meet another test.
     for _ in range(2 - len(codes)):
         bind(nova, create(nova, profile(FPGA)), host.fake_provider)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
 
 
 def test_arqs_are_bound_before_nova_receives_the_event(
@@ -163,6 +164,6 @@ def test_no_event_is_sent_for_an_unbound_arq(
     arqs = create(nova, profile(FPGA))
     instance = bind(nova, arqs, host.fake_provider)
     eventually(lambda: any(one.server_uuid == instance for one in nova_api.events))
-    nova.delete(f"{ARQS}?instance={instance}")
-    eventually(lambda: work_left(database) == [])
+    delete_arqs(nova, instance)
+    eventually_idle(database)
     assert [one.code for one in nova_api.events if one.server_uuid == instance] == [429]

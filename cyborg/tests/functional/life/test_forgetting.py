@@ -16,9 +16,9 @@ from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
-    ARQS,
     bind,
     create,
+    delete_arqs,
     ended,
     eventually,
     eventually_offered,
@@ -32,24 +32,11 @@ OFF = {"status": "disabled", "disabled_reason": "its fan is noisy"}
 ON = {"status": "enabled"}
 
 
-@pytest.fixture
-def operator(app: Any) -> Client:
-    """Who looks after accelerators and is no administrator."""
-    return Client(app, role="operator", version="2.4")
-
-
 def agent_of(operator: Client, host: str) -> dict[str, Any]:
     """The row of a host's agent, as operators see it."""
     listed = operator.get("/services", kind="process", host=host)["services"]
     found: dict[str, Any] = listed[0]
     return found
-
-
-def silence(database: Database, host: str) -> None:
-    """The agent of a host, which has ended, was last heard of an hour ago."""
-    with database.writer() as tx:
-        long_ago = database.now - 3_600_000
-        tx.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=long_ago))
 
 
 def forget(operator: Client, path: str) -> dict[str, Any]:
@@ -140,8 +127,7 @@ def test_host_that_is_up_or_in_use_is_not_removed(
     bind(nova, arqs, host.provider(), host=host.compute)
     path = f"/services/{agent_of(operator, host.compute)['uuid']}"
     assert "is up" in str(operator.delete(path, status=409))
-    host.agent.stop()
-    silence(database, host.compute)
+    host.kill(database)
     assert arqs[0]["uuid"] in str(operator.delete(path, status=409))
     assert agent_of(operator, host.compute)["status"] == "enabled"
     assert rows(database, Device) == 1
@@ -160,9 +146,8 @@ def test_down_host_is_removed(
     host = racked()
     arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
     instance = bind(nova, arqs, host.provider(), host=host.compute)
-    host.agent.stop()
-    silence(database, host.compute)
-    nova.delete(f"{ARQS}?instance={instance}")
+    host.kill(database)
+    delete_arqs(nova, instance)
     path = f"/services/{agent_of(operator, host.compute)['uuid']}"
     asking = replace(operator, key=str(uuid4()))
     begun = forget(asking, path)
@@ -185,8 +170,7 @@ def test_operations_of_a_removed_host_end(
     racked: Racks, operator: Client, database: Database
 ) -> None:
     host = racked()
-    host.agent.stop()
-    silence(database, host.compute)
+    host.kill(database)
     body = {"hosts": [host.compute]}
     begun = operator.post("/services/discover?wait=true", body, status=202)
     path = f"/operations/{begun['uuid']}"
@@ -205,8 +189,7 @@ def test_removal_waits_for_allocations(
     host = racked()
     consumer = str(uuid4())
     allocate(placement, host, consumer)
-    host.agent.stop()
-    silence(database, host.compute)
+    host.kill(database)
     path = path_of(operator, host)
     begun = forget(operator, path)
     # Another order does not begin it twice: it says where to look.
@@ -226,8 +209,7 @@ def test_removal_continues_on_another_conductor(
     host = racked()
     consumer = str(uuid4())
     allocate(placement, host, consumer)
-    host.agent.stop()
-    silence(database, host.compute)
+    host.kill(database)
     begun = forget(operator, path_of(operator, host))
     eventually(lambda: reason(operator, begun) is not None)
     orphan(database)
@@ -242,11 +224,10 @@ def test_removal_fails_when_agent_returns(
     host = racked()
     consumer = str(uuid4())
     allocate(placement, host, consumer)
-    host.agent.stop()
-    silence(database, host.compute)
+    host.kill(database)
     begun = forget(operator, path_of(operator, host))
     eventually(lambda: reason(operator, begun) is not None)
-    host.restart()
+    host.start()
     eventually(lambda: agent_of(operator, host.compute)["state"] == "up")
     hasten(database)
     over = ended(operator, begun)

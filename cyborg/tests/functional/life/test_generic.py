@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerators of the generic_driver, from a section of the configuration to a guest and back."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,22 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver
-from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
-    ARQS,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_bound,
+    eventually_idle,
     eventually_offered,
     handle_states,
     of_instance,
-    work_left,
 )
 from cyborg.tests.unit.drivers.configured import written
 
@@ -55,21 +55,6 @@ resource_class = {resource_class}
 """
 
 
-@dataclass(frozen=True)
-class Site:
-    """A compute whose cards the generic_driver looks after."""
-
-    name: str
-    machine: FakeHost
-
-    def provider(self, address: str = servers.GPU) -> str:
-        return provider_uuid(f"{self.name}_{address}")
-
-    def ran(self, *verbs: str) -> list[str]:
-        """The verbs that its program was called for, of these, in their order."""
-        return [argv[1] for argv in list(self.machine.commands) if argv[1] in verbs]
-
-
 def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
     """The operator's program."""
     if argv[1] == "give":
@@ -82,26 +67,20 @@ def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
 
 @pytest.fixture
 def site(
-    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
-) -> Iterator[Callable[..., Site]]:
+    beside: Callable[..., Stack], resource_class: str, tmp_path: Path
+) -> Callable[..., ComputeHost]:
     """Start a compute with these drivers, in this order."""
-    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2, full_check=0.2)
-    own = replace(stack, times=times, _endings=[])
+    own = beside(agent_heartbeat=0.2, scan=0.2, full_check=0.2)
 
-    def start(*kinds: type[GenericDriver | PciDriver]) -> Site:
-        name = fresh_host("generic")
-        placement.make_compute(name)
-        machine = servers.server()
-        machine.programs["/usr/sbin/card"] = card
-        conf = written(
-            tmp_path / "cyborg.conf", OPTIONS.format(resource_class=resource_class), host=name
-        )
-        drivers = [LoadResult(kind.name, kind(machine, conf)) for kind in kinds]
-        own.start_agent(name, machine=machine, drivers=drivers, state_path=tmp_path / "state")
-        return Site(name, machine)
+    def start(*kinds: type[GenericDriver | PciDriver]) -> ComputeHost:
+        host = compute_host(own, tmp_path / "state", servers.server())
+        host.machine.programs["/usr/sbin/card"] = card
+        options = OPTIONS.format(resource_class=resource_class)
+        conf = written(tmp_path / "cyborg.conf", options, host=host.compute)
+        host.start(*(LoadResult(kind.name, kind(host.machine, conf)) for kind in kinds))
+        return host
 
-    yield start
-    own.stop()
+    return start
 
 
 @pytest.fixture
@@ -114,11 +93,14 @@ def arqs(
 
 
 def test_backends_are_offered_as_configured(
-    site: Callable[..., Site], placement: PlacementService, resource_class: str, admin: Client
+    site: Callable[..., ComputeHost],
+    placement: PlacementService,
+    resource_class: str,
+    admin: Client,
 ) -> None:
     host = site(GenericDriver)
     eventually_offered(placement, host.provider("0000:0a:00.0"), 3)
-    eventually_offered(placement, host.provider(), 1)
+    eventually_offered(placement, host.provider(servers.GPU), 1)
     eventually_offered(placement, host.provider(servers.GPU_ON_VFIO), 1)
     group = {f"resources:{resource_class}": "1", "trait:CUSTOM_FAST": "required"}
     found = {
@@ -126,8 +108,8 @@ def test_backends_are_offered_as_configured(
         for candidate in placement.candidates({"device_profile_0": group})
         for one in candidate.mappings["device_profile_0"]
     }
-    assert found == {host.provider(), host.provider(servers.GPU_ON_VFIO)}
-    devices = admin.get("/devices", hostname=host.name)["devices"]
+    assert found == {host.provider(servers.GPU), host.provider(servers.GPU_ON_VFIO)}
+    devices = admin.get("/devices", hostname=host.compute)["devices"]
     assert {(one["type"], one["vendor"], one["model"]) for one in devices} == {
         ("GPU", "10de", "GA100 [A100 PCIe 80GB]"),
         ("GPU", "10de", "GA100 [A100 PCIe 40GB]"),
@@ -136,16 +118,16 @@ def test_backends_are_offered_as_configured(
 
 
 def test_device_is_bound_released_and_cleaned(
-    site: Callable[..., Site],
+    site: Callable[..., ComputeHost],
     arqs: Callable[[], list[dict[str, Any]]],
     nova: Client,
     placement: PlacementService,
     database: Database,
 ) -> None:
     host = site(GenericDriver)
-    eventually_offered(placement, host.provider(), 1)
-    instance = bind(nova, arqs(), host.provider())
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    eventually_offered(placement, host.provider(servers.GPU), 1)
+    instance = bind(nova, arqs(), host.provider(servers.GPU))
+    eventually_bound(nova, instance)
     (bound,) = of_instance(nova, instance)
     assert bound["attach_handle_type"] == "PCI"
     assert bound["attach_handle_info"] == {
@@ -157,25 +139,25 @@ def test_device_is_bound_released_and_cleaned(
     host.machine.remove("/run")
     # The host was booted: what a guest has is prepared again.
     eventually(lambda: host.ran("give") == ["give", "give"])
-    nova.delete(f"{ARQS}?instance={instance}")
-    eventually(lambda: work_left(database) == [])
+    delete_arqs(nova, instance)
+    eventually_idle(database)
     assert set(handle_states(database).values()) == {"free"}
     assert host.ran("take", "wipe") == ["take", "wipe"]
 
 
 def test_device_is_not_bound_before_it_is_clean(
-    site: Callable[..., Site],
+    site: Callable[..., ComputeHost],
     arqs: Callable[[], list[dict[str, Any]]],
     nova: Client,
     placement: PlacementService,
     database: Database,
 ) -> None:
     host = site(GenericDriver)
-    eventually_offered(placement, host.provider(), 1)
-    instance = bind(nova, arqs(), host.provider())
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    eventually_offered(placement, host.provider(servers.GPU), 1)
+    instance = bind(nova, arqs(), host.provider(servers.GPU))
+    eventually_bound(nova, instance)
     host.machine.add_file("/run/stuck", "")
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     eventually(lambda: len(host.ran("wipe")) > 1)
     assert handle_states(database)[servers.GPU] == "releasing"
     host.machine.remove("/run/stuck")
@@ -184,7 +166,7 @@ def test_device_is_not_bound_before_it_is_clean(
 
 @pytest.mark.parametrize("first_is_generic", [True, False])
 def test_function_of_two_drivers_is_offered_once(
-    site: Callable[..., Site],
+    site: Callable[..., ComputeHost],
     placement: PlacementService,
     database: Database,
     first_is_generic: bool,
@@ -192,9 +174,10 @@ def test_function_of_two_drivers_is_offered_once(
     kinds = (GenericDriver, PciDriver) if first_is_generic else (PciDriver, GenericDriver)
     host = site(*kinds)
     eventually_offered(placement, host.provider("0000:0a:00.0"), 3)
-    eventually_offered(placement, host.provider(), 1)
+    eventually_offered(placement, host.provider(servers.GPU), 1)
     with database.reader() as tx:
         names = list(tx.execute(sa.select(Deployable.name)).scalars())
     assert sorted(names) == sorted(
-        f"{host.name}_{address}" for address in ("0000:0a:00.0", servers.GPU, servers.GPU_ON_VFIO)
+        f"{host.compute}_{address}"
+        for address in ("0000:0a:00.0", servers.GPU, servers.GPU_ON_VFIO)
     )

@@ -11,16 +11,17 @@ import pytest
 
 from cyborg.db.engine import Database
 from cyborg.model.provider import provider_uuid
-from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
-    ARQS,
     FPGA,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_bound,
     handle_states,
     hasten,
     of_instance,
@@ -96,9 +97,9 @@ def test_device_has_one_history_for_all_changes(
     other = len(history(operator, device=card(operator, rack, OTHER)))
     arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
     instance = bind(nova, arqs, rack.provider())
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    eventually_bound(nova, instance)
     rack.driver.behaviour.stuck = RuntimeError("the card hangs")
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
 
     def quarantined() -> bool:
         hasten(database)
@@ -124,34 +125,34 @@ def test_device_has_one_history_for_all_changes(
 
 
 def test_unbind_and_delete_events_name_the_device(
-    compute: Callable[..., Compute], profile: Profiles, nova: Client, operator: Client
+    compute: Callable[..., ComputeHost], profile: Profiles, nova: Client, operator: Client
 ) -> None:
     host = compute()
     arqs = create(nova, profile(FPGA))
-    instance = bind(nova, arqs, host.fake_provider, host=host.name)
-    nova.delete(f"{ARQS}?instance={instance}")
+    instance = bind(nova, arqs, host.fake_provider, host=host.compute)
+    delete_arqs(nova, instance)
     created, bound, deleted = history(operator, arq=arqs[0]["uuid"])
     assert (created["action"], created["device_uuid"]) == ("Initial", None)
     assert bound["device_uuid"] == deleted["device_uuid"] is not None
-    assert (bound["host"], bound["instance_uuid"]) == (host.name, instance)
+    assert (bound["host"], bound["instance_uuid"]) == (host.compute, instance)
     assert (deleted["state"], deleted["instance_uuid"]) == ("Deleted", instance)
     assert bound["project_id"] == nova.project
 
 
 def test_events_are_filtered_by_both_host_names(
-    compute: Callable[..., Compute], operator: Client, database: Database
+    compute: Callable[..., ComputeHost], operator: Client, database: Database
 ) -> None:
     host, other = compute(), compute()
-    events = history(operator, host=host.name)
-    assert ("device", "discovered") in actions(operator, host=host.name)
-    assert {one["host"] for one in events} == {host.name}
-    assert history(operator, host=host.name, since=events[-1]["at"])[-1] == events[-1]
-    assert {one["host"] for one in history(operator, host=other.name)} == {other.name}
+    events = history(operator, host=host.compute)
+    assert ("device", "discovered") in actions(operator, host=host.compute)
+    assert {one["host"] for one in events} == {host.compute}
+    assert history(operator, host=host.compute, since=events[-1]["at"])[-1] == events[-1]
+    assert {one["host"] for one in history(operator, host=other.compute)} == {other.compute}
     assert history(operator, host="nowhere") == []
 
 
 def test_event_pages_are_complete_and_newest_first(
-    compute: Callable[..., Compute], profile: Profiles, nova: Client, operator: Client
+    compute: Callable[..., ComputeHost], profile: Profiles, nova: Client, operator: Client
 ) -> None:
     compute()
     name = profile(FPGA)
@@ -171,7 +172,7 @@ def test_event_pages_are_complete_and_newest_first(
 
 
 def test_event_times_have_a_time_zone(
-    compute: Callable[..., Compute], operator: Client, database: Database
+    compute: Callable[..., ComputeHost], operator: Client, database: Database
 ) -> None:
     before = datetime.now(UTC)
     compute()

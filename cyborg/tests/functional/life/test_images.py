@@ -10,17 +10,17 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
-from cyborg import service
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Deployable, Event
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
-from cyborg.model.provider import provider_uuid
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.glance import SimulatedGlance
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import (
@@ -28,10 +28,11 @@ from cyborg.tests.functional.life.steps import (
     Arqs,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_idle,
     eventually_offered,
     of_instance,
-    work_left,
 )
 from cyborg.tests.unit.drivers.configured import written
 
@@ -56,15 +57,15 @@ resource_class = {resource_class}
 """
 
 
-@dataclass
-class Site:
+@dataclass(kw_only=True)
+class Site(ComputeHost):
     """A compute with one card that takes images and one that takes none."""
 
-    name: str
-    machine: FakeHost
-    state_path: Path
-    start: Callable[[], service.Daemon]
-    agent: service.Daemon
+    conf: cfg.ConfigOpts
+    resource_class: str
+    nova: Client
+    profile: Callable[..., str]
+    database: Database
     #: The data of the images that were loaded, in their order.
     loaded: list[bytes] = field(default_factory=list)
     #: What the program does before it ends, and how it ends.
@@ -73,14 +74,13 @@ class Site:
 
     def provider(self, address: str = CARD) -> str:
         """The resource provider of a card."""
-        return provider_uuid(f"{self.name}_{address}")
+        return super().provider(address)
 
-    def restart(self) -> None:
-        """Stop the agent and start another one on the same host."""
-        self.agent.stop()
-        self.agent = self.start()
+    def start(self, *_drivers: str | LoadResult) -> None:
+        """Start an agent with a driver of its own, as each process has."""
+        super().start(LoadResult("generic_driver", GenericDriver(self.machine, self.conf)))
 
-    def load(self, host: FakeHost, argv: tuple[str, ...]) -> Completed:
+    def load_image(self, host: FakeHost, argv: tuple[str, ...]) -> Completed:
         """The operator's program: it takes the card and the image, and no other words."""
         assert argv[:3] == ("/usr/sbin/load", "--card", CARD)
         (path,) = map(Path, argv[3:])
@@ -90,6 +90,47 @@ class Site:
         if self.status == 0:
             self.loaded.append(path.read_bytes())
         return Completed(self.status, "", "CRC error" if self.status else "")
+
+    def arqs(self, **wishes: str) -> Arqs:
+        """A new ARQ whose profile has these wishes."""
+        group = {f"accel:{name}": value for name, value in wishes.items()}
+        return create(self.nova, self.profile({f"resources:{self.resource_class}": "1", **group}))
+
+    def bind(self, arqs: Arqs) -> str:
+        """Bind them to the card that takes images; the instance."""
+        return bind(self.nova, arqs, self.provider())
+
+    def ended(self, instance: str) -> str:
+        """The state of an instance's only ARQ when its bind is over."""
+        eventually(lambda: of_instance(self.nova, instance)[0]["state"] != "BindStarted", 20)
+        return str(of_instance(self.nova, instance)[0]["state"])
+
+    def refusal(self, arqs: Arqs, address: str = CARD, status: int = 409) -> str:
+        """What the answer to a bind that is refused says; the ARQ is as it was."""
+        body = bind_body(arqs, "c", self.provider(address), str(uuid4()))
+        answer = self.nova.patch(ARQS, body, status=status)
+        shown = self.nova.get(f"{ARQS}/{arqs[0]['uuid']}")
+        assert (shown["state"], shown["instance_uuid"]) == ("Initial", None)
+        return str(answer)
+
+    def give_back(self, instance: str) -> None:
+        """Delete an instance, and wait until its unit is clean."""
+        delete_arqs(self.nova, instance)
+        eventually_idle(self.database)
+
+    def fault(self, arqs: Arqs) -> str:
+        """Why a bind failed."""
+        wanted = sa.select(Arq.fault).where(Arq.uuid == arqs[0]["uuid"])
+        with self.database.reader() as tx:
+            return str(tx.execute(wanted).scalar())
+
+    @property
+    def image(self) -> str | None:
+        """The image that the card has by the database."""
+        query = sa.select(Deployable.bitstream_id).where(Deployable.rp_uuid == self.provider())
+        with self.database.reader() as tx:
+            image: str | None = tx.execute(query).scalar_one()
+        return image
 
     @property
     def files(self) -> list[str]:
@@ -105,148 +146,92 @@ def glance() -> Iterator[SimulatedGlance]:
 
 @pytest.fixture
 def site(
+    beside: Callable[..., Stack],
     stack: Stack,
     glance: SimulatedGlance,
     placement: PlacementService,
+    *,
     resource_class: str,
+    nova: Client,
+    profile: Callable[..., str],
+    database: Database,
     tmp_path: Path,
-) -> Iterator[Callable[..., Site]]:
+) -> Callable[..., Site]:
     """Start a compute; ``units`` are those of the card that takes images."""
-    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2)
     peers = replace(stack.peers, glance=glance.adapter)
-    own = replace(stack, times=times, peers=peers, _endings=[])
+    own = beside(agent_heartbeat=0.2, scan=0.2, peers=peers)
 
     def start(units: int = 1, more: str = "") -> Site:
-        name = fresh_host("images")
-        placement.make_compute(name)
-        machine = FakeHost()
+        made = compute_host(own, tmp_path / "state")
         text = OPTIONS.format(resource_class=resource_class, units=units, more=more)
-        conf = written(tmp_path / "cyborg.conf", text, host=name)
-        state = tmp_path / "state"
+        conf = written(tmp_path / "cyborg.conf", text, host=made.compute)
+        host = Site(
+            **vars(made),
+            conf=conf,
+            resource_class=resource_class,
+            nova=nova,
+            profile=profile,
+            database=database,
+        )
+        host.machine.programs["/usr/sbin/load"] = host.load_image
+        host.start()
+        eventually_offered(placement, host.provider(), units)
+        eventually_offered(placement, host.provider(PLAIN), 1)
+        return host
 
-        def agent() -> service.Daemon:
-            loaded = [LoadResult("generic_driver", GenericDriver(machine, conf))]
-            return own.start_agent(name, machine=machine, drivers=loaded, state_path=state)
-
-        made = Site(name, machine, state, agent, agent())
-        machine.programs["/usr/sbin/load"] = made.load
-        eventually_offered(placement, made.provider(), units)
-        eventually_offered(placement, made.provider(PLAIN), 1)
-        return made
-
-    yield start
-    own.stop()
-
-
-@pytest.fixture
-def arqs(nova: Client, profile: Callable[..., str], resource_class: str) -> Callable[..., Arqs]:
-    """A new ARQ whose profile has these wishes."""
-
-    def make(**wishes: str) -> Arqs:
-        group = {f"accel:{name}": value for name, value in wishes.items()}
-        return create(nova, profile({f"resources:{resource_class}": "1", **group}))
-
-    return make
-
-
-def ended(nova: Client, instance: str) -> str:
-    """The state of an instance's only ARQ when its bind is over."""
-    eventually(lambda: of_instance(nova, instance)[0]["state"] != "BindStarted", timeout=20)
-    state: str = of_instance(nova, instance)[0]["state"]
-    return state
-
-
-def fault(database: Database, arqs: Arqs) -> str:
-    with database.reader() as tx:
-        return str(tx.execute(sa.select(Arq.fault).where(Arq.uuid == arqs[0]["uuid"])).scalar())
-
-
-def noted(database: Database, site: Site) -> str | None:
-    """The image that the card has by the database."""
-    query = sa.select(Deployable.bitstream_id).where(Deployable.rp_uuid == site.provider())
-    with database.reader() as tx:
-        image: str | None = tx.execute(query).scalar_one()
-    return image
-
-
-def give_back(nova: Client, database: Database, instance: str) -> None:
-    nova.delete(f"{ARQS}?instance={instance}")
-    eventually(lambda: work_left(database) == [])
-
-
-def refusal(client: Client, arqs: Arqs, provider: str, status: int = 409) -> str:
-    """What the answer to a bind that is refused says; the ARQ is as it was."""
-    body = bind_body(arqs, "c", provider, str(uuid4()))
-    answer = client.patch(ARQS, body, status=status)
-    shown = client.get(f"{ARQS}/{arqs[0]['uuid']}")
-    assert (shown["state"], shown["instance_uuid"]) == ("Initial", None)
-    return str(answer)
+    return start
 
 
 def test_bind_loads_image_of_its_profile(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
+    site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
     host, image = site(), glance.add(b"first")
-    instance = bind(nova, arqs(bitstream_id=image), host.provider())
-    assert of_instance(nova, instance)[0]["state"] in ("BindStarted", "Bound")
-    assert ended(nova, instance) == "Bound"
+    instance = host.bind(host.arqs(bitstream_id=image))
+    assert of_instance(host.nova, instance)[0]["state"] in ("BindStarted", "Bound")
+    assert host.ended(instance) == "Bound"
     assert host.loaded == [b"first"]
     assert host.machine.patience == [77]
-    assert noted(database, host) == image
+    assert host.image == image
     assert host.files == []
-    give_back(nova, database, instance)
+    host.give_back(instance)
     # The card has the image: the next bind is Bound at once and loads nothing.
-    again = bind(nova, arqs(bitstream_id=image), host.provider())
-    assert of_instance(nova, again)[0]["state"] == "Bound"
-    give_back(nova, database, again)
+    again = host.bind(host.arqs(bitstream_id=image))
+    assert of_instance(host.nova, again)[0]["state"] == "Bound"
+    host.give_back(again)
     other = glance.add(b"second")
-    third = bind(nova, arqs(bitstream_id=other), host.provider())
-    assert ended(nova, third) == "Bound"
+    third = host.bind(host.arqs(bitstream_id=other))
+    assert host.ended(third) == "Bound"
     assert host.loaded == [b"first", b"second"]
-    assert noted(database, host) == other
+    assert host.image == other
 
 
 def test_an_image_is_found_by_its_function(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
+    site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
     host = site()
     glance.add(b"other", **{"accel:function_id": "f2"})
     image = glance.add(b"mine", **{"accel:function_id": "f1"})
     for _ in range(2):
-        instance = bind(nova, arqs(function_id="f1"), host.provider())
-        assert ended(nova, instance) == "Bound"
-        assert noted(database, host) == image
-        give_back(nova, database, instance)
+        instance = host.bind(host.arqs(function_id="f1"))
+        assert host.ended(instance) == "Bound"
+        assert host.image == image
+        host.give_back(instance)
     assert host.loaded == [b"mine"]
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_function_without_exactly_one_image_fails_the_bind(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
-    *,
-    count: int,
+    site: Callable[..., Site], glance: SimulatedGlance, count: int
 ) -> None:
     host = site()
     for _ in range(count):
         glance.add(b"x", **{"accel:function_id": "f1"})
     # An image without data is not active and does not count.
     glance.add(None, **{"accel:function_id": "f1"})
-    mine = arqs(function_id="f1")
-    assert ended(nova, bind(nova, mine, host.provider())) == "BindFailed"
-    assert "accel:function_id f1" in fault(database, mine)
-    assert ("no active image" if count == 0 else "2 active images") in fault(database, mine)
+    mine = host.arqs(function_id="f1")
+    assert host.ended(host.bind(mine)) == "BindFailed"
+    assert "accel:function_id f1" in host.fault(mine)
+    assert ("no active image" if count == 0 else "2 active images") in host.fault(mine)
     assert host.loaded == []
 
 
@@ -262,79 +247,57 @@ def test_function_without_exactly_one_image_fails_the_bind(
     ],
 )
 def test_image_that_cannot_be_verified_fails_the_bind(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
-    *,
-    properties: dict[str, Any],
-    sentence: str,
+    site: Callable[..., Site], glance: SimulatedGlance, properties: dict[str, Any], sentence: str
 ) -> None:
     host, image = site(), glance.add(b"data", **properties)
-    mine = arqs(bitstream_id=image)
-    assert ended(nova, bind(nova, mine, host.provider())) == "BindFailed"
-    assert sentence in fault(database, mine)
-    assert image in fault(database, mine)
+    mine = host.arqs(bitstream_id=image)
+    assert host.ended(host.bind(mine)) == "BindFailed"
+    assert sentence in host.fault(mine)
+    assert image in host.fault(mine)
     assert host.loaded == []
     assert host.files == []
 
 
-def test_missing_image_fails_the_bind(
-    site: Callable[..., Site], arqs: Callable[..., Arqs], nova: Client, database: Database
-) -> None:
+def test_missing_image_fails_the_bind(site: Callable[..., Site]) -> None:
     host, image = site(), str(uuid4())
-    mine = arqs(bitstream_id=image)
-    assert ended(nova, bind(nova, mine, host.provider())) == "BindFailed"
-    assert f"Image {image} could not be found" in fault(database, mine)
+    mine = host.arqs(bitstream_id=image)
+    assert host.ended(host.bind(mine)) == "BindFailed"
+    assert f"Image {image} could not be found" in host.fault(mine)
 
 
-def test_failed_program_fails_the_bind(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
-) -> None:
+def test_failed_program_fails_the_bind(site: Callable[..., Site], glance: SimulatedGlance) -> None:
     host, image = site(), glance.add(b"data")
-    instance = bind(nova, arqs(bitstream_id=image), host.provider())
-    assert ended(nova, instance) == "Bound"
-    give_back(nova, database, instance)
+    instance = host.bind(host.arqs(bitstream_id=image))
+    assert host.ended(instance) == "Bound"
+    host.give_back(instance)
     host.status = 1
-    mine = arqs(bitstream_id=glance.add(b"bad"))
-    assert ended(nova, bind(nova, mine, host.provider())) == "BindFailed"
-    assert "CRC error" in fault(database, mine)
+    mine = host.arqs(bitstream_id=glance.add(b"bad"))
+    assert host.ended(host.bind(mine)) == "BindFailed"
+    assert "CRC error" in host.fault(mine)
     # Nobody knows what the card holds now, so that the first image is loaded once more.
-    assert noted(database, host) is None
+    assert host.image is None
     host.status = 0
-    eventually(lambda: work_left(database) == [])
-    assert ended(nova, bind(nova, arqs(bitstream_id=image), host.provider())) == "Bound"
+    eventually_idle(host.database)
+    assert host.ended(host.bind(host.arqs(bitstream_id=image))) == "Bound"
     assert host.loaded == [b"data", b"data"]
 
 
 def test_bind_survives_an_outage_of_glance(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
+    site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
     host, image = site(), glance.add(b"data")
     glance.answer_calls(503)
-    assert ended(nova, bind(nova, arqs(bitstream_id=image), host.provider())) == "Bound"
+    assert host.ended(host.bind(host.arqs(bitstream_id=image))) == "Bound"
     assert host.loaded == [b"data"]
 
 
 def test_bind_is_refused_when_driver_loads_no_images(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    admin: Client,
+    site: Callable[..., Site], glance: SimulatedGlance, admin: Client
 ) -> None:
     host = site()
     for wish in ({"bitstream_id": glance.add(b"x")}, {"function_id": "f1"}):
-        mine = arqs(**wish)
-        sentence = refusal(nova, mine, host.provider(PLAIN))
+        mine = host.arqs(**wish)
+        sentence = host.refusal(mine, PLAIN)
         assert mine[0]["uuid"] in sentence
         assert "generic_driver" in sentence
         devices = admin.get("/devices")["devices"]
@@ -346,69 +309,53 @@ def test_bind_is_refused_when_driver_loads_no_images(
     "wishes", [{"bitstream_id": "no uuid"}, {"bitstream_id": str(uuid4()), "function_id": "f"}]
 )
 def test_invalid_image_requests_are_refused(
-    site: Callable[..., Site], arqs: Callable[..., Arqs], nova: Client, wishes: dict[str, str]
+    site: Callable[..., Site], wishes: dict[str, str]
 ) -> None:
     host = site()
-    assert "bitstream_id" in refusal(nova, arqs(**wishes), host.provider(), status=400)
+    assert "bitstream_id" in host.refusal(host.arqs(**wishes), status=400)
 
 
-def test_unit_in_use_keeps_its_image(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
-) -> None:
+def test_unit_in_use_keeps_its_image(site: Callable[..., Site], glance: SimulatedGlance) -> None:
     host, image = site(units=3), glance.add(b"data")
-    first = bind(nova, arqs(bitstream_id=image), host.provider())
-    assert ended(nova, first) == "Bound"
-    second = bind(nova, arqs(bitstream_id=image), host.provider())
-    assert ended(nova, second) == "Bound"
-    mine = arqs(bitstream_id=glance.add(b"other"))
-    sentence = refusal(nova, mine, host.provider())
+    first = host.bind(host.arqs(bitstream_id=image))
+    assert host.ended(first) == "Bound"
+    second = host.bind(host.arqs(bitstream_id=image))
+    assert host.ended(second) == "Bound"
+    mine = host.arqs(bitstream_id=glance.add(b"other"))
+    sentence = host.refusal(mine)
     assert image in sentence
-    assert of_instance(nova, first)[0]["uuid"] in sentence
+    assert of_instance(host.nova, first)[0]["uuid"] in sentence
     # A bind without an image takes a unit as it is.
-    third = bind(nova, arqs(), host.provider())
-    assert of_instance(nova, third)[0]["state"] == "Bound"
+    third = host.bind(host.arqs())
+    assert of_instance(host.nova, third)[0]["state"] == "Bound"
     for instance in (first, second):
-        give_back(nova, database, instance)
-    assert of_instance(nova, third)[0]["uuid"] in refusal(nova, mine, host.provider())
-    give_back(nova, database, third)
-    assert ended(nova, bind(nova, mine, host.provider())) == "Bound"
+        host.give_back(instance)
+    assert of_instance(host.nova, third)[0]["uuid"] in host.refusal(mine)
+    host.give_back(third)
+    assert host.ended(host.bind(mine)) == "Bound"
     assert host.loaded == [b"data", b"other"]
 
 
 def test_units_of_one_request_share_an_image(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
+    site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
     host, image = site(units=2), glance.add(b"data")
-    both = arqs(bitstream_id=image) + arqs(bitstream_id=image)
-    instance = bind(nova, both, host.provider())
-    eventually(lambda: {one["state"] for one in of_instance(nova, instance)} == {"Bound"})
+    both = host.arqs(bitstream_id=image) + host.arqs(bitstream_id=image)
+    instance = host.bind(both)
+    eventually(lambda: {one["state"] for one in of_instance(host.nova, instance)} == {"Bound"})
     assert host.loaded == [b"data"]
 
 
 def test_one_request_with_two_images_on_a_device_is_refused(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
+    site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
     host = site(units=2)
-    both = arqs(bitstream_id=glance.add(b"1")) + arqs(bitstream_id=glance.add(b"2"))
-    refusal(nova, both, host.provider())
+    both = host.arqs(bitstream_id=glance.add(b"1")) + host.arqs(bitstream_id=glance.add(b"2"))
+    host.refusal(both)
 
 
 def test_bind_waits_while_an_image_is_loading(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
+    site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
     """A bind was called off, and its image is still being loaded: no other guest gets a unit."""
     host, image = site(units=2), glance.add(b"data")
@@ -419,14 +366,14 @@ def test_bind_waits_while_an_image_is_loading(
         gate.wait(20)
 
     host.then = hold
-    instance = bind(nova, arqs(bitstream_id=image), host.provider())
+    instance = host.bind(host.arqs(bitstream_id=image))
     assert begun.wait(10)
-    nova.delete(f"{ARQS}?instance={instance}")
-    plain = bind(nova, arqs(), host.provider())
-    assert of_instance(nova, plain)[0]["state"] == "BindStarted"
+    delete_arqs(host.nova, instance)
+    plain = host.bind(host.arqs())
+    assert of_instance(host.nova, plain)[0]["state"] == "BindStarted"
     gate.set()
-    assert ended(nova, plain) == "Bound"
-    assert noted(database, host) is None
+    assert host.ended(plain) == "Bound"
+    assert host.image is None
 
 
 def program(admin: Client, host: Site, image: str, status: int = 200) -> Any:
@@ -441,28 +388,22 @@ def program(admin: Client, host: Site, image: str, status: int = 200) -> Any:
 
 
 def test_operator_loads_an_image(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    admin: Client,
-    nova: Client,
-    *,
-    database: Database,
+    site: Callable[..., Site], glance: SimulatedGlance, admin: Client
 ) -> None:
     host, image = site(), glance.add(b"data")
     assert program(admin, host, image)["uuid"]
-    eventually(lambda: noted(database, host) == image)
+    eventually(lambda: host.image == image)
     assert host.loaded == [b"data"]
-    instance = bind(nova, arqs(bitstream_id=image), host.provider())
-    assert of_instance(nova, instance)[0]["state"] == "Bound"
+    instance = host.bind(host.arqs(bitstream_id=image))
+    assert of_instance(host.nova, instance)[0]["state"] == "Bound"
     # What a guest has is not touched.
     sentence = str(program(admin, host, glance.add(b"other"), status=409))
-    assert of_instance(nova, instance)[0]["uuid"] in sentence
-    assert noted(database, host) == image
-    give_back(nova, database, instance)
+    assert of_instance(host.nova, instance)[0]["uuid"] in sentence
+    assert host.image == image
+    host.give_back(instance)
     program(admin, host, glance.add(b"bad", os_hash_value="00" * 64))
-    eventually(lambda: work_left(database) == [])
-    with database.reader() as tx:
+    eventually_idle(host.database)
+    with host.database.reader() as tx:
         query = sa.select(Event.reason).where(Event.action == "program failed")
         assert "sha512" in str(tx.execute(query).scalar_one())
     assert host.loaded == [b"data"]
@@ -478,29 +419,21 @@ def test_restarted_agent_removes_leftover_image_files(site: Callable[..., Site])
 
 
 def test_restarted_agent_does_not_trust_images_of_unused_devices(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
+    site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
     """The host may have been booted while its agent was away: the image is loaded again."""
     host, image = site(), glance.add(b"data")
-    instance = bind(nova, arqs(bitstream_id=image), host.provider())
-    assert ended(nova, instance) == "Bound"
-    give_back(nova, database, instance)
+    instance = host.bind(host.arqs(bitstream_id=image))
+    assert host.ended(instance) == "Bound"
+    host.give_back(instance)
     host.restart()
-    eventually(lambda: noted(database, host) is None)
-    assert ended(nova, bind(nova, arqs(bitstream_id=image), host.provider())) == "Bound"
+    eventually(lambda: host.image is None)
+    assert host.ended(host.bind(host.arqs(bitstream_id=image))) == "Bound"
     assert host.loaded == [b"data", b"data"]
 
 
 def test_image_is_loaded_again_after_a_reset(
-    site: Callable[..., Site],
-    glance: SimulatedGlance,
-    arqs: Callable[..., Arqs],
-    nova: Client,
-    database: Database,
+    site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
     """A command that cleans up after a guest may remove the image: it is loaded again."""
     host, image = (
@@ -509,7 +442,7 @@ def test_image_is_loaded_again_after_a_reset(
     )
     host.machine.programs["/usr/sbin/wipe"] = lambda _host, _argv: Completed(0, "", "")
     for _ in range(2):
-        instance = bind(nova, arqs(bitstream_id=image), host.provider())
-        assert ended(nova, instance) == "Bound"
-        give_back(nova, database, instance)
+        instance = host.bind(host.arqs(bitstream_id=image))
+        assert host.ended(instance) == "Bound"
+        host.give_back(instance)
     assert host.loaded == [b"data", b"data"]

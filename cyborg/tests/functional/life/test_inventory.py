@@ -18,7 +18,8 @@ from cyborg.model.device import Backend, BackendService, Hardware
 from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import Heartbeat
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.compute_host import compute_host
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -46,29 +47,25 @@ class EngineDriver(CardDriver):
 
 
 @pytest.fixture
-def operator(app: Any) -> Client:
-    """Who looks after accelerators and is no administrator."""
-    return Client(app, role="operator", version="2.4")
-
-
-@pytest.fixture
-def host(stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path) -> Any:
+def host(
+    beside: Callable[..., Stack],
+    placement: PlacementService,
+    resource_class: str,
+    tmp_path: Path,
+) -> Rack:
     """A compute with two cards of three units, by a driver with engines; another driver is idle."""
-    name = fresh_host("engines")
-    placement.make_compute(name)
-    rack = Rack.build(name, Traits(resource_class), {CARD: 3})
-    driver = EngineDriver(rack.machine, name, Traits(resource_class))
-    spare = CardDriver(rack.machine, name, Traits(resource_class))
-    loaded = [
+    own = beside(agent_heartbeat=0.2, scan=0.2)
+    host = compute_host(own, tmp_path)
+    rack = Rack.build(host.compute, Traits(resource_class), {CARD: 3})
+    host.machine = rack.machine
+    driver = EngineDriver(rack.machine, rack.compute, Traits(resource_class))
+    spare = CardDriver(rack.machine, rack.compute, Traits(resource_class))
+    host.start(
         LoadResult(driver.name, driver, endpoint="engines:EngineDriver", version="1.2"),
         LoadResult(spare.name, spare, enabled=False),
-    ]
-    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2)
-    own = replace(stack, times=times, _endings=[])
-    own.start_agent(name, machine=rack.machine, drivers=loaded, state_path=tmp_path)
+    )
     eventually_offered(placement, rack.provider(), 3)
-    yield rack
-    own.stop()
+    return rack
 
 
 def test_hardware_and_backends_are_filtered_by_capability_from_2_5(

@@ -12,9 +12,6 @@ from uuid import UUID, uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Allocations
-from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import UseCases
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
@@ -23,26 +20,15 @@ from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.agent import AgentClient
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
+from cyborg.tests.fixtures.manual_processes import ManualConductor
 from cyborg.tests.fixtures.proxy import Proxy
-from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.functional.schema.databases import empty_database
 
 HOST = "compute"
 CALLER = Caller("project", "user", "req-lost", all_projects=True, service=True)
-_SETTINGS = conductor_app.Settings(
-    host="behind-a-proxy",
-    process="0",
-    version="0",
-    heartbeat=1.0,
-    lease=3.0,
-    bind_timeout=10.0,
-    agent_down_after=30.0,
-    threads=1,
-    auto_enable=frozenset({"*"}),
-)
 
 
 @dataclass(frozen=True)
@@ -82,21 +68,14 @@ def quiet(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def environment(stack: Stack, quiet: Database) -> Iterator[Environment]:
+def environment(quiet: Database) -> Iterator[Environment]:
     url = quiet.engine.url
-    bus = stack.bus()
-    agents = AgentClient(bus, timeout=1.0)
     with Proxy(url.host or "127.0.0.1", url.port or 0) as proxy:
         there = url.set(host="127.0.0.1", port=proxy.port)
         db = Database(there.render_as_string(hide_password=False))
-        peers = conductor_app.Peers(Nova(stack.peers.nova()), Allocations(stack.peers.placement()))
-        cases = conductor_app.use_cases(
-            settings=_SETTINGS, db=db, agents=agents, peers=peers, wake=lambda: None
-        )
-        yield Environment(cases, proxy, quiet)
-        db.close()
-    agents.close()
-    bus.close()
+        conductor = ManualConductor(db, DirectBus(Exchange()))
+        yield Environment(conductor.cases, proxy, quiet)
+        conductor.stop()
 
 
 @pytest.fixture

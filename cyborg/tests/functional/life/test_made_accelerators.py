@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerators that operators create on backends, from HTTP to Placement and back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Device, Event
 from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -24,7 +24,11 @@ from cyborg.tests.functional.life.steps import (
     ARQS,
     bind,
     create,
+    delete_arqs,
+    ended,
     eventually,
+    eventually_bound,
+    eventually_idle,
     eventually_offered,
     everything,
     of_instance,
@@ -41,31 +45,15 @@ def without_traces(database: Database, before: dict[str, Any]) -> bool:
 
 
 @pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.4")
-
-
-@pytest.fixture
 def bench(
-    stack: Stack,
-    placement: PlacementService,
-    resource_class: str,
-    tmp_path: Path,
-    operator: Client,
-) -> Iterator[Bench]:
+    beside: Callable[..., Stack], resource_class: str, tmp_path: Path, operator: Client
+) -> Bench:
     """A compute whose two static backends have a device each."""
-    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2, full_check=2.0)
-    own = replace(stack, times=times, _endings=[])
-    name = fresh_host("bench")
-    placement.make_compute(name)
-    machine = servers.server()
-    machine.programs["/usr/sbin/card"] = made.card
-    machine.add_file("/run/ready", "")
-    one = Bench(name, machine, own, tmp_path, resource_class)
-    one.start()
+    own = beside(agent_heartbeat=0.2, scan=0.2, full_check=2.0)
+    one = Bench.begin(own, tmp_path, resource_class)
+    one.machine.add_file("/run/ready", "")
     eventually(lambda: len(listed(operator)) == 2, timeout=60.0)
-    yield one
-    own.stop()
+    return one
 
 
 @pytest.fixture
@@ -100,7 +88,7 @@ def test_created_accelerator_is_listed_and_offered(
         "type": "FPGA",
         "labels": {"rack": "7"},
     }
-    assert (found["hostname"], found["vendor"]) == (bench.name, "generic")
+    assert (found["hostname"], found["vendor"]) == (bench.compute, "generic")
     assert listed(operator, labels="rack=7") == [uuid]
     provider = made.provider(database, uuid)
     eventually_offered(placement, provider, 3)
@@ -138,16 +126,16 @@ def test_created_accelerator_survives_reports_restarts_and_discoveries(
     provider = made.provider(database, uuid)
     eventually_offered(placement, provider, 2)
     before = operator.get(f"{DEVICES}/{uuid}")
-    over = made.ended(operator, operator.post("/services/discover", {}, status=202))
+    over = ended(operator, operator.post("/services/discover", {}, status=202))
     ((found,),) = [one["result"]["drivers"] for one in over["results"]]
     assert (found["found"], found["lost"], over["state"]) == (3, 0, "succeeded")
-    bench.stop(database)
-    bench.start()
+    bench.kill(database)
+    bench.run()
     for file in (bench.path / "state").iterdir():
         file.unlink(missing_ok=True)
-    bench.stop(database)
-    bench.start()
-    over = made.ended(operator, operator.post("/services/discover?wait=true", {}, status=202))
+    bench.kill(database)
+    bench.run()
+    over = ended(operator, operator.post("/services/discover?wait=true", {}, status=202))
     assert over["state"] == "succeeded"
     assert operator.get(f"{DEVICES}/{uuid}") == before
     assert len(listed(operator)) == 3
@@ -160,12 +148,12 @@ def test_created_accelerator_is_lost_and_returns_with_its_backend(
     uuid = make(operator, bench.wish("right"))
     provider = made.provider(database, uuid)
     eventually_offered(placement, provider, 1)
-    bench.stop(database)
-    bench.start("left")
+    bench.kill(database)
+    bench.run("left")
     eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "lost")
     eventually_offered(placement, provider, 0)
-    bench.stop(database)
-    bench.start()
+    bench.kill(database)
+    bench.run()
     eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled")
     eventually_offered(placement, provider, 1)
 
@@ -180,8 +168,8 @@ def test_created_accelerator_is_bound_and_cleaned(
     arqs: Callable[[], list[dict[str, Any]]],
 ) -> None:
     uuid, provider = offered_to_bind(operator, bench, placement, database)
-    instance = bind(nova, arqs(), provider, host=bench.name)
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    instance = bind(nova, arqs(), provider, host=bench.compute)
+    eventually_bound(nova, instance)
     assert bench.ran("give") == ["give"]
     # Booted anew: what a guest has is prepared again.
     bench.machine.remove("/run/card")
@@ -189,8 +177,8 @@ def test_created_accelerator_is_bound_and_cleaned(
     operator.patch(f"{DEVICES}/{uuid}", {"status": "maintaining"}, status=200)
     eventually_offered(placement, provider, 0)
     assert operator.get(f"{DEVICES}/{uuid}")["in_use"]
-    nova.delete(f"{ARQS}?instance={instance}")
-    eventually(lambda: work_left(database) == [])
+    delete_arqs(nova, instance)
+    eventually_idle(database)
     assert bench.ran("take", "wipe") == ["take", "wipe"]
 
 
@@ -205,21 +193,21 @@ def test_bound_accelerator_is_not_deleted(
 ) -> None:
     uuid, provider = offered_to_bind(operator, bench, placement, database)
     wanted = arqs()
-    instance = bind(nova, wanted, provider, host=bench.name)
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    instance = bind(nova, wanted, provider, host=bench.compute)
+    eventually_bound(nova, instance)
     answer = operator.delete(f"{DEVICES}/{uuid}", status=409)
     assert wanted[0]["uuid"] in answer["error_message"]
     assert operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled"
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     operator.delete(f"{DEVICES}/{uuid}")
     # Not before its last guest's traces are removed, and never again given to anybody.
-    bind(nova, arqs(), provider, host=bench.name, status=409)
+    bind(nova, arqs(), provider, host=bench.compute, status=409)
     eventually(lambda: uuid not in listed(operator))
     assert bench.ran("take", "wipe") == ["take", "wipe"]
     assert shown(placement, provider) is None
     operator.delete(f"{DEVICES}/{uuid}", status=404)
     # Neither does the next report bring it back.
-    made.ended(operator, operator.post("/services/discover", {}, status=202))
+    ended(operator, operator.post("/services/discover", {}, status=202))
     assert len(listed(operator)) == 2
     again = make(operator, bench.wish("right"))
     assert again != uuid
@@ -231,10 +219,10 @@ def test_delete_completes_when_agent_returns(
     uuid = make(operator, bench.wish())
     provider = made.provider(database, uuid)
     eventually_offered(placement, provider, 1)
-    bench.stop(database)
+    bench.kill(database)
     operator.delete(f"{DEVICES}/{uuid}")
     assert operator.get(f"{DEVICES}/{uuid}")["status"] == "lost"
-    bench.start()
+    bench.run()
     eventually(lambda: uuid not in listed(operator), timeout=30.0)
     eventually(lambda: shown(placement, provider) is None)
 
@@ -242,17 +230,17 @@ def test_delete_completes_when_agent_returns(
 def test_create_fails_or_waits_when_agent_is_down(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
-    bench.stop(database)
+    bench.kill(database)
     before = everything(database)
     down = operator.post(DEVICES, bench.wish(), status=503)
-    assert bench.name in down["error_message"]
+    assert bench.compute in down["error_message"]
     assert everything(database) == before
     begun = operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
     path = f"/operations/{begun['uuid']}"
     eventually(lambda: operator.get(path)["results"][0]["state"] == "waiting")
     assert len(listed(operator)) == 2
-    bench.start()
-    (result,) = made.ended(operator, begun)["results"]
+    bench.run()
+    (result,) = ended(operator, begun)["results"]
     assert result["state"] == "succeeded"
     eventually_offered(placement, made.provider(database, result["result"]["device"]), 1)
 
@@ -260,11 +248,11 @@ def test_create_fails_or_waits_when_agent_is_down(
 def test_create_completes_after_conductor_crash(
     operator: Client, bench: Bench, database: Database
 ) -> None:
-    bench.stop(database)
+    bench.kill(database)
     begun = operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
     orphan(database)
-    bench.start()
-    (result,) = made.ended(operator, begun)["results"]
+    bench.run()
+    (result,) = ended(operator, begun)["results"]
     assert listed(operator, backend="left")[1:] == [result["result"]["device"]]
 
 
@@ -276,7 +264,7 @@ def test_repeated_create_makes_one_accelerator(
         asks = [pool.submit(asking.post, DEVICES, bench.wish(), 202) for _ in range(4)]
     answers = [one.result() for one in asks]
     assert {one["uuid"] for one in answers} == {asking.key}
-    over = made.ended(operator, answers[0])
+    over = ended(operator, answers[0])
     assert asking.post(DEVICES, bench.wish(), status=202) == over
     assert len(listed(operator)) == 3
     assert work_left(database) == []
@@ -295,7 +283,7 @@ def test_concurrent_delete_and_bind(
     for _ in range(3):
         uuid, provider = offered_to_bind(operator, bench, placement, database)
         instance = str(uuid4())
-        body = bind_body(arqs(), bench.name, provider, instance)
+        body = bind_body(arqs(), bench.compute, provider, instance)
         with ThreadPoolExecutor() as pool:
             deleting = pool.submit(operator.answer, "DELETE", f"{DEVICES}/{uuid}")
             binding = pool.submit(nova.answer, "PATCH", ARQS, body)
@@ -305,7 +293,7 @@ def test_concurrent_delete_and_bind(
             # Whoever has it keeps it until the end.
             became(nova, instance, "Bound")
             assert uuid in listed(operator)
-            nova.delete(f"{ARQS}?instance={instance}")
+            delete_arqs(nova, instance)
         if got[0] == 409:
             operator.delete(f"{DEVICES}/{uuid}")
         gone(operator, uuid)
@@ -331,7 +319,7 @@ def test_operators_update_facts_of_created_accelerators(
     assert (changed["model"], changed["labels"]) == ("softer", {"a": "b"})
     traits = {"OWNER_CYBORG", "CUSTOM_SOFTER", "CUSTOM_NEW"}
     eventually(lambda: shown(placement, provider) == (1, traits))
-    made.ended(operator, operator.post("/services/discover", {}, status=202))
+    ended(operator, operator.post("/services/discover", {}, status=202))
     assert operator.get(f"{DEVICES}/{uuid}")["model"] == "softer"
     (found,) = [one for one in listed(operator, backend="left") if one != uuid]
     bodies: list[dict[str, Any]] = [{"model": "mine"}, {"traits": []}]
@@ -346,7 +334,7 @@ def test_function_without_backend_match_is_offered(
 ) -> None:
     uuid = make(operator, bench.wish("cards", handles=[servers.FPGA]))
     provider = made.provider(database, uuid)
-    assert provider == provider_uuid(f"{bench.name}_{servers.FPGA}")
+    assert provider == provider_uuid(f"{bench.compute}_{servers.FPGA}")
     eventually_offered(placement, provider, 1)
     # Pulled, it is lost like any other, and it comes back.
     bench.machine.remove(f"/sys/bus/pci/devices/{servers.FPGA}")
@@ -376,7 +364,7 @@ def test_create_refuses_functions_that_the_host_needs(
     before = everything(database, but=STEADY)
     assert why in refused(operator, bench.wish("cards", handles=[address]))
     eventually(lambda: without_traces(database, before))
-    assert shown(placement, provider_uuid(f"{bench.name}_{address}")) is None
+    assert shown(placement, provider_uuid(f"{bench.compute}_{address}")) is None
 
 
 def test_invalid_create_requests_change_nothing(
@@ -420,7 +408,7 @@ def test_created_accelerators_are_removed_with_their_driver(
 ) -> None:
     provider = made.provider(database, make(operator, bench.wish()))
     eventually_offered(placement, provider, 1)
-    over = made.ended(operator, operator.send("DELETE", f"/drivers/{DRIVER}", None, 202))
+    over = ended(operator, operator.send("DELETE", f"/drivers/{DRIVER}", None, 202))
     assert over["state"] == "succeeded"
     assert listed(operator) == []
     assert shown(placement, provider) is None

@@ -62,11 +62,6 @@ def _older(report: Any) -> Any:
     return report
 
 
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.4")
-
-
 def device(operator: Client) -> dict[str, Any]:
     (found,) = operator.get("/devices")["devices"]
     return dict(found)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cyborg.db import history
 from cyborg.db.engine import Database
-from cyborg.db.models import Operation, OperationResult, Service
+from cyborg.db.models import Operation, OperationResult
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -22,16 +22,9 @@ DISCOVER = "/services/discover"
 
 
 @pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.4")
-
-
-@pytest.fixture
-def quiet(stack: Stack) -> Any:
+def quiet(beside: Callable[..., Stack]) -> Stack:
     """A stack whose agents look at their hardware only when somebody asks them to."""
-    own = replace(stack, times=replace(stack.times, agent_heartbeat=0.2, scan=3600), _endings=[])
-    yield own
-    own.stop()
+    return beside(agent_heartbeat=0.2, scan=3600)
 
 
 @pytest.fixture
@@ -49,13 +42,6 @@ def numbers(result: dict[str, Any]) -> dict[str, int]:
     (one,) = result["result"]["drivers"]
     assert one["name"] == "card_driver"
     return {key: one[key] for key in ("found", "added", "changed", "lost", "failed")}
-
-
-def kill(database: Database, host: RackedCompute) -> None:
-    """End a host's agent so that everybody knows."""
-    host.agent.stop()
-    with database.writer() as tx:
-        tx.execute(sa.update(Service).where(Service.host == host.compute).values(last_seen_ms=0))
 
 
 def test_discovery_reports_changes(operator: Client, admin: Client, host: RackedCompute) -> None:
@@ -119,7 +105,7 @@ def test_discovery_of_missing_hosts_or_drivers_is_refused(
 def test_discovery_fails_or_waits_when_agent_is_down(
     operator: Client, host: RackedCompute, database: Database
 ) -> None:
-    kill(database, host)
+    host.kill(database)
     refused = operator.post(DISCOVER, {"hosts": [host.compute]}, status=503)
     assert host.compute in refused["error_message"]
     operator.post(DISCOVER, {}, status=409)
@@ -132,7 +118,7 @@ def test_discovery_fails_or_waits_when_agent_is_down(
     # Whoever was at it has died; another conductor goes on when its lease is over.
     orphan(database)
     host.plug(OTHER, 1)
-    host.restart()
+    host.start()
     over = ended(operator, begun)
     assert (over["state"], over["results"][0]["error"]) == ("succeeded", None)
     assert numbers(over["results"][0])["found"] == 2

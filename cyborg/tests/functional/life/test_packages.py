@@ -2,7 +2,6 @@
 """Drivers of installed packages, on a host whose own files name none, or all, of them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,11 +9,9 @@ from uuid import uuid4
 import pytest
 from oslo_config import cfg
 
-from cyborg import service
 from cyborg.drivers import loader
 from cyborg.testing import servers
-from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ended, eventually
@@ -33,44 +30,27 @@ OPTIONS = {
 NUMBERS = ("found", "added", "changed", "lost", "failed")
 
 
-@dataclass
-class Site:
-    """A compute with the drivers that are really installed here."""
-
-    name: str
-    machine: FakeHost
-    start: Callable[[], service.Daemon]
-
-
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.4")
-
-
 @pytest.fixture
 def site(
-    stack: Stack, placement: PlacementService, conf: cfg.ConfigOpts, tmp_path: Path
-) -> Iterator[Callable[..., Site]]:
-    """Make a compute whose configuration enables these drivers; it looks only when asked."""
-    times = replace(stack.times, agent_heartbeat=0.2, scan=3600)
-    own = replace(stack, times=times, _endings=[])
+    beside: Callable[..., Stack], conf: cfg.ConfigOpts, tmp_path: Path
+) -> Iterator[Callable[..., ComputeHost]]:
+    """Start a compute whose configuration enables these drivers; it looks only when asked."""
+    own = beside(agent_heartbeat=0.2, scan=3600)
 
-    def make(*enabled: str) -> Site:
-        name = fresh_host("site")
-        placement.make_compute(name)
-        conf.set_override("host", name)
-        machine = servers.server()
+    def start(*enabled: str) -> ComputeHost:
+        host = compute_host(own, tmp_path, servers.server())
+        conf.set_override("host", host.compute)
+        host.start(*installed(host, conf, *enabled))
+        return host
 
-        def start() -> service.Daemon:
-            loaded = loader.load(enabled, machine, conf)
-            loaded += loader.load_disabled([one.name for one in loaded], machine, conf)
-            return own.start_agent(name, machine=machine, drivers=loaded, state_path=tmp_path)
-
-        return Site(name, machine, start)
-
-    yield make
-    own.stop()
+    yield start
     conf.clear_override("host")
+
+
+def installed(host: ComputeHost, conf: cfg.ConfigOpts, *enabled: str) -> list[loader.LoadResult]:
+    """The drivers that are really installed here, of which these are enabled."""
+    loaded = loader.load(enabled, host.machine, conf)
+    return loaded + loader.load_disabled([one.name for one in loaded], host.machine, conf)
 
 
 def drivers(operator: Client) -> dict[str, dict[str, Any]]:
@@ -102,25 +82,26 @@ def install(operator: Client, resource_class: str) -> dict[str, Any]:
 
 
 def test_first_start_reports_every_installed_driver(
-    operator: Client, site: Callable[..., Site]
+    operator: Client, site: Callable[..., ComputeHost]
 ) -> None:
     host = site()
-    host.start()
     eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
     found = drivers(operator)
     assert sorted(found) == OURS
     assert {one["state"] for one in found.values()} == {"STOPPED"}
     assert operator.get("/devices")["devices"] == []
     card = hardware(operator, "pci_driver")[servers.GPU]
-    assert (card["offered"], card["hostname"]) == (False, host.name)
+    assert (card["offered"], card["hostname"]) == (False, host.compute)
     # Not in force, so nobody looks all the time; but when somebody asks.
     host.machine.remove(f"/sys/bus/pci/devices/{servers.GPU}")
     assert do(operator, "POST", "/services/discover", {})["state"] == "succeeded"
     eventually(lambda: servers.GPU not in hardware(operator, "pci_driver"))
 
 
-def test_all_installed_drivers_can_be_enabled(operator: Client, site: Callable[..., Site]) -> None:
-    site(loader.ALL).start()
+def test_all_installed_drivers_can_be_enabled(
+    operator: Client, site: Callable[..., ComputeHost]
+) -> None:
+    site(loader.ALL)
     eventually(lambda: len(operator.get("/devices")["devices"]) == 1, timeout=60.0)
     found = drivers(operator)
     assert {name: one["state"] for name, one in found.items()} == dict.fromkeys(OURS, "READY")
@@ -128,10 +109,12 @@ def test_all_installed_drivers_can_be_enabled(operator: Client, site: Callable[.
 
 
 def test_options_from_database_create_backends(
-    operator: Client, site: Callable[..., Site], resource_class: str
+    operator: Client,
+    site: Callable[..., ComputeHost],
+    resource_class: str,
+    conf: cfg.ConfigOpts,
 ) -> None:
     host = site()
-    first = host.start()
     eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
     result = install(operator, resource_class)
     assert (result["state"], result["error"]) == ("succeeded", None)
@@ -164,8 +147,8 @@ def test_options_from_database_create_backends(
     assert [each["state"] for each in one["backends"]] == ["READY", "STOPPED"]
 
     # Nothing of that stands in the host's own files, and yet it is so after a restart.
-    first.stop()
-    host.start()
+    host.stop()
+    host.start(*installed(host, conf))
     listed = "0000:0a:00.0", "0000:0c:00.0"
     eventually(lambda: drivers(operator)["generic_driver"]["state"] == "READY")
     result = do(operator, "POST", "/services/discover", {"driver": "generic_driver"})
@@ -174,9 +157,9 @@ def test_options_from_database_create_backends(
 
 
 def test_commands_are_not_accepted_from_requests(
-    operator: Client, site: Callable[..., Site], resource_class: str
+    operator: Client, site: Callable[..., ComputeHost], resource_class: str
 ) -> None:
-    site().start()
+    site()
     eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
     install(operator, resource_class)
     before = drivers(operator)["generic_driver"]
@@ -191,12 +174,15 @@ def test_commands_are_not_accepted_from_requests(
 
 
 def test_package_installed_while_agent_runs_is_found(
-    operator: Client, site: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    operator: Client,
+    site: Callable[..., ComputeHost],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     packages = tmp_path / "site-packages"
     packages.mkdir()
     monkeypatch.syspath_prepend(str(packages))
-    site().start()
+    site()
     eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
     name, module = f"late_{uuid4().hex[:8]}", f"late_vendor_{uuid4().hex[:8]}"
     result = do(operator, "POST", DRIVERS, {"driver": name})

@@ -236,11 +236,6 @@ def babbler(answer: Any) -> Endpoint:
     return older(AnyDiscovery.handled(lambda _: answer))
 
 
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.4")
-
-
 @pytest.mark.parametrize(
     ("subject", "words"),
     [
@@ -266,12 +261,7 @@ def test_unknown_verb_at_agent_fails_its_part_of_an_operation(
     words: str,
 ) -> None:
     host = fresh_host("older")
-    client = reach(ConductorClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{host}"))
-    begun = client.request(
-        Heartbeat(AgentHeartbeat(host, (host,), "0", f"cyborg-agent@{host}", None))
-    )
-    client.request(SendReport(host, begun.epoch, Report(())))
-    client.close()
+    stack.report(host, Report(()))
     server = stack.bus().server(AGENT_TOPIC, host, subject)
     server.start()
     try:
@@ -291,7 +281,7 @@ def test_unknown_verb_at_agent_fails_its_part_of_an_operation(
 def test_agents_refuse_a_conductor_of_another_release(
     stack: Stack, compute: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    host = compute().name
+    host = compute().compute
     line = RPCClient(stack.bus(), AGENT_TOPIC, peer="agent", timeout=10)
     task = wire.dump(DiscoveryTask(str(uuid4()), "fake_driver"))
     for verb in ("discovery", "prepare", "release", "program", "install"):

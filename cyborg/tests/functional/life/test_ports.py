@@ -2,24 +2,22 @@
 """Ports of Neutron with an accelerator: the physical network from the whitelist to the port."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
-from cyborg import service
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver, network_trait
-from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
-from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually, eventually_offered, of_instance
@@ -28,44 +26,29 @@ from cyborg.tests.unit.drivers.configured import configured
 VFS = ("0000:18:02.0", "0000:18:02.1")
 
 
-@dataclass
-class Site:
+@dataclass(kw_only=True)
+class Site(ComputeHost):
     """A compute with a network card that is split in two virtual functions."""
-
-    name: str
-    machine: FakeHost
-    stack: Stack
-    state_path: Path
-    agent: service.Daemon | None = None
 
     def run(self, network: str | None) -> None:
         """Have the agent run, anew if it does already, with this network on the whitelist."""
         if self.agent is not None:
-            self.agent.stop()
+            self.stop()
         entry = {"address": servers.NIC_IDLE} | ({"physical_network": network} if network else {})
-        driver = PciDriver(self.machine, configured(json.dumps(entry), host=self.name))
-        self.agent = self.stack.start_agent(
-            self.name,
-            machine=self.machine,
-            drivers=[LoadResult(driver.name, driver)],
-            state_path=self.state_path,
-        )
+        driver = PciDriver(self.machine, configured(json.dumps(entry), host=self.compute))
+        self.start(LoadResult(driver.name, driver))
 
     @property
     def providers(self) -> list[str]:
-        return [provider_uuid(f"{self.name}_{address}") for address in VFS]
+        return [self.provider(address) for address in VFS]
 
 
 @pytest.fixture
-def site(stack: Stack, placement: PlacementService, tmp_path: Path) -> Iterator[Site]:
-    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2)
-    own = replace(stack, times=times, _endings=[])
+def site(beside: Callable[..., Stack], tmp_path: Path) -> Site:
     machine = servers.server()
     servers.add_vfs(machine, servers.NIC_IDLE, VFS, "8086:154c:020000")
-    name = fresh_host("ports")
-    placement.make_compute(name)
-    yield Site(name, machine, own, tmp_path)
-    own.stop()
+    own = beside(agent_heartbeat=0.2, scan=0.2)
+    return Site(**vars(compute_host(own, tmp_path, machine)))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 """Binds that need the host's work: started, finished, failed, overtaken; and programming."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -14,11 +13,10 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Deployable, Event, Service
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
-from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import PatchArqs
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.stack import Stack, fresh_exchange
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
@@ -27,7 +25,10 @@ from cyborg.tests.functional.life.steps import (
     Arqs,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_bound,
+    eventually_idle,
     handle_states,
     of_instance,
     states,
@@ -50,7 +51,7 @@ def arqs(nova: Client, profile: Callable[..., str], resource_class: str) -> Call
 
 def settled(database: Database, host: RackedCompute) -> None:
     """Wait until nobody is at anything; then nothing may be held or prepared any more."""
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     assert set(handle_states(database).values()) == {"free"}
     assert host.driver.ready == set()
 
@@ -63,7 +64,7 @@ def test_work_names_the_epoch_of_the_agent(
     def live() -> None:
         instance = bind(nova, arqs(), host.provider())
         eventually(lambda: host.driver.ready != set())
-        nova.delete(f"{ARQS}?instance={instance}")
+        delete_arqs(nova, instance)
         settled(database, host)
 
     def epoch() -> int | None:
@@ -71,7 +72,6 @@ def test_work_names_the_epoch_of_the_agent(
             return tx.scalar(sa.select(Service.epoch).where(Service.host == host.compute))
 
     live()
-    host.agent.stop()
     host.restart()
     eventually(lambda: epoch() == 2)
     live()
@@ -98,7 +98,7 @@ def test_arq_is_bind_started_until_prepared(
     (bound,) = of_instance(nova, instance)
     assert (bound["state"], bound["attach_handle_type"]) == ("Bound", "PCI")
     assert len(host.driver.ready) == 1
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     settled(database, host)
     assert [verb for verb, _ in host.driver.calls] == ["prepare", "release"]
 
@@ -122,9 +122,9 @@ def test_bind_fails_when_preparation_fails(
     assert "no such bitstream" in str(fault)
     settled(database, host)
     host.driver.behaviour.fault = None
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     again = bind(nova, arqs(), host.provider(), instance=instance)
-    eventually(lambda: of_instance(nova, again)[0]["state"] == "Bound")
+    eventually_bound(nova, again)
 
 
 def test_failed_arq_can_be_unbound_and_bound_again(
@@ -145,26 +145,6 @@ def test_failed_arq_can_be_unbound_and_bound_again(
     eventually(lambda: states(nova, mine) == ["Bound"])
 
 
-@contextmanager
-def hasty(stack: Stack) -> Iterator[ConductorClient]:
-    """Another conductor, which gives hosts one second for their preparations.
-
-    It is on a bus of its own, and so finds no agent.
-    """
-    own = Stack(
-        stack.conf,
-        stack.database_url,
-        stack.transport_url,
-        stack.peers,
-        replace(stack.times, bind_timeout=1.0),
-    )
-    own.start_conductor("hasty")
-    client = reach(ConductorClient(own.bus(), timeout=10))
-    yield client
-    client.close()
-    own.stop()
-
-
 def test_bind_fails_at_deadline_when_agent_is_down(
     stack: Stack,
     host: RackedCompute,
@@ -174,20 +154,22 @@ def test_bind_fails_at_deadline_when_agent_is_down(
     nova_api: SimulatedNova,
     database: Database,
 ) -> None:
-    host.agent.stop()
+    host.stop()
     mine, instance = arqs(), str(uuid4())
     uuid = mine[0]["uuid"]
     caller = Caller(nova.project, "user", "req-1", service=True)
     binding = Binding(uuid, host.compute, host.provider(), instance)
-    with hasty(stack) as conductor:
-        conductor.write(PatchArqs(caller, str(uuid4()), [binding], []))
+    # Another conductor gives hosts one second; on a bus of its own, it finds no agent.
+    with stack.beside(exchange=fresh_exchange(), bind_timeout=1.0) as hasty:
+        hasty.start_conductor("hasty")
+        hasty.conductor_client().write(PatchArqs(caller, str(uuid4()), [binding], []))
         assert of_instance(nova, instance)[0]["state"] == "BindStarted"
         assert nova_api.wait_for_events([uuid], timeout=8) == {uuid: "failed"}
     assert of_instance(nova, instance)[0]["state"] == "BindFailed"
     with database.reader() as tx:
         assert "in time" in str(tx.execute(sa.select(Arq.fault)).scalar_one())
     # What the host may have begun is undone when its agent is back.
-    host.restart()
+    host.start()
     settled(database, host)
 
 
@@ -202,7 +184,7 @@ def test_unit_unbound_during_preparation_is_released(
         nova.patch(ARQS, unbind_body(mine))
         assert states(nova, mine) == ["Unbound"]
     else:
-        nova.delete(f"{ARQS}?instance={instance}")
+        delete_arqs(nova, instance)
     assert set(handle_states(database).values()) == {"releasing"}
     assert work_left(database) == ["release"]
     host.driver.behaviour.open()
@@ -217,9 +199,9 @@ def test_bind_waits_for_release_of_the_unit(
     database: Database,
 ) -> None:
     first = bind(nova, arqs(), host.provider())
-    eventually(lambda: of_instance(nova, first)[0]["state"] == "Bound")
+    eventually_bound(nova, first)
     host.driver.behaviour.releasing.clear()
-    nova.delete(f"{ARQS}?instance={first}")
+    delete_arqs(nova, first)
     mine = arqs()
     second = bind(nova, mine, host.provider())
     assert of_instance(nova, second)[0]["state"] == "BindStarted"
@@ -229,7 +211,7 @@ def test_bind_waits_for_release_of_the_unit(
     assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "completed"}
     assert [verb for verb, _ in host.driver.calls] == ["prepare", "release", "prepare"]
     assert set(handle_states(database).values()) == {"held"}
-    nova.delete(f"{ARQS}?instance={second}")
+    delete_arqs(nova, second)
     settled(database, host)
 
 
@@ -237,15 +219,15 @@ def test_arq_that_waits_for_release_can_be_deleted(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     first = bind(nova, arqs(), host.provider())
-    eventually(lambda: of_instance(nova, first)[0]["state"] == "Bound")
+    eventually_bound(nova, first)
     host.driver.behaviour.releasing.clear()
-    nova.delete(f"{ARQS}?instance={first}")
+    delete_arqs(nova, first)
     second = bind(nova, arqs(), host.provider())
-    nova.delete(f"{ARQS}?instance={second}")
+    delete_arqs(nova, second)
     third = bind(nova, arqs(), host.provider())
     host.driver.behaviour.open()
-    eventually(lambda: of_instance(nova, third)[0]["state"] == "Bound")
-    nova.delete(f"{ARQS}?instance={third}")
+    eventually_bound(nova, third)
+    delete_arqs(nova, third)
     settled(database, host)
 
 
@@ -253,11 +235,11 @@ def test_release_is_retried_after_agent_restarts(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     instance = bind(nova, arqs(), host.provider())
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
-    host.agent.stop()
-    nova.delete(f"{ARQS}?instance={instance}")
+    eventually_bound(nova, instance)
+    host.stop()
+    delete_arqs(nova, instance)
     assert set(handle_states(database).values()) == {"releasing"}
-    host.restart()
+    host.start()
     settled(database, host)
 
 
@@ -270,14 +252,14 @@ def glance() -> Iterator[SimulatedGlance]:
 @pytest.fixture
 def programmable(
     stack: Stack,
+    beside: Callable[..., Stack],
     glance: SimulatedGlance,
     racked: Callable[..., RackedCompute],
     resource_class: str,
-) -> Iterator[RackedCompute]:
+) -> RackedCompute:
     """A compute with a card that takes images, whose agent knows a Glance."""
-    own = replace(stack, peers=replace(stack.peers, glance=glance.adapter), _endings=[])
-    yield racked(Traits(resource_class, programmable=True), on=own)
-    own.stop()
+    own = beside(peers=replace(stack.peers, glance=glance.adapter))
+    return racked(Traits(resource_class, programmable=True), on=own)
 
 
 def program(client: Client, image: str, status: int = 200) -> Any:
@@ -308,7 +290,7 @@ def test_failed_program_is_recorded_and_changes_no_image(
     programmable: RackedCompute, glance: SimulatedGlance, admin: Client, database: Database
 ) -> None:
     program(admin, str(uuid4()))
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     assert loaded_image(database) is None
     with database.reader() as tx:
         actions = tx.execute(

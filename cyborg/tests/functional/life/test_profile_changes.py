@@ -13,7 +13,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.device_profile import ProfileChange
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import UpdateDeviceProfile
-from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import FPGA, bind, create, everything, states
 
@@ -22,14 +22,8 @@ PATH = "/device_profiles"
 OTHER = {"resources:CUSTOM_OTHER": "3"}
 
 
-@pytest.fixture
-def operator(admin: Client) -> Client:
-    """Who looks after accelerators, with the newest microversion."""
-    return replace(admin, role="operator", version="2.4")
-
-
 def test_arqs_keep_groups_of_the_former_profile(
-    compute: Callable[..., Compute],
+    compute: Callable[..., ComputeHost],
     profile: Callable[..., str],
     operator: Client,
     member: Client,
@@ -37,7 +31,7 @@ def test_arqs_keep_groups_of_the_former_profile(
 ) -> None:
     host, name = compute(), profile(FPGA)
     bound, unbound = create(member, name), create(member, name)
-    bind(nova, bound, host.fake_provider, host=host.name)
+    bind(nova, bound, host.fake_provider, host=host.compute)
     uuid = member.get(f"{PATH}/{name}")["device_profile"]["uuid"]
     new = f"profile-{uuid4().hex}"
     body = {"name": new, "description": "others", "groups": [OTHER]}
@@ -48,11 +42,11 @@ def test_arqs_keep_groups_of_the_former_profile(
     assert member.get(f"{PATH}/{name}", status=404)
     assert states(member, bound) == ["Bound"]
     # What was asked for before is bound to what it was for then.
-    bind(nova, unbound, host.fake_provider, host=host.name)
+    bind(nova, unbound, host.fake_provider, host=host.compute)
     assert states(member, unbound) == ["Bound"]
     fresh = create(member, new)
     assert len(fresh) == 3
-    bind(nova, fresh, host.fake_provider, host=host.name, status=400)
+    bind(nova, fresh, host.fake_provider, host=host.compute, status=400)
 
 
 def test_profile_rename_to_used_name_is_refused(

@@ -21,11 +21,12 @@ from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
-    ARQS,
     Arqs,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_bound,
     eventually_offered,
     handle_states,
     hasten,
@@ -55,9 +56,9 @@ def stuck(
 ) -> RackedCompute:
     """The same, where the first unit has had a guest and is in quarantine after it."""
     instance = bind(nova, arqs(), host.provider())
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    eventually_bound(nova, instance)
     host.driver.behaviour.stuck = RuntimeError("the card hangs")
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     eventually(lambda: quarantined(database))
     return host
 
@@ -100,9 +101,9 @@ def test_attempts_without_agent_do_not_count(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     instance = bind(nova, arqs(), host.provider())
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    eventually_bound(nova, instance)
     host.driver.behaviour.stuck = RuntimeError("busy")
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     # As after so many tries that found no agent: they are no refusals.
     meddle(database, sa.update(Work).values(attempts=100))
     eventually(lambda: refusals(database) >= 1)
@@ -136,7 +137,7 @@ def test_quarantined_unit_is_not_bound(
     stuck: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     second = bind(nova, arqs(), stuck.provider())
-    eventually(lambda: of_instance(nova, second)[0]["state"] == "Bound")
+    eventually_bound(nova, second)
     bind(nova, arqs(), stuck.provider(), status=409)
     assert sorted(handle_states(database).values()) == ["held", "quarantined"]
 
@@ -166,10 +167,10 @@ def test_bind_waits_for_a_quarantined_unit_until_its_deadline(
 ) -> None:
     host = racked(Traits(resource_class, prepare=True), cards={CARD: 1})
     first = bind(nova, arqs(), host.provider())
-    eventually(lambda: of_instance(nova, first)[0]["state"] == "Bound")
+    eventually_bound(nova, first)
     host.driver.behaviour.releasing.clear()
     host.driver.behaviour.stuck = RuntimeError("the card hangs")
-    nova.delete(f"{ARQS}?instance={first}")
+    delete_arqs(nova, first)
     mine = arqs()
     instance = bind(nova, mine, host.provider(), instance=str(uuid4()))
     host.driver.behaviour.open()

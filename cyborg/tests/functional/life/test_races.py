@@ -8,8 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 from cyborg.db.engine import Database
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
@@ -20,15 +20,16 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     create_many,
+    delete_arqs,
     eventually,
+    eventually_idle,
     eventually_offered,
     handle_states,
     of_instance,
-    work_left,
 )
 from cyborg.tests.functional.races.arena import at_once, sound
 
-Computes = Callable[..., Compute]
+Computes = Callable[..., ComputeHost]
 Profiles = Callable[..., str]
 
 
@@ -64,7 +65,7 @@ def test_sixteen_concurrent_binds_of_one_arq(
 ) -> None:
     host = compute()
     arqs = create(nova, profile(FPGA))
-    bodies = [bind_body(arqs, host.name, host.fake_provider, str(uuid4())) for _ in range(16)]
+    bodies = [bind_body(arqs, host.compute, host.fake_provider, str(uuid4())) for _ in range(16)]
     answers = at_once([asked(nova, "PATCH", ARQS, body) for body in bodies])
     assert Counter(answers) == {202: 1, 409: 15}
     winner = next(iter(bodies[answers.index(202)].values()))[2]["value"]
@@ -135,7 +136,7 @@ def test_concurrent_rebinds_of_prepared_handles(
     first = [
         bind(nova, one, host.provider()) for one in create_many(nova, profile, resource_class, 4)
     ]
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     waiting = create_many(nova, profile, resource_class, 4)
     instances = [str(uuid4()) for _ in waiting]
 
@@ -148,7 +149,7 @@ def test_concurrent_rebinds_of_prepared_handles(
     assert answers == [202] * 4
     eventually(lambda: {of_instance(nova, one)[0]["state"] for one in instances} == {"Bound"})
     for one in instances:
-        nova.delete(f"{ARQS}?instance={one}")
-    eventually(lambda: work_left(database) == [])
+        delete_arqs(nova, one)
+    eventually_idle(database)
     assert set(handle_states(database).values()) == {"free"}
     assert host.driver.ready == set()

@@ -13,7 +13,6 @@ from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create, eventually, everything, work_left
-from cyborg.tests.functional.life.test_operations import kill
 
 #: There is nothing of this uuid.
 NONE = str(uuid4())
@@ -66,11 +65,6 @@ DOWN: list[tuple[str, str, Any, int, str]] = [
 ]
 
 
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.4")
-
-
 def filled(value: Any, facts: dict[str, str]) -> Any:
     """The value with what there is in the place of its names."""
     if isinstance(value, str):
@@ -110,7 +104,7 @@ def test_refused_request_changes_nothing(
         "other": other,
     }
     if state == "down":
-        kill(database, rack)
+        rack.kill(database)
 
     # Nova has been told of the bind; nothing else moves by itself now.
     eventually(lambda: work_left(database) == [], timeout=60.0)

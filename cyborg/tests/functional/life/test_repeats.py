@@ -25,13 +25,18 @@ from cyborg.rpc.verbs import (
     ProgramDeployable,
     SetDeviceStatus,
 )
-from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.functional.life.cards import Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import FPGA, eventually, everything, work_left
+from cyborg.tests.functional.life.steps import (
+    FPGA,
+    eventually_idle,
+    everything,
+    work_left,
+)
 
-Computes = Callable[..., Compute]
+Computes = Callable[..., ComputeHost]
 Profiles = Callable[..., str]
 
 CALLER = Caller("project", "user", "req-repeat", service=True)
@@ -46,7 +51,7 @@ class Twice:
 
     def __call__(self, verb: Callable[[], object]) -> object:
         first = verb()
-        eventually(lambda: work_left(self._database) == [])
+        eventually_idle(self._database)
         before = everything(self._database)
         assert verb() == first
         assert everything(self._database) == before
@@ -86,10 +91,10 @@ def test_late_repeated_bind_does_not_undo_an_unbind(
 ) -> None:
     host, name, once = compute(), profile(FPGA), request_key()
     (arq,) = conductor.write(CreateArqs(CALLER, request_key(), name))
-    binds = [Binding(arq.uuid, host.name, host.fake_provider, str(uuid4()))]
+    binds = [Binding(arq.uuid, host.compute, host.fake_provider, str(uuid4()))]
     conductor.write(PatchArqs(CALLER, once, binds, []))
     conductor.write(PatchArqs(CALLER, request_key(), [], [arq.uuid]))
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     before = everything(database)
     conductor.write(PatchArqs(CALLER, once, binds, []))
     assert everything(database) == before
@@ -107,14 +112,14 @@ def test_late_repeated_delete_keeps_later_binds(
 
     def boot() -> None:
         (arq,) = conductor.write(CreateArqs(CALLER, request_key(), name))
-        bind = Binding(arq.uuid, host.name, host.fake_provider, instance)
+        bind = Binding(arq.uuid, host.compute, host.fake_provider, instance)
         conductor.write(PatchArqs(CALLER, request_key(), [bind], []))
 
     if found == "something":
         boot()
     conductor.write(DeleteInstanceArqs(CALLER, once, instance))
     boot()
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     before = everything(database)
     conductor.write(DeleteInstanceArqs(CALLER, once, instance))
     assert everything(database) == before
@@ -127,7 +132,7 @@ def test_repeated_bind_unbind_and_delete_run_once(
     arqs = conductor.write(CreateArqs(CALLER, request_key(), name))
     uuids = [one.uuid for one in arqs]
     instance = str(uuid4())
-    binds = [Binding(one, host.name, host.fake_provider, instance) for one in uuids]
+    binds = [Binding(one, host.compute, host.fake_provider, instance) for one in uuids]
     once, again, thrice = request_key(), request_key(), request_key()
     twice(lambda: conductor.write(PatchArqs(CALLER, once, binds, [])))
     twice(lambda: conductor.write(PatchArqs(CALLER, again, [], uuids)))
@@ -148,12 +153,12 @@ def test_repeated_bind_with_unbind_runs_once(
         PatchArqs(
             CALLER,
             request_key(),
-            [Binding(one.uuid, host.name, host.fake_provider, str(uuid4())) for one in old[:1]],
+            [Binding(one.uuid, host.compute, host.fake_provider, str(uuid4())) for one in old[:1]],
             [],
         )
     )
     instance, once = str(uuid4()), request_key()
-    binds = [Binding(one.uuid, host.name, host.fake_provider, instance) for one in new]
+    binds = [Binding(one.uuid, host.compute, host.fake_provider, instance) for one in new]
     twice(lambda: conductor.write(PatchArqs(CALLER, once, binds, [old[0].uuid])))
 
 
@@ -163,7 +168,7 @@ def test_repeated_delete_by_instance_runs_once(
     host = compute()
     (arq, _) = conductor.write(CreateArqs(CALLER, request_key(), profile(TWO)))
     instance, once = str(uuid4()), request_key()
-    bind = Binding(arq.uuid, host.name, host.fake_provider, instance)
+    bind = Binding(arq.uuid, host.compute, host.fake_provider, instance)
     conductor.write(PatchArqs(CALLER, request_key(), [bind], []))
     twice(lambda: conductor.write(DeleteInstanceArqs(CALLER, once, instance)))
 
@@ -224,7 +229,7 @@ def test_repeated_program_is_recorded_once(
     database: Database,
 ) -> None:
     host = racked(Traits(resource_class, programmable=True))
-    host.agent.stop()
+    host.stop()
     uuid = admin.get("/deployables")["deployables"][0]["uuid"]
     once, image = request_key(), str(uuid4())
     for _ in range(2):

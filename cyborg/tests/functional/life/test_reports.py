@@ -3,21 +3,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid3, uuid4
 
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import service
 from cyborg.db.engine import Database
 from cyborg.db.models import Deployable, Device, Driver, Host, Service
 from cyborg.drivers import loader
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.functional.conftest import Compute, offered
+from cyborg.tests.fixtures.compute_host import ComputeHost
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack, SecondDriver, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -26,13 +24,15 @@ from cyborg.tests.functional.life.steps import (
     FPGA,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_bound,
     eventually_offered,
     everything,
     of_instance,
 )
 
-Computes = Callable[..., Compute]
+Computes = Callable[..., ComputeHost]
 Racks = Callable[..., RackedCompute]
 Profiles = Callable[..., str]
 
@@ -70,10 +70,10 @@ def test_fake_device_is_reported_and_published(
     host = compute()
     (device,) = admin.get("/devices")["devices"]
     assert (device["type"], device["vendor"]) == ("FPGA", "0xABCD")
-    assert device["hostname"] == host.name
+    assert device["hostname"] == host.compute
     (deployable,) = admin.get("/deployables")["deployables"]
     assert deployable["num_accelerators"] == 16
-    name = f"{host.name.replace('.', '_')}_FakeDevice"
+    name = f"{host.compute.replace('.', '_')}_FakeDevice"
     assert deployable["name"] == name
     assert provider(placement, str(uuid3(NAMESPACE_DNS, name))) == {
         "name": name,
@@ -88,9 +88,9 @@ def test_fake_device_is_reported_and_published(
 def test_agent_restart_changes_no_row(racked: Racks, database: Database) -> None:
     host = racked(cards={CARD: 2, OTHER: 1})
     before, rows = uuids(database), everything(database)
-    host.agent.stop()
+    host.stop()
     scans = host.driver.scans
-    host.restart()
+    host.start()
     eventually(lambda: host.driver.scans > scans + 1)
     assert uuids(database) == before
     assert everything(database) == rows
@@ -129,7 +129,6 @@ def test_disabled_device_stays_reserved_until_enabled(
     host.plug(CARD, 3)
     eventually(lambda: provider(placement, host.provider())["total"] == 3)
     assert provider(placement, host.provider())["reserved"] == 3
-    host.agent.stop()
     host.restart()
     scans = host.driver.scans
     eventually(lambda: host.driver.scans > scans + 1)
@@ -160,7 +159,7 @@ def test_lost_device_keeps_rows_and_is_offered_again_when_it_returns(
     assert offered(placement, host.provider(OTHER)) == 1
     assert uuids(database) == before
     assert of_instance(nova, instance)[0]["state"] == "Bound"
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     more = create(nova, name)
     assert "lost" in str(
         nova.patch(ARQS, bind_body(more, host.compute, host.provider(), str(uuid4())), status=409)
@@ -192,54 +191,43 @@ def lost_devices(database: Database) -> list[str]:
 
 
 def test_failing_driver_does_not_stop_the_others(
-    stack: Stack,
-    placement: PlacementService,
-    resource_class: str,
-    database: Database,
-    tmp_path: Path,
+    racked: Racks, placement: PlacementService, database: Database
 ) -> None:
-    name = fresh_host()
-    placement.make_compute(name)
-    good = Rack.build(name, Traits(resource_class), {CARD: 1})
-    bad = Rack(name, good.machine, SecondDriver(FakeHost(), f"{name}-2", Traits(resource_class)))
-    bad.driver.host.add_file(f"/cards/{OTHER}", "2")  # type: ignore[attr-defined]
+    good = racked(cards={CARD: 1}, started=False)
+    elsewhere = f"{good.compute}-2"
+    machine = FakeHost()
+    driver = SecondDriver(machine, elsewhere, Traits(good.resource_class))
+    bad = Rack(elsewhere, machine, driver)
+    bad.machine.add_file(f"/cards/{OTHER}", "2")
     unknown = loader.load(["no_such_driver"], good.machine, cfg.ConfigOpts())
-    second = replace(bad, compute=f"{name}-2")
-    own = replace(stack, _endings=[])
-    own.start_agent(
-        name, machine=good.machine, drivers=[good.loaded, bad.loaded, *unknown], state_path=tmp_path
-    )
-    try:
-        eventually_offered(placement, second.provider(OTHER), 2)
-        eventually_offered(placement, good.provider(), 1)
-        before = uuids(database)
-        bad.driver.behaviour.broken = RuntimeError("the library crashed")
-        good.plug(CARD, 4)
-        eventually_offered(placement, good.provider(), 4)
-        eventually_offered(placement, second.provider(OTHER), 0)
-        assert provider(placement, second.provider(OTHER))["total"] == 2
-        assert before < uuids(database)
-        # The driver cannot tell whether its device is there: nobody may take it for lost.
-        assert lost_devices(database) == []
-        with database.reader() as tx:
-            rows = tx.execute(sa.select(Driver.name, Driver.state, Driver.error))
-            drivers = {row.name: (row.state, row.error) for row in rows}
-        assert drivers["card_driver"] == ("READY", None)
-        assert drivers["second_driver"][0] == "FAILED"
-        assert "the library crashed" in drivers["second_driver"][1]
-        assert drivers["no_such_driver"] == ("FAILED", "no driver of this name is installed")
-        bad.driver.behaviour.broken = None
-        eventually_offered(placement, second.provider(OTHER), 2)
-    finally:
-        own.stop()
+    good.start(good.loaded, bad.loaded, *unknown)
+    eventually_offered(placement, bad.provider(OTHER), 2)
+    eventually_offered(placement, good.provider(), 1)
+    before = uuids(database)
+    bad.driver.behaviour.broken = RuntimeError("the library crashed")
+    good.plug(CARD, 4)
+    eventually_offered(placement, good.provider(), 4)
+    eventually_offered(placement, bad.provider(OTHER), 0)
+    assert provider(placement, bad.provider(OTHER))["total"] == 2
+    assert before < uuids(database)
+    # The driver cannot tell whether its device is there: nobody may take it for lost.
+    assert lost_devices(database) == []
+    with database.reader() as tx:
+        rows = tx.execute(sa.select(Driver.name, Driver.state, Driver.error))
+        drivers = {row.name: (row.state, row.error) for row in rows}
+    assert drivers["card_driver"] == ("READY", None)
+    assert drivers["second_driver"][0] == "FAILED"
+    assert "the library crashed" in drivers["second_driver"][1]
+    assert drivers["no_such_driver"] == ("FAILED", "no driver of this name is installed")
+    bad.driver.behaviour.broken = None
+    eventually_offered(placement, bad.provider(OTHER), 2)
 
 
 def test_service_shows_error_when_all_drivers_fail(
-    stack: Stack, app: Any, resource_class: str, database: Database, tmp_path: Path
+    racked: Racks, app: Any, database: Database
 ) -> None:
-    name = fresh_host()
-    rack = Rack.build(name, Traits(resource_class), {CARD: 1})
-    unknown = loader.load(["no_such_driver"], rack.machine, cfg.ConfigOpts())
+    rack = racked(cards={CARD: 1}, started=False)
+    name, unknown = rack.compute, loader.load(["no_such_driver"], rack.machine, cfg.ConfigOpts())
     rack.driver.behaviour.broken = RuntimeError("the library crashed")
     operator = Client(app, role="operator", version="2.5")
     older = replace(operator, version="2.4")
@@ -252,26 +240,20 @@ def test_service_shows_error_when_all_drivers_fail(
         with database.reader() as tx:
             return str(tx.execute(sa.select(Service.status).where(Service.host == name)).scalar())
 
-    own = replace(stack, _endings=[])
-    own.start_agent(
-        name, machine=rack.machine, drivers=[rack.loaded, *unknown], state_path=tmp_path
-    )
-    try:
-        eventually(lambda: bool(shown(operator).get("cause")))
-        agent = shown(operator)
-        assert agent["state"] == "up"
-        assert agent["cause"].startswith("No driver works: ")
-        assert "no_such_driver: no driver of this name is installed" in agent["cause"]
-        assert "card_driver: " in agent["cause"]
-        assert "the library crashed" in agent["cause"]
-        assert "driver" in agent["remedy"]
-        assert status() == "FAILED"
-        assert "cause" not in shown(older)
-        rack.driver.behaviour.broken = None
-        eventually(lambda: shown(operator)["cause"] is None)
-        assert status() == "READY"
-    finally:
-        own.stop()
+    rack.start(rack.loaded, *unknown)
+    eventually(lambda: bool(shown(operator).get("cause")))
+    agent = shown(operator)
+    assert agent["state"] == "up"
+    assert agent["cause"].startswith("No driver works: ")
+    assert "no_such_driver: no driver of this name is installed" in agent["cause"]
+    assert "card_driver: " in agent["cause"]
+    assert "the library crashed" in agent["cause"]
+    assert "driver" in agent["remedy"]
+    assert status() == "FAILED"
+    assert "cause" not in shown(older)
+    rack.driver.behaviour.broken = None
+    eventually(lambda: shown(operator)["cause"] is None)
+    assert status() == "READY"
 
 
 def test_heartbeats_continue_while_a_driver_does_not_return(
@@ -309,7 +291,7 @@ def test_heartbeats_continue_while_a_driver_does_not_return(
     instance = bind(
         nova, create(nova, profile({f"resources:{resource_class}": "1"})), host.provider()
     )
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    eventually_bound(nova, instance)
     assert host.driver.scans == scans + 1
     host.driver.behaviour.scanning.set()
     eventually_offered(placement, host.provider(OTHER), 2)
@@ -329,49 +311,39 @@ def test_publish_succeeds_after_provider_generation_conflict(
 
 
 def test_provider_name_taken_in_placement_is_reported(
-    stack: Stack,
+    racked: Racks,
     placement: PlacementService,
     resource_class: str,
     database: Database,
     profile: Profiles,
     *,
     nova: Client,
-    tmp_path: Path,
 ) -> None:
-    name = fresh_host()
-    placement.make_compute(name)
-    rack = Rack.build(name, Traits(resource_class), {CARD: 1, OTHER: 1})
-    squatter = f"{name}_{CARD}"
+    rack = racked(cards={CARD: 1, OTHER: 1}, started=False)
+    squatter = f"{rack.compute}_{CARD}"
     thief = placement.call("POST", "/resource_providers", {"name": squatter})
-    own = replace(stack, _endings=[])
-
-    def start() -> service.Daemon:
-        return own.start_agent(
-            name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path
-        )
 
     def errors() -> dict[str, str | None]:
         with database.reader() as tx:
             rows = tx.execute(sa.select(Deployable.rp_uuid, Deployable.publish_error))
             return {str(row.rp_uuid): row.publish_error for row in rows}
 
-    agent = start()
-    try:
-        eventually(lambda: errors().get(rack.provider()) is not None)
-        assert thief["uuid"] in str(errors()[rack.provider()])
-        assert errors()[rack.provider(OTHER)] is None
-        arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
-        fault = nova.patch(ARQS, bind_body(arqs, name, rack.provider(), str(uuid4())), status=409)
-        assert "(provider_refused)" in str(fault)
-        eventually_offered(placement, rack.provider(OTHER), 1)
-        # An operator puts it right while the agent is down; the next one tells so.
-        agent.stop()
-        placement.call("DELETE", f"/resource_providers/{thief['uuid']}")
-        start()
-        eventually(lambda: errors()[rack.provider()] is None)
-        bind(nova, arqs, rack.provider())
-    finally:
-        own.stop()
+    rack.start()
+    eventually(lambda: errors().get(rack.provider()) is not None)
+    assert thief["uuid"] in str(errors()[rack.provider()])
+    assert errors()[rack.provider(OTHER)] is None
+    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
+    fault = nova.patch(
+        ARQS, bind_body(arqs, rack.compute, rack.provider(), str(uuid4())), status=409
+    )
+    assert "(provider_refused)" in str(fault)
+    eventually_offered(placement, rack.provider(OTHER), 1)
+    # An operator puts it right while the agent is down; the next one tells so.
+    rack.stop()
+    placement.call("DELETE", f"/resource_providers/{thief['uuid']}")
+    rack.start()
+    eventually(lambda: errors()[rack.provider()] is None)
+    bind(nova, arqs, rack.provider())
 
 
 def test_two_agents_on_one_bus_bind_only_their_devices(

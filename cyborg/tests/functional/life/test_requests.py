@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.functional.life.cards import Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
@@ -15,12 +15,13 @@ from cyborg.tests.functional.life.steps import (
     FPGA,
     bind,
     create,
-    eventually,
+    delete_arqs,
+    eventually_bound,
     of_instance,
     states,
 )
 
-Computes = Callable[..., Compute]
+Computes = Callable[..., ComputeHost]
 Profiles = Callable[..., str]
 
 
@@ -118,7 +119,7 @@ def test_list_of_resolved_arqs_returns_423_while_bind_is_in_progress(
     )
     member.get(ARQS, instance=instance, bind_state="resolved", status=423)
     host.driver.behaviour.open()
-    eventually(lambda: of_instance(member, instance)[0]["state"] == "Bound")
+    eventually_bound(member, instance)
     for one, count in ((instance, 1), (str(uuid4()), 0)):
         assert len(member.get(ARQS, instance=one, bind_state="resolved")["arqs"]) == count
     member.get(ARQS, instance=instance, bind_state="odd", status=400)
@@ -162,8 +163,8 @@ def test_delete_by_instance_requires_service_token_and_is_idempotent(
         fault = one.delete(f"{ARQS}?instance={instance}", status=403)
         assert "requires a service token" in str(fault)
         one.delete(f"{ARQS}?instance={uuid4()}", status=403)
-    nova.delete(f"{ARQS}?instance={instance}")
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
+    delete_arqs(nova, instance)
     assert of_instance(member, instance) == []
 
 

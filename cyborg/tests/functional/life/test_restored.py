@@ -13,10 +13,11 @@ from cyborg.tests.functional.life.steps import (
     ARQS,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_bound,
+    eventually_idle,
     handle_states,
-    of_instance,
-    work_left,
 )
 
 #: The ids of work begin again, as after a restore.
@@ -41,14 +42,14 @@ def test_agents_follow_a_restored_database(
 
     def boot() -> str:
         instance = bind(nova, create(nova, name), host.provider())
-        eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
-        eventually(lambda: work_left(database) == [])
+        eventually_bound(nova, instance)
+        eventually_idle(database)
         return instance
 
     nova.delete(f"{ARQS}?instance={boot()}")
     instance = boot()
     with database.writer() as tx:
         tx.execute(sa.text(BEGIN_AGAIN[tx.dialect.name]))
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     eventually(lambda: set(handle_states(database).values()) == {"free"})
     assert host.driver.ready == set()

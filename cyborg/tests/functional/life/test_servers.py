@@ -9,9 +9,9 @@ import pytest
 from cyborg.db.engine import Database
 from cyborg.tests.fixtures.accelerators import NovaFault
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
@@ -19,10 +19,10 @@ from cyborg.tests.functional.life.steps import (
     ARQS,
     FPGA,
     eventually,
+    eventually_idle,
     everything,
     handle_states,
     of_instance,
-    work_left,
 )
 
 Racks = Callable[..., RackedCompute]
@@ -74,7 +74,7 @@ def test_reboot_and_rebuild_change_no_row(
     """Reboot in all its forms reads; pause, snapshot and rescue do not even ask."""
     racked(cards={CARD: 2})
     server = user.boot(one)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     before, hostdevs = everything(database), server.hostdevs
     user.reboot(server)
     user.rebuild(server)
@@ -116,7 +116,7 @@ def test_evacuation_from_dead_host_releases_its_units(
     hosts = {host.compute: host for host in (racked(cards={CARD: 1}), racked(cards={CARD: 1}))}
     server = user.boot(one)
     dead, before = server.host, uuids(server)
-    hosts[dead].agent.stop()
+    hosts[dead].stop()
     user.evacuate(server)
     assert server.host != dead
     assert uuids(server).isdisjoint(before)
@@ -136,10 +136,10 @@ def test_prepared_unit_of_dead_host_is_released_when_agent_returns(
     hosts = [racked(traits, cards={CARD: 1}) for _ in range(2)]
     server = user.boot(one)
     (old,) = [host for host in hosts if host.compute == server.host]
-    old.agent.stop()
+    old.stop()
     user.evacuate(server)
     assert len(old.driver.ready) == 1
-    old.restart()
+    old.start()
     eventually(lambda: old.driver.ready == set())
 
 
@@ -148,7 +148,7 @@ def test_local_delete_releases_units_while_agent_is_down(
 ) -> None:
     host = racked(cards={CARD: 1})
     server = user.boot(one)
-    host.agent.stop()
+    host.stop()
     user.local_delete(server)
     assert all_free(database)
 
@@ -169,14 +169,14 @@ def test_rescheduled_server_leaves_nothing_on_the_failed_host(
 
 
 def test_fake_device_is_not_attached_to_the_guest(
-    compute: Callable[..., Compute],
+    compute: Callable[..., ComputeHost],
     user: ComputeWalk,
     profile: Profiles,
     placement: PlacementService,
 ) -> None:
     host = compute()
     everybody = placement.call("GET", "/resource_providers")["resource_providers"]
-    others = {each["name"] for each in everybody} - {host.name}
+    others = {each["name"] for each in everybody} - {host.compute}
     server = user.boot(profile(FPGA), avoid=others)
     assert [arq["attach_handle_type"] for arq in server.arqs] == ["TEST_PCI"]
     assert server.hostdevs == []
@@ -228,7 +228,7 @@ def test_idle_server_causes_no_calls_and_no_row_changes(
     """Nova refuses resize, suspend and live migration by itself; nothing happens by itself here."""
     host = racked(cards={CARD: 1})
     user.boot(one)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     before, calls, scans = everything(database), len(nova_api.calls), host.driver.scans
     eventually(lambda: host.driver.scans > scans + 1)
     assert everything(database) == before

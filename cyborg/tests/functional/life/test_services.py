@@ -16,7 +16,7 @@ from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import ApiHeartbeat
-from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.fixtures.compute_host import ComputeHost
 
 DOWN_AFTER = {AGENT: 30_000, API: 30_000, CONDUCTOR: 10_000}
 
@@ -36,9 +36,9 @@ def host() -> str:
 
 
 def test_every_process_has_a_complete_service_row(
-    conductor: ConductorClient, compute: Callable[..., Compute], database: Database, host: str
+    conductor: ConductorClient, compute: Callable[..., ComputeHost], database: Database, host: str
 ) -> None:
-    on = compute().name
+    on = compute().compute
     conductor.request(ApiHeartbeat(host, version="18.0.0", endpoint="http://api.test"))
     (agent,), (api,) = of(database, AGENT, on), of(database, API, host)
     # Those that other tests have killed are down.

@@ -6,10 +6,9 @@ API again before it answers.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,24 +18,18 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.noauth import NoAuth
 from keystoneauth1.session import Session
 from oslo_config import cfg
-from oslo_middleware import RequestId
 
-from cyborg.api import app as api_app
 from cyborg.api.server import HttpServer
-from cyborg.db.engine import Reader
-from cyborg.db.models import METADATA
+from cyborg.db.engine import Database
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.verbs import CreateDeviceProfile, Heartbeat, SendReport
+from cyborg.rpc.verbs import CreateDeviceProfile
 from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import TokenReader
 from cyborg.tests.functional.life.steps import eventually
-from cyborg.tests.functional.schema.databases import empty_database
 
 HOST = "compute"
 PROFILE = "gpu"
@@ -85,42 +78,28 @@ def nova() -> Iterator[SmallNova]:
 
 @pytest.fixture
 def small(
-    stack: Stack, nova: SmallNova, conf: cfg.ConfigOpts, tmp_path: Path
+    stack: Stack,
+    beside: Callable[..., Stack],
+    nova: SmallNova,
+    own_database: Database,
+    conf: cfg.ConfigOpts,
 ) -> Iterator[SmallNova]:
     """A conductor and an API with one thread of its own, around that Nova."""
-    with empty_database(tmp_path) as db:
-        METADATA.create_all(db.engine)
-        url = db.engine.url.render_as_string(hide_password=False)
-        own = Stack(
-            conf=conf,
-            database_url=url,
-            transport_url=stack.transport_url,
-            peers=replace(stack.peers, nova=nova.adapter),
-        )
-        own.start_conductor()
-        conductor = reach(ConductorClient(own.bus(), timeout=10))
-        agent = reach(ConductorClient(own.bus(), timeout=10, sender=f"bus@{HOST}"))
-        epoch = agent.request(
-            Heartbeat(AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", None))
-        ).epoch
-        agent.request(SendReport(HOST, epoch, report_of(HOST, 1, handles=BOOTS)))
-        groups = ({"resources:FPGA": "1"},)
-        profile = DeviceProfile(str(uuid4()), PROFILE, groups)
-        conductor.write(CreateDeviceProfile(Caller("p", "u", "req-1"), str(uuid4()), profile))
-        reader = Reader(url)
-        listener = TokenReader(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
-        for name, value in (("api_workers", 1), ("port", 0), ("host_ip", "127.0.0.1")):
-            conf.set_override(name, value, group="api")
-        server = HttpServer(listener, conf)
-        server.start()
-        nova.api = "http://{}:{}/v2".format(*server.address)
-        yield nova
-        server.stop()
-        for name in ("api_workers", "port", "host_ip"):
-            conf.clear_override(name, group="api")
-        for one in (agent, conductor, reader):
-            one.close()
-        own.stop()
+    own = beside(own_database, peers=replace(stack.peers, nova=nova.adapter))
+    own.start_conductor()
+    own.report(HOST, report_of(HOST, 1, handles=BOOTS))
+    profile = DeviceProfile(str(uuid4()), PROFILE, ({"resources:FPGA": "1"},))
+    command = CreateDeviceProfile(Caller("p", "u", "req-1"), str(uuid4()), profile)
+    own.conductor_client().write(command)
+    for name, value in (("api_workers", 1), ("port", 0), ("host_ip", "127.0.0.1")):
+        conf.set_override(name, value, group="api")
+    server = HttpServer(TokenReader(own.make_open_api()), conf)
+    server.start()
+    nova.api = "http://{}:{}/v2".format(*server.address)
+    yield nova
+    server.stop()
+    for name in ("api_workers", "port", "host_ip"):
+        conf.clear_override(name, group="api")
 
 
 def test_concurrent_boots_finish_with_small_pools(small: SmallNova):

@@ -4,7 +4,6 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -20,9 +19,9 @@ from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     ARQS,
@@ -31,10 +30,11 @@ from cyborg.tests.functional.life.steps import (
     create,
     create_many,
     eventually,
+    eventually_idle,
     work_left,
 )
 
-Computes = Callable[..., Compute]
+Computes = Callable[..., ComputeHost]
 Profiles = Callable[..., str]
 
 
@@ -87,7 +87,7 @@ def bound(
     nova = member.with_service_token()
     arqs = create(nova, profile(FPGA))
     instance = bind(nova, arqs, host.fake_provider)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     return {"instance_uuid": instance, "arq_uuid": arqs[0]["uuid"]}
 
 
@@ -115,7 +115,7 @@ def test_work_of_a_dead_conductor_is_taken_over(
     assert (told(nova_api, bound), work_left(database)) == (1, ["notify"])
     fake_conductor.die()
     assert service.wait_until(lambda: told(nova_api, bound) == 2, timeout=lease + 2)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     # It comes to itself, and finds that what it does counts no more.
     queue = WorkQueue(db=database)
     for context in (queue.complete, queue.checkpoint):
@@ -164,11 +164,11 @@ def test_rescheduled_work_is_done_by_any_conductor(
     rows = fake_conductor.take(kind=WorkKind.NOTIFY, **bound)
     WorkQueue(db=database).reschedule(rows, "not now", pause_ms=1)
     eventually(lambda: told(nova_api, bound) == 2)
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
 
 
 def test_two_conductors_send_each_event_once(
-    stack: Stack,
+    beside: Callable[..., Stack],
     compute: Computes,
     profile: Profiles,
     member: Client,
@@ -176,19 +176,15 @@ def test_two_conductors_send_each_event_once(
     *,
     database: Database,
 ) -> None:
-    own = replace(stack, times=replace(stack.times, lease=30.0), _endings=[])
+    own = beside(lease=30.0)
     own.start_conductor("control-2")
     own.start_conductor("control-3")
-    try:
-        host = compute()
-        nova = member.with_service_token()
-        arqs = create_many(nova, profile, "FPGA", 12)
-        instances = [bind(nova, one, host.fake_provider) for one in arqs]
-        eventually(lambda: work_left(database) == [])
-        counts = Counter(one.server_uuid for one in nova_api.events)
-        assert {one: counts[one] for one in instances} == dict.fromkeys(instances, 1)
-    finally:
-        own.stop()
+    host, nova = compute(), member.with_service_token()
+    arqs = create_many(nova, profile, "FPGA", 12)
+    instances = [bind(nova, one, host.fake_provider) for one in arqs]
+    eventually_idle(database)
+    counts = Counter(one.server_uuid for one in nova_api.events)
+    assert {one: counts[one] for one in instances} == dict.fromkeys(instances, 1)
 
 
 def served(answers: Counter[int]) -> None:
@@ -198,10 +194,10 @@ def served(answers: Counter[int]) -> None:
 
 
 def test_stopping_conductor_fails_no_request(
-    stack: Stack, profile: Profiles, member: Client
+    beside: Callable[..., Stack], profile: Profiles, member: Client
 ) -> None:
     """What reached it in its last moment is asked again, of another."""
-    ending = replace(stack, _endings=[]).start_conductor("control-2")
+    ending = beside().start_conductor("control-2")
     name = profile(FPGA)
     over = threading.Event()
     answers: Counter[int] = Counter()

@@ -2,8 +2,7 @@
 """Prepared devices against bound ARQs: after a reboot, a leak, a crash, and against a new bind."""
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 
 import pytest
 
@@ -13,13 +12,14 @@ from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
-    ARQS,
     Arqs,
     bind,
     create,
+    delete_arqs,
     eventually,
+    eventually_bound,
+    eventually_idle,
     handle_states,
-    of_instance,
     work_left,
 )
 
@@ -29,19 +29,11 @@ class Died(BaseException):
 
 
 @pytest.fixture
-def hurried(stack: Stack) -> Iterator[Stack]:
-    """Agents that look at everything all the time."""
-    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2, full_check=0.2)
-    own = replace(stack, times=times, _endings=[])
-    yield own
-    own.stop()
-
-
-@pytest.fixture
 def host(
-    racked: Callable[..., RackedCompute], resource_class: str, hurried: Stack
+    racked: Callable[..., RackedCompute], resource_class: str, beside: Callable[..., Stack]
 ) -> RackedCompute:
-    """A compute with two cards, whose units are to be prepared for each guest."""
+    """A compute whose agent prepares units for guests, and looks at everything all the time."""
+    hurried = beside(agent_heartbeat=0.2, scan=0.2, full_check=0.2)
     return racked(Traits(resource_class, prepare=True), cards={CARD: 2, OTHER: 1}, on=hurried)
 
 
@@ -54,7 +46,7 @@ def arqs(nova: Client, profile: Callable[..., str], resource_class: str) -> Call
 def bound(nova: Client, arqs: Callable[[], Arqs], host: RackedCompute, card: str = CARD) -> str:
     """A server with one unit of a card; the instance's uuid."""
     instance = bind(nova, arqs(), host.provider(card))
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    eventually_bound(nova, instance)
     return instance
 
 
@@ -71,11 +63,11 @@ def test_units_of_guests_are_prepared_after_a_reboot(
         bound(nova, arqs, host, card)
     before = host.driver.ready
     assert len(before) == 2
-    host.agent.stop()
+    host.stop()
     host.boot()
     assert host.driver.ready == set()
     host.driver.specs.clear()
-    host.restart()
+    host.start()
     eventually(lambda: host.driver.ready == before)
     # As the guest's profile wants it, as at the first time.
     assert host.driver.specs == [{"bitstream": "some"}] * 2
@@ -158,12 +150,12 @@ def test_units_with_conductor_work_are_not_touched(
     instance = bind(nova, arqs(), host.provider(OTHER))
     looked_again(host)
     host.driver.behaviour.open()
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    eventually_bound(nova, instance)
     host.driver.behaviour.releasing.clear()
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     looked_again(host)
     host.driver.behaviour.open()
-    eventually(lambda: work_left(database) == [])
+    eventually_idle(database)
     looked_again(host)
     assert [verb for verb, _ in host.driver.calls] == ["prepare", "release"]
 
@@ -174,8 +166,8 @@ def test_constant_comparison_does_not_disturb_binds(
     for _ in range(8):
         instance = bound(nova, arqs, host)
         assert len(host.driver.ready) == 1
-        nova.delete(f"{ARQS}?instance={instance}")
-        eventually(lambda: work_left(database) == [])
+        delete_arqs(nova, instance)
+        eventually_idle(database)
     looked_again(host)
     assert host.driver.ready == set()
     verbs = [verb for verb, _ in host.driver.calls]
@@ -193,11 +185,11 @@ def test_crash_during_preparation_is_repaired(
     host.boot()
     # It is half made: it shows, but no guest could use it.
     eventually(lambda: host.driver.ready == before)
-    host.agent.stop()
+    host.stop()
     assert len(host.driver.calls) == calls
     host.driver.behaviour.fault = None
     with caplog.at_level(logging.WARNING):
-        host.restart()
+        host.start()
     assert f"in the middle of prepare of {host.compute}_{CARD}" in caplog.text
     eventually(lambda: len(host.driver.calls) > calls)
     assert host.driver.calls[calls:] == [("prepare", *before)]
@@ -212,9 +204,9 @@ def test_unit_half_prepared_for_a_deleted_arq_is_released(
     host.driver.behaviour.half_done = True
     host.boot()
     eventually(lambda: host.driver.ready != set())
-    host.agent.stop()
-    nova.delete(f"{ARQS}?instance={instance}")
+    host.stop()
+    delete_arqs(nova, instance)
     host.driver.behaviour.fault = None
-    host.restart()
+    host.start()
     eventually(lambda: host.driver.ready == set() and work_left(database) == [])
     assert set(handle_states(database).values()) == {"free"}

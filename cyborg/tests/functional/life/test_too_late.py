@@ -4,9 +4,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -15,24 +14,20 @@ from oslo_config import cfg
 from oslo_middleware import RequestId
 
 from cyborg.api import app as api_app
-from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Allocations, Placement
+from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor import app as conductor_app
-from cyborg.conductor.endpoint import Endpoint
 from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
-from cyborg.db.models import Arq, Device
+from cyborg.db.models import Arq, Device, Event
 from cyborg.db.models import Service as ServiceRow
 from cyborg.model.report import AgentHeartbeat, DriverReport, Report
-from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.transport import CONDUCTOR_TOPIC
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.manual_processes import ManualConductor
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -82,6 +77,12 @@ class Service:
         """The same user of the newest API."""
         return replace(self.client, version="2.4")
 
+    def origins(self) -> list[tuple[Any, ...]]:
+        """Project, user, request and operation of each event, the oldest first."""
+        columns = (Event.project_id, Event.user_id, Event.request_id, Event.operation_id)
+        with self.db.reader() as tx:
+            return [tuple(row) for row in tx.execute(sa.select(*columns).order_by(Event.id))]
+
     def change(self, model: Any, *which: Any, **values: Any) -> None:
         """Change rows behind everybody's back."""
         with self.db.writer() as tx:
@@ -97,38 +98,26 @@ def service(
 ) -> Iterator[Service]:
     freezer, exchange = Freezer(), Exchange()
     now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: freezer.ms)
-    with empty_database(Path(tmp_path_factory.mktemp("late"))) as empty:
+    with empty_database(tmp_path_factory.mktemp("late")) as empty:
         schema.upgrade(empty)
         url = empty.engine.url.render_as_string(hide_password=False)
-        db, reader = Database(url, now=now), Reader(url)
-        bus = DirectBus(exchange, crossing=freezer.crossing)
-        agents = AgentClient(bus, timeout=1.0)
-        cases = conductor_app.use_cases(
-            settings=conductor_app.Settings(
-                host="control",
-                process="1",
-                version="0",
-                heartbeat=1.0,
-                lease=5.0,
-                bind_timeout=60.0,
-                agent_down_after=30.0,
-                threads=1,
-            ),
-            db=db,
-            agents=agents,
-            peers=conductor_app.Peers(Nova(nova_api.adapter()), Allocations(placement.adapter())),
-            wake=lambda: None,
+        process = ManualConductor(
+            Database(url, now=now),
+            DirectBus(exchange, crossing=freezer.crossing),
+            nova=nova_api.adapter(),
+            placement=placement.adapter(),
+            auto_enable=frozenset(),
         )
-        bus.server(CONDUCTOR_TOPIC, "control", Endpoint(cases)).start()
+        process.serve()
+        reader = Reader(url)
         conductor = ConductorClient(
             DirectBus(exchange), timeout=PATIENCE, now_ms=lambda: freezer.ms
         )
         app = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
-        _seed(db, placement)
-        yield Service(freezer, db, Client(app, role="admin"), nova_api)
-        for one in (conductor, agents, reader, db):
-            one.close()
-        bus.close()
+        _seed(process.db, placement)
+        yield Service(freezer, process.db, Client(app, role="admin"), nova_api)
+        for ending in (conductor.close, reader.close, process.stop):
+            ending()
 
 
 def _seed(db: Database, placement: PlacementService) -> None:
@@ -156,10 +145,7 @@ Request = Callable[[int], Any]
 
 
 def _profile(service: Service) -> str:
-    name = f"profile-{uuid4().hex[:12]}"
-    groups = [{f"resources:{RESOURCE_CLASS}": "1"}]
-    service.client.post("/device_profiles", [{"name": name, "groups": groups}])
-    return name
+    return service.client.make_profile({f"resources:{RESOURCE_CLASS}": "1"})
 
 
 def _bound(service: Service) -> tuple[Any, str]:
@@ -359,7 +345,7 @@ def test_expired_request_is_not_executed(
     service: Service, verb: str, prepare: Callable[[Service], Request]
 ) -> None:
     request = prepare(service)
-    before = everything(service.db)
+    before, earlier = everything(service.db), service.origins()
     service.freezer.verb, service.freezer.for_ms = verb, int(PATIENCE * 1000)
     request(503)
     assert service.freezer.verb == "", "nothing came to the conductor"
@@ -368,3 +354,9 @@ def test_expired_request_is_not_executed(
     service.freezer.verb, service.freezer.for_ms = verb, int(PATIENCE * 1000) // 2
     request(0)
     assert everything(service.db) != before
+    # All its events belong to this request of this user.
+    ((project, user, request_id, operation),) = set(service.origins()[len(earlier) :])
+    assert project == service.client.project
+    assert user == f"user-of-{project}"[:32]
+    assert request_id.startswith("req-")
+    assert UUID(operation)

@@ -16,7 +16,14 @@ from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import ARQS, bind, create, eventually, meddle, of_instance
+from cyborg.tests.functional.life.steps import (
+    bind,
+    create,
+    delete_arqs,
+    eventually,
+    meddle,
+    of_instance,
+)
 
 Racked = Callable[..., RackedCompute]
 Profiles = Callable[..., str]
@@ -267,6 +274,6 @@ def test_devices_at_2_4_are_unchanged(
     # Two units of one instance, which is listed once.
     assert [one["uuid"] for one in shown["instances"]] == [instance]
     assert len(device["holders"]) == 2
-    nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(nova, instance)
     assert of_instance(nova, instance) == []
     operator.get(f"/devices/{uuid4()}", status=404)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 from cyborg.tests.functional.life.steps import create_many
 
@@ -18,7 +18,7 @@ TWO = {**FPGA, "resources:FPGA": "2"}
 
 
 def test_arq_is_created_bound_and_deleted(
-    compute: Callable[..., Compute],
+    compute: Callable[..., ComputeHost],
     profile: Callable[..., str],
     member: Client,
     placement: PlacementService,
@@ -33,7 +33,7 @@ def test_arq_is_created_bound_and_deleted(
     arqs = member.post("/accelerator_requests", {"device_profile_name": name})["arqs"]
     assert [arq["state"] for arq in arqs] == ["Initial", "Initial"]
     nova = member.with_service_token()
-    body = bind_body(arqs, host.name, host.fake_provider, instance)
+    body = bind_body(arqs, host.compute, host.fake_provider, instance)
     nova.patch("/accelerator_requests", body)
 
     bound = nova.get("/accelerator_requests", instance=instance)["arqs"]
@@ -49,13 +49,13 @@ def test_arq_is_created_bound_and_deleted(
 
 
 def test_unbound_arq_is_bound_again(
-    compute: Callable[..., Compute], profile: Callable[..., str], member: Client
+    compute: Callable[..., ComputeHost], profile: Callable[..., str], member: Client
 ) -> None:
     host = compute()
     arqs = member.post("/accelerator_requests", {"device_profile_name": profile(FPGA)})["arqs"]
     nova = member.with_service_token()
     for _ in range(2):
-        body = bind_body(arqs, host.name, host.fake_provider, str(uuid4()))
+        body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
         nova.patch("/accelerator_requests", body)
         nova.patch("/accelerator_requests", unbind_body(arqs))
         after = member.get(f"/accelerator_requests/{arqs[0]['uuid']}")
@@ -64,14 +64,14 @@ def test_unbound_arq_is_bound_again(
 
 
 def test_second_bind_of_an_instance_is_refused(
-    compute: Callable[..., Compute], profile: Callable[..., str], member: Client
+    compute: Callable[..., ComputeHost], profile: Callable[..., str], member: Client
 ) -> None:
     host = compute()
     name, instance = profile(FPGA), str(uuid4())
     nova = member.with_service_token()
     first = member.post("/accelerator_requests", {"device_profile_name": name})["arqs"]
     second = member.post("/accelerator_requests", {"device_profile_name": name})["arqs"]
-    place = (host.name, host.fake_provider, instance)
+    place = (host.compute, host.fake_provider, instance)
     nova.patch("/accelerator_requests", bind_body(first, *place))
     nova.patch("/accelerator_requests", bind_body(second, *place), status=400)
     untouched = member.get(f"/accelerator_requests/{second[0]['uuid']}")
@@ -79,7 +79,7 @@ def test_second_bind_of_an_instance_is_refused(
 
 
 def test_one_of_32_clients_gets_the_last_handle(
-    compute: Callable[..., Compute], profile: Callable[..., str], member: Client
+    compute: Callable[..., ComputeHost], profile: Callable[..., str], member: Client
 ) -> None:
     host = compute()
     nova = member.with_service_token()
@@ -87,14 +87,14 @@ def test_one_of_32_clients_gets_the_last_handle(
         "/accelerator_requests", {"device_profile_name": profile({**FPGA, "resources:FPGA": "15"})}
     )["arqs"]
     nova.patch(
-        "/accelerator_requests", bind_body(hold, host.name, host.fake_provider, str(uuid4()))
+        "/accelerator_requests", bind_body(hold, host.compute, host.fake_provider, str(uuid4()))
     )
     rivals = create_many(member, profile, "FPGA", 32)
     answers: Counter[int] = Counter()
     lock = threading.Lock()
 
     def bind(arqs: list[dict[str, Any]]) -> None:
-        body = bind_body(arqs, host.name, host.fake_provider, str(uuid4()))
+        body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
         answer = nova.answer("PATCH", "/accelerator_requests", body)
         with lock:
             answers[answer] += 1

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.db.engine import Database
 from cyborg.db.models import Deployable, Event
-from cyborg.model.arq import Arq, Binding, State, arq_uuids
+from cyborg.model.arq import Binding, State, arq_uuids
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile
@@ -27,11 +27,12 @@ from cyborg.rpc.verbs import (
     PatchArqs,
     ProgramDeployable,
     SetDeviceStatus,
+    Write,
 )
 from cyborg.service import wait_until
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, everything
-from cyborg.tests.functional.machine.cloud import Cloud
+from cyborg.tests.functional.machine.cloud import Site
 from cyborg.tests.functional.machine.hardware import resource_class
 from cyborg.tests.functional.machine.model import Bindings, Model, Order, lost_units
 from cyborg.tests.oracle import snapshot
@@ -55,11 +56,10 @@ class Outcome(Enum):
 class Clients:
     """Everybody who asks; ``model`` is what must be true after each answer."""
 
-    def __init__(self, cloud: Cloud, model: Model) -> None:
+    def __init__(self, site: Site, model: Model) -> None:
         self.model = model
-        self.cloud = cloud
-        self.site = cloud.site
-        self._client = cloud.client()
+        self.site = site
+        self._client = site.environment.client()
         self._readers: dict[str | None, Client] = {
             None: Client(self.site.app, role="admin", project="admin-project"),
             **{one: Client(self.site.app, role="member", project=one) for one in PROJECTS},
@@ -104,15 +104,12 @@ class Clients:
     ) -> None:
         """New ARQs of a project, all or none."""
         request_key = self._operation()
-        profile = _profile(prepare, count)
-
-        def ask() -> list[Arq]:
-            return self._client.write(CreateArqs(_member(project), request_key, profile))
 
         def done(model: Model) -> None:
             model.create(arq_uuids(request_key, count), prepare=prepare, project=project)
 
-        self._request("create_arqs", ask, done, outcome=outcome)
+        request = CreateArqs(_member(project), request_key, _profile(prepare, count))
+        self._request(request, done, outcome=outcome)
 
     def bind(
         self,
@@ -141,17 +138,14 @@ class Clients:
             assert lost or exception.NoFreeHandle not in objections, units
         self.site.nova.own(instance, project or PROJECTS[0])
         self.site.nova.answer_instance(instance, code)
-        request_key = self._operation()
         body = [Binding(uuid, "somewhere", provider, instance) for uuid, provider in bindings]
         told = len(self.site.nova.events)
 
-        def ask() -> None:
-            self._client.write(PatchArqs(_for(project), request_key, body, []))
-
         def done(model: Model) -> None:
-            model.bind(bindings, instance, self.cloud.clock.ms, told)
+            model.bind(bindings, instance, self.site.clock.ms, told)
 
-        self._request("patch_arqs", ask, done, refusals=objections, outcome=outcome)
+        request = PatchArqs(_for(project), self._operation(), body, [])
+        self._request(request, done, refusals=objections, outcome=outcome)
         if instance not in self.model.instances:
             self.site.placement.free(instance)
         return instance
@@ -163,14 +157,10 @@ class Clients:
         refusals: Refusals = set()
         if set(uuids) - set(self.model.of_project(project)):
             refusals = {exception.NotFound}
-        request_key = self._operation()
-
-        def ask() -> None:
-            self._client.write(PatchArqs(_for(project), request_key, [], list(uuids)))
-
         with_units = self._units()
+        request = PatchArqs(_for(project), self._operation(), [], list(uuids))
         self._request(
-            "patch_arqs", ask, lambda model: model.unbind(uuids), refusals=refusals, outcome=outcome
+            request, lambda model: model.unbind(uuids), refusals=refusals, outcome=outcome
         )
         self._give_back(with_units)
 
@@ -194,35 +184,21 @@ class Clients:
             refusals = {exception.BoundArqs}
         elif len(known) < len(uuids):
             refusals = {exception.NotFound}
-        request_key = self._operation()
-
-        def ask() -> None:
-            caller = _NOVA if service else _member(project)
-            self._client.write(DeleteArqs(caller, request_key, list(uuids)))
-
         going = set(known) - set(kept)
         with_units = self._units()
+        caller = _NOVA if service else _member(project)
+        request = DeleteArqs(caller, self._operation(), list(uuids))
         self._request(
-            "delete_arqs",
-            ask,
-            lambda model: model.delete(going),
-            refusals=refusals,
-            outcome=outcome,
+            request, lambda model: model.delete(going), refusals=refusals, outcome=outcome
         )
         self._give_back(with_units)
 
     def delete_instance(self, instance: str, *, outcome: Outcome = Outcome.FINE) -> None:
         """Delete a server, as Nova does: its ARQs first, then its allocations."""
-        request_key = self._operation()
-
-        def ask() -> None:
-            self._client.write(DeleteInstanceArqs(_NOVA, request_key, instance))
-
         going = self.model.of_instance(instance)
         with_units = self._units()
-        self._request(
-            "delete_instance_arqs", ask, lambda model: model.delete(going), outcome=outcome
-        )
+        request = DeleteInstanceArqs(_NOVA, self._operation(), instance)
+        self._request(request, lambda model: model.delete(going), outcome=outcome)
         self._give_back(with_units)
         if instance not in self.model.instances:
             self.site.nova.disown(instance)
@@ -235,15 +211,12 @@ class Clients:
         (row,) = [one for one in cloud.deployables if one.rp_uuid == provider]
         device = cloud.device_by_id[row.device_id].uuid
         status = DeviceStatus.ENABLED if enabled else DeviceStatus.MAINTAINING
-        request_key = self._operation()
-
-        def ask() -> None:
-            self._client.write(SetDeviceStatus(_NOVA, request_key, device, status))
 
         def done(model: Model) -> None:
             (model.disabled.discard if enabled else model.disabled.add)(provider)
 
-        self._request("set_device_status", ask, done, outcome=outcome)
+        request = SetDeviceStatus(_NOVA, self._operation(), device, status)
+        self._request(request, done, outcome=outcome)
 
     def program(self, provider: str, image: str, *, outcome: Outcome = Outcome.FINE) -> None:
         """Have an image loaded into a card; those that cannot take one refuse."""
@@ -257,31 +230,30 @@ class Clients:
         elif any(one.provider == provider for one in self.model.requests.values()):
             refusals = {exception.DeviceInUse}
 
-        def ask() -> None:
-            self._client.write(ProgramDeployable(_NOVA, request_key, uuid, image))
-
         def done(model: Model) -> None:
             model.program(provider, Order(request_key, image))
 
-        self._request("program_deployable", ask, done, refusals=refusals, outcome=outcome)
+        request = ProgramDeployable(_NOVA, request_key, uuid, image)
+        self._request(request, done, refusals=refusals, outcome=outcome)
 
     def _request(
         self,
-        verb: str,
-        ask: Callable[[], Any],
+        request: Write[Any],
         done: Callable[[Model], None],
         *,
         refusals: Refusals | None = None,
         outcome: Outcome = Outcome.FINE,
     ) -> None:
         """Send a request; whatever becomes of it, it is done or not, and the answer says so."""
-        before = everything(self.site.database) if refusals and verb == "patch_arqs" else None
+        is_delete = isinstance(request, DeleteArqs)
+        is_patch = isinstance(request, PatchArqs)
+        before = everything(self.site.database) if refusals and is_patch else None
         error: exception.CyborgError | None = None
-        with self._losing(verb, outcome):
+        with self._losing(request.verb, outcome):
             try:
-                answer = ask()
+                answer = self._client.write(request)
             except exception.OutcomeUnknown:
-                if not refusals or verb == "delete_arqs":
+                if not refusals or is_delete:
                     self._find_out(done)
                 return
             except exception.CyborgError as fault:
@@ -293,16 +265,16 @@ class Clients:
             assert not refusals, refusals
             # The same operation again answers the same, and changes nothing.
             before = everything(self.site.database)
-            assert ask() == answer
+            assert self._client.write(request) == answer
         if before is not None:
             assert everything(self.site.database) == before
-        if error is None or verb == "delete_arqs":
+        if error is None or is_delete:
             done(self.model)
 
     @contextmanager
     def _losing(self, verb: str, outcome: Outcome) -> Iterator[None]:
         """Let the bus lose messages of one request, and no others."""
-        exchange = self.cloud.exchange
+        exchange = self.site.environment.exchange
         what, times = outcome.value
         lose = exchange.lose_request if what == "request" else exchange.lose_answer
         loses = exchange.loses_request if what == "request" else exchange.loses_answer
@@ -342,21 +314,12 @@ class Clients:
 
     def _allocate(self, instance: str, units: Counter[str]) -> bool:
         """Have Placement allocate just these units; False when it does not."""
-        allocations = {
-            provider: {"resources": {resource_class(self.model.cards[provider].prepare): count}}
+        wanted = {
+            provider: {resource_class(self.model.cards[provider].prepare): count}
             for provider, count in units.items()
             if provider
         }
-        path = f"/allocations/{instance}"
-        generation = self.site.placement.call("GET", path).get("consumer_generation")
-        body = {
-            "allocations": allocations,
-            "consumer_generation": generation,
-            "project_id": PROJECTS[0],
-            "user_id": PROJECTS[0],
-        }
-        refusal = self.site.placement.call("PUT", path, body, accept=(400, 409))
-        return refusal is None
+        return self.site.placement.claim(instance, wanted, PROJECTS[0])
 
     def _operation(self) -> str:
         self._operations += 1

@@ -5,27 +5,30 @@ What the machine of ``test_machine`` finds is kept as an ordinary test made of t
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
 import sqlalchemy as sa
+from keystoneauth1 import exceptions as ks_exceptions
 
 from cyborg import exception
 from cyborg.db.models import Deployable, Event, Service
 from cyborg.model.audit_findings import Ages, Kind, Severity
 from cyborg.model.process import AGENT
-from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.machine.clients import Clients, ordered
-from cyborg.tests.functional.machine.cloud import (
+from cyborg.tests.fixtures.crash import CALLS, FaultPlan
+from cyborg.tests.fixtures.crash import Kind as Boundary
+from cyborg.tests.fixtures.direct_bus import Died
+from cyborg.tests.fixtures.single_step_processes import (
     BIND_TIMEOUT,
     LEASE,
-    Cloud,
-    Control,
-    Keeper,
-    Point,
-    Site,
+    CrashableAgent,
+    CrashableConductor,
 )
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.cards import CARD, OTHER
+from cyborg.tests.functional.machine.clients import Clients, ordered
+from cyborg.tests.functional.machine.cloud import Site
 from cyborg.tests.functional.machine.hardware import Hardware, Machine
 from cyborg.tests.functional.machine.model import ENDED, Model
 from cyborg.tests.oracle import snapshot
@@ -39,6 +42,17 @@ _NOVA_WAITS = 300_000
 #: After so many rounds a cloud in which everybody is back has come to rest.
 _ROUNDS = 12
 _ROUND = 31.0
+#: How often an agent looks at all of Placement, in seconds.
+_FULL_CHECK = 60.0
+
+
+class Point(Enum):
+    """Where something else may happen: while a conductor asks a host, while the host works, while
+    Nova is told."""
+
+    ASKED = "asked"
+    HOST = "host"
+    NOVA = "Nova"
 
 
 class Interruption(Enum):
@@ -53,33 +67,34 @@ class Interruption(Enum):
 
 
 class Trouble(Enum):
-    """What may be wrong around our processes."""
+    """What may be wrong around our processes; a peer that is named is away."""
 
     PULLED = "a card is not there"
     SHRUNK = "a card has lost its last unit"
     BLIND = "a driver cannot look"
     FAULTY = "a card cannot be prepared"
-    PLACEMENT = "Placement is away"
-    NOVA = "Nova is away"
-    GLANCE = "Glance is away"
+    PLACEMENT = "Placement"
+    NOVA = "Nova"
+    GLANCE = "Glance"
 
 
 class Simulation:
     """One cloud from its beginning; two conductors, two hosts with an agent each."""
 
     def __init__(self, site: Site) -> None:
-        site.clear()
-        site.clock.begin()
+        site.environment.clear()
         self.site = site
-        self.cloud = Cloud(site)
-        self.conductors = [Control(self.cloud, "control-0"), Control(self.cloud, "control-1")]
-        for one in self.conductors:
-            one.renew()
+        #: The peers that do not answer.
+        self.away: set[str] = set()
+        #: What happens in the middle of somebody's work, once at each point.
+        self.plans: dict[Point, Callable[[], None]] = {}
+        self._processes: list[CrashableConductor | CrashableAgent] = []
+        self.conductors = [self._new_conductor(0), self._new_conductor(1)]
         self.hardware = Hardware()
         self.machines = self.hardware.machines
-        self.agents = [[Keeper(self.cloud, machine)] for machine in self.machines]
+        self.agents = [[self._new_agent(machine)] for machine in self.machines]
         self.model = Model(self.hardware.cards)
-        self.clients = Clients(self.cloud, self.model)
+        self.clients = Clients(site, self.model)
         #: Providers that somebody has changed by hand since their last full check.
         self.edited: set[str] = set()
         #: How many images had been ordered for a card when an agent of its host last started.
@@ -97,48 +112,47 @@ class Simulation:
         """A conductor's heartbeat and its worker's turn."""
         one = self.conductors[index]
         if renew:
-            one.renew()
+            self._run(one, one.renew)
         self.model.let_work()
-        if self.cloud.nova_away:
-            self.model.stop_waiting(self.cloud.clock.ms, _NOVA_WAITS)
-        one.run_worker()
+        if Trouble.NOVA.value in self.away:
+            self.model.stop_waiting(self.site.clock.ms, _NOVA_WAITS)
+        self._run(one, one.work)
 
     def audit(self, index: int) -> None:
         """A conductor's pass of the reconciler: nothing of what is in order may change."""
-        self.conductors[index].audit()
+        one = self.conductors[index]
+        self._run(one, one.audit)
 
     def replace_conductor(self, index: int) -> None:
         """Kill a conductor, and start another where it was."""
-        self.conductors[index].crash_plan.end()
-        self.conductors[index] = Control(self.cloud, f"control-{index}")
-        self.conductors[index].renew()
+        self.conductors[index].fault_plan.end()
+        self.conductors[index] = self._new_conductor(index)
 
     def start_agent(self, index: int) -> None:
         """Start an agent on a host, whether or not the last one has ended."""
         mine = self.agents[index]
-        mine.append(Keeper(self.cloud, self.machines[index]))
+        mine.append(self._new_agent(self.machines[index]))
         for old in mine[:-2]:
-            old.crash_plan.end()
+            old.fault_plan.end()
         del mine[:-2]
 
     def run_agent(self, index: int, *, newest: bool = True) -> None:
         """An agent's round; what it did not complain about must be so."""
-        living = [one for one in self.agents[index] if not one.crash_plan.over]
+        living = [one for one in self.agents[index] if not one.fault_plan.dead]
         if not living:
             return
         one = living[-1 if newest else 0]
         epoch = self._epoch(self.machines[index])
-        error = one.run_agent()
+        error = self._run(one, one.run_once)
         if self._epoch(self.machines[index]) != epoch:
             # The first heartbeat of an agent marks the images of unused cards as unknown.
             for card in self.model.cards.values():
                 if card.host == self.machines[index].name:
                     orders = self.model.orders.get(card.provider, ())
                     self.orders_at_start[card.provider] = len(orders)
-        if error is None and not one.crash_plan.over:
+        if error is None and not one.fault_plan.dead:
             self._published(self.machines[index])
-        elif not (one.crash_plan.over or isinstance(error, exception.Unavailable)):
-            assert isinstance(error, exception.StaleEpoch), repr(error)
+        elif isinstance(error, exception.StaleEpoch) and not one.fault_plan.dead:
             assert len(self.agents[index]) > 1
 
     def edit(self, provider: str, *, reserved: int) -> None:
@@ -153,12 +167,12 @@ class Simulation:
     def crash_conductor_after(self, index: int, steps: int, *, after: bool) -> None:
         """Let a conductor die at one of its next steps, if the other is going to live."""
         mine, other = self.conductors[index], self.conductors[1 - index]
-        if not other.crash_plan.over and not other.crash_plan.will_crash:
-            mine.crash_plan.crash_after(steps, after=after)
+        if not (other.fault_plan.dead or other.fault_plan.will_crash):
+            mine.fault_plan.crash_after(steps, after=after)
 
     def doom_agent(self, index: int, steps: int, *, after: bool) -> None:
         """Let the newest agent of a host die at one of its next steps."""
-        self.agents[index][-1].crash_plan.crash_after(steps, after=after)
+        self.agents[index][-1].fault_plan.crash_after(steps, after=after)
 
     def trouble(self, trouble: Trouble, provider: str, *, ends: bool) -> None:
         """Let something go wrong, or come right again."""
@@ -176,38 +190,33 @@ class Simulation:
             case Trouble.FAULTY:
                 refusal = exception.DriverFailed(driver="card", verb="prepare", reason="it smokes")
                 rack.driver.behaviour.fault = None if ends else refusal
-            case Trouble.PLACEMENT:
-                self.cloud.placement_away = not ends
-            case Trouble.NOVA:
-                self.cloud.nova_away = not ends
-            case Trouble.GLANCE:
-                self.cloud.glance_away = not ends
+            case Trouble.PLACEMENT | Trouble.NOVA | Trouble.GLANCE:
+                (self.away.discard if ends else self.away.add)(trouble.value)
 
     def plan(self, point: Point, interruption: Interruption, which: int) -> None:
         """Have something happen when somebody's work comes to a point."""
         if not (point is Point.HOST and interruption is Interruption.TAKE_OVER):
             # That would wait for the host, which waits for its end.
-            self.cloud.plans[point] = lambda: self._interrupt(interruption, which)
+            self.plans[point] = lambda: self._interrupt(interruption, which)
 
     # The end.
 
     def settle(self) -> None:
         """Let everybody come back; after a few rounds nothing is left to do, and all is well."""
-        cloud = self.cloud
-        cloud.placement_away = cloud.nova_away = cloud.glance_away = False
-        cloud.plans.clear()
+        self.away.clear()
+        self.plans.clear()
         self.hardware.repair()
         for index, one in enumerate(self.conductors):
-            one.crash_plan.keep_running()
-            if one.crash_plan.over:
+            one.fault_plan.rest()
+            if one.fault_plan.dead:
                 self.replace_conductor(index)
         for mine in self.agents:
             for agent in mine[:-1]:
-                agent.crash_plan.end()
+                agent.fault_plan.end()
         for index in range(len(self.machines)):
-            if not self.agents[index] or self.agents[index][-1].crash_plan.over:
+            if not self.agents[index] or self.agents[index][-1].fault_plan.dead:
                 self.start_agent(index)
-            self.agents[index][-1].crash_plan.keep_running()
+            self.agents[index][-1].fault_plan.rest()
         for _ in range(_ROUNDS):
             self._round()
             if not self._snapshot().work:
@@ -232,8 +241,74 @@ class Simulation:
 
     def close(self) -> None:
         """End everything."""
-        self.cloud.close()
+        for one in self._processes:
+            one.fault_plan.end()
+        for one in self._processes:
+            one.cleanup()
         self.clients.close()
+
+    def _new_conductor(self, index: int) -> CrashableConductor:
+        plan = FaultPlan(kinds=CALLS, meanwhile=self._while_conducting)
+        made = CrashableConductor(self.site.environment, plan, f"control-{index}")
+        self._processes.append(made)
+        made.serve()
+        made.renew()
+        return made
+
+    def _new_agent(self, machine: Machine) -> CrashableAgent:
+        made = CrashableAgent(
+            self.site.environment,
+            FaultPlan(kinds=CALLS, meanwhile=self._while_keeping),
+            machine.name,
+            *(rack.driver for rack in machine.racks),
+            full_check=_FULL_CHECK,
+            devices=(CARD, OTHER),
+        )
+        self._processes.append(made)
+        made.serve()
+        return made
+
+    def _run(
+        self, process: CrashableConductor | CrashableAgent, job: Callable[[], None]
+    ) -> exception.CyborgError | None:
+        """A process's turn; answers what kept it from its end. A dead one does nothing more."""
+        try:
+            job()
+        except Died:
+            # It was to: what it leaves behind is what the others have to live with.
+            assert process.fault_plan.dead
+        except exception.Unavailable as error:
+            # Its periodic jobs come again.
+            return error
+        except exception.StaleEpoch as error:
+            assert isinstance(process, CrashableAgent)
+            return error
+        return None
+
+    def _while_conducting(self, boundary: Boundary, text: str) -> None:
+        """A conductor asks a peer or a host."""
+        whom = text.partition(" ")[0]
+        if (boundary, whom) == (Boundary.RPC, "request"):
+            self._reach(Point.ASKED)
+        elif whom == Trouble.NOVA.value:
+            self._reach(Point.NOVA)
+        self._connect(whom)
+
+    def _while_keeping(self, boundary: Boundary, text: str) -> None:
+        """An agent asks a peer, or works on hardware."""
+        if boundary is Boundary.HOST:
+            self._reach(Point.HOST)
+        self._connect(text.partition(" ")[0])
+
+    def _reach(self, point: Point) -> None:
+        """Let happen what was to happen here."""
+        planned = self.plans.pop(point, None)
+        if planned is not None:
+            planned()
+
+    def _connect(self, whom: str) -> None:
+        if whom in self.away:
+            raise ks_exceptions.ConnectFailure("nobody is there")
 
     def _interrupt(self, interruption: Interruption, which: int) -> None:
         """What is wrong in here is not to be taken for the fault of whom it interrupts."""
@@ -253,18 +328,18 @@ class Simulation:
                     chosen = self.model.requests[arqs[which % len(arqs)]]
                     self.clients.delete_instance(chosen.instance or "")
             case Interruption.TAKE_OVER:
-                self.cloud.clock.advance(LEASE + 1)
+                self.site.clock.advance(LEASE + 1)
                 self.run_worker(which % 2)
             case Interruption.KILL_AGENTS:
                 for agent in self.agents[which % 2]:
-                    agent.crash_plan.end()
+                    agent.fault_plan.end()
             case Interruption.RESTART_AGENT:
                 self.start_agent(which % 2)
             case Interruption.TIME:
-                self.cloud.clock.advance(BIND_TIMEOUT + 1)
+                self.site.clock.advance(BIND_TIMEOUT + 1)
 
     def _round(self) -> None:
-        self.cloud.clock.advance(_ROUND)
+        self.site.clock.advance(_ROUND)
         for index in range(len(self.conductors)):
             self.run_worker(index)
         for index in range(len(self.machines)):
@@ -273,7 +348,7 @@ class Simulation:
     def _at_rest(self) -> None:
         cloud = self._snapshot()
         assert cloud.work == ()
-        verdict = self.cloud.auditor(ages=Ages(settle=-1)).look()
+        verdict = self.site.environment.auditor(Ages(settle=-1)).look()
         assert verdict.unasked == ()
         assert [one for one in verdict.findings if one.severity > Severity.INFO] == []
         bound = {

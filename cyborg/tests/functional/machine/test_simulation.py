@@ -4,9 +4,9 @@
 import pytest
 
 from cyborg.model.arq import State
+from cyborg.tests.fixtures.single_step_processes import DOWN_AFTER, LEASE
 from cyborg.tests.functional.machine.clients import PROJECTS
-from cyborg.tests.functional.machine.cloud import DOWN_AFTER, LEASE, Point
-from cyborg.tests.functional.machine.simulation import Interruption, Simulation, Trouble
+from cyborg.tests.functional.machine.simulation import Interruption, Point, Simulation, Trouble
 
 
 def providers(simulation: Simulation, *, prepare: bool) -> list[str]:
@@ -46,7 +46,7 @@ def test_taken_over_work_is_done_once(simulation: Simulation, point: Point) -> N
     for _ in range(2):
         simulation.run_worker(0)
         simulation.check()
-    assert simulation.cloud.plans == {}
+    assert simulation.plans == {}
     assert request.states == {State.BOUND}
     assert simulation.hardware.racks[provider].driver.calls == [("prepare", "0000:82:00.1")]
     simulation.settle()
@@ -65,7 +65,7 @@ def test_changes_during_preparation_leave_nothing_behind(
     simulation.plan(Point.HOST, interruption, 0)
     simulation.run_worker(0)
     simulation.check()
-    assert simulation.cloud.plans == {}
+    assert simulation.plans == {}
     simulation.settle()
 
 
@@ -80,8 +80,8 @@ def test_second_conductor_completes_work_of_a_crashed_one(
     simulation.crash_conductor_after(0, steps, after=after)
     simulation.run_worker(0)
     simulation.check()
-    assert simulation.conductors[0].crash_plan.over
-    simulation.cloud.clock.advance(LEASE + 1)
+    assert simulation.conductors[0].fault_plan.dead
+    simulation.site.clock.advance(LEASE + 1)
     simulation.run_worker(1)
     simulation.check()
     assert request.states == {State.BOUND}
@@ -98,7 +98,7 @@ def test_returned_agent_reads_placement_again(simulation: Simulation, there: boo
     simulation.trouble(Trouble.PULLED, provider, ends=not there)
     simulation.run_agent(0)
     # The newer one falls silent, and what was thought dead goes on where it stopped.
-    simulation.cloud.clock.advance(DOWN_AFTER + 1)
+    simulation.site.clock.advance(DOWN_AFTER + 1)
     simulation.trouble(Trouble.PULLED, provider, ends=there)
     simulation.run_agent(0, newest=False)
     simulation.check()
@@ -164,7 +164,7 @@ def test_last_requested_image_stays_loaded(simulation: Simulation) -> None:
     simulation.clients.program(provider, earlier)
     simulation.crash_conductor_after(0, 3, after=False)
     simulation.run_worker(0)
-    assert simulation.conductors[0].crash_plan.over
+    assert simulation.conductors[0].fault_plan.dead
     assert (
         simulation.hardware.image(simulation.model.cards[provider])
         == simulation.site.images[earlier]

@@ -12,11 +12,11 @@ from oslo_config import cfg
 from cyborg.db.engine import Reader
 from cyborg.drivers.fake import FakeDriver
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, requested
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.functional.conftest import Compute
 from cyborg_tools.quickstart import cloud
 from cyborg_tools.quickstart.clients import Scenario, StepFailed
 from cyborg_tools.quickstart.preparation import Preparation
@@ -39,7 +39,7 @@ def api_url(conf: cfg.ConfigOpts, stack: Stack) -> Iterator[str]:
 def scenario(
     clean: None,
     api_url: str,
-    compute: Callable[..., Compute],
+    compute: Callable[..., ComputeHost],
     conf: cfg.ConfigOpts,
     database_url: str,
     placement: PlacementService,
@@ -53,7 +53,7 @@ def scenario(
         url=api_url,
         placement_url=placement.url,
         nova=nova_api,
-        host=host.name,
+        host=host.compute,
         deployable=device.deployables[0],
         units=partial(cloud.units, reader),
     )

@@ -14,27 +14,19 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import sqlalchemy as sa
+from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
-from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Allocations
-from cyborg.conductor import app
-from cyborg.conductor.endpoint import UseCases
-from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.tasks.queue import Worker
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Instance, Work
-from cyborg.db.services import Process
 from cyborg.model.arq import Binding, State
 from cyborg.model.audit_findings import Ages
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import AgentHeartbeat, Report
-from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
-from cyborg.tests.fixtures.unreachable import unreachable
+from cyborg.tests.fixtures.manual_processes import ManualConductor
 from cyborg.tests.oracle import snapshot
 from cyborg.tests.oracle.rows import AuditViews
 from cyborg.tests.oracle.rules import check
@@ -71,44 +63,19 @@ def sound(database: Reader) -> None:
     assert not found, found
 
 
-@dataclass(frozen=True)
-class Conductor:
-    """What one conductor process is made of, on a database object of its own."""
+class Conductor(ManualConductor):
+    """A conductor that has the lease of its work, on a database object of its own.
 
-    db: Database
-    cases: UseCases
-    lease: ConductorLease
-    worker: Worker
+    A test calls its use cases as Nova does.
+    """
 
-    @classmethod
-    def build(cls, name: str, *, url: str, bus: Bus, nova: Nova) -> "Conductor":
-        """A conductor that has the lease of its work; nobody but the caller has it look for any."""
-        settings = app.Settings(
-            host=name,
-            process="1",
-            version="0",
-            heartbeat=1.0,
-            lease=600.0,
-            bind_timeout=60.0,
-            agent_down_after=600.0,
-            threads=4,
-            auto_enable=frozenset({"*"}),
+    def __init__(
+        self, name: str, *, url: str, bus: Bus, nova: Adapter | None = None, threads: int = 4
+    ) -> None:
+        super().__init__(
+            Database(url), bus, nova=nova, host=name, threads=threads, agent_down_after=600.0
         )
-        db = Database(url)
-        agents = AgentClient(bus, timeout=10.0)
-        lease = ConductorLease(db=db, process=Process(name, CONDUCTOR, "0", "", "1"))
-        lease.renew()
-        peers = app.Peers(nova, Allocations(unreachable()))
-        worker = app.make_worker(settings=settings, db=db, agents=agents, peers=peers, lease=lease)
-        cases = app.use_cases(
-            settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake
-        )
-        return cls(db, cases, lease, worker)
-
-    def stop(self) -> None:
-        """Finish what is in hand."""
-        self.worker.stop()
-        self.db.close()
+        self.lease.renew()
 
     def create(self, profile: str, request_key: str | None = None) -> list[str]:
         """New ARQs; their uuids."""

@@ -8,28 +8,19 @@ time, gets few.
 import logging
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from cyborg.agent.discovery_requests import DiscoveryRequests
-from cyborg.agent.driver_manager import DriverManager, load_nothing
-from cyborg.agent.endpoint import Endpoint
-from cyborg.agent.health import HealthChecks
-from cyborg.agent.operations import Operations
-from cyborg.agent.reporter import Reporter
-from cyborg.agent.state_store import OperationJournal, StateStore
-from cyborg.clients.glance import Glance
-from cyborg.clients.nova import Nova
 from cyborg.db import schema
-from cyborg.drivers.base import EMPTY_CONTEXT
-from cyborg.drivers.loader import LoadResult
-from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, report_of
+from cyborg.tests.fixtures.manual_processes import ManualAgent
 from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
@@ -99,7 +90,7 @@ def shared_arena(
         schema.upgrade(db)
         url = db.engine.url.render_as_string(hide_password=False)
         conductors = tuple(
-            Conductor.build(one, url=url, bus=DirectBus(exchange), nova=Nova(nova.adapter()))
+            Conductor(one, url=url, bus=DirectBus(exchange), nova=nova.adapter())
             for one in ("control-1", "control-2")
         )
         arena = Arena(conductors)
@@ -131,36 +122,27 @@ def dice(seed: int, request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.fixture(scope="package")
 def racked(
-    shared_arena: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFactory
-) -> Rack:
+    shared_arena: Arena,
+    exchange: Exchange,
+    placement: PlacementService,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Rack]:
     """A host whose agent prepares and releases what it is told to."""
-    rack = Rack.build("racked", Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
-    driver_manager = DriverManager([LoadResult(rack.driver.name, rack.driver)], load_nothing)
-    checks = HealthChecks(
-        drivers={}, devices=tuple, last_report=None, on_change=lambda: None, enabled=False
+    rack = Rack.build(fresh_host(), Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
+    placement.make_compute(rack.compute)
+    agent = ManualAgent(
+        DirectBus(exchange),
+        rack.compute,
+        [rack.loaded],
+        placement=placement.adapter(),
+        state_path=tmp_path_factory.mktemp("agent"),
+        clock=time.monotonic,
     )
-    shared_arena.report(rack.compute, Reporter(driver_manager, checks).scan(EMPTY_CONTEXT))
-
-    def no_glance() -> Glance:
-        raise AssertionError("nothing is programmed here")
-
-    state_path = tmp_path_factory.mktemp("agent")
-    operations = Operations(
-        drivers=driver_manager.drivers,
-        journal=OperationJournal(StateStore(state_path, rack.compute)),
-        glance=no_glance,
-        images=state_path,
-        timeout=10.0,
-        request_scan=lambda: None,
-    )
-    endpoint = Endpoint(
-        operations,
-        discoveries=DiscoveryRequests(timeout=10.0),
-        on_desired_changed=lambda: None,
-        check=lambda _epoch: None,
-    )
-    DirectBus(exchange).server(AGENT_TOPIC, rack.compute, endpoint).start()
-    return rack
+    shared_arena.conductors[0].serve()
+    agent.serve()
+    agent.run_once()
+    yield rack
+    agent.stop()
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from cyborg import exception, service
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.tasks.queue import Worker, WorkQueue
-from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.db.services import Process
+from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import State
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
@@ -80,7 +80,7 @@ class Sweeper:
         )
         self.worker.handle(WorkKind.NOTIFY, self._note)
 
-    def _note(self, rows: Sequence[Record]) -> None:
+    def _note(self, rows: Sequence[ClaimedWork]) -> None:
         self.done += [row.id for row in rows]
         with self._queue.complete(rows):
             pass

@@ -9,56 +9,33 @@ from uuid import uuid4
 
 import pytest
 import webtest
-from oslo_middleware import RequestId
 
-from cyborg import service
-from cyborg.api import app as api_app
-from cyborg.db import schema
-from cyborg.db.engine import Database, Reader
+from cyborg.db.engine import Database
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.stack import Stack, Times, reach
+from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually
 from cyborg.tests.functional.readiness.cards import BareCardDriver
-from cyborg.tests.functional.schema.databases import empty_database
-
-TIMES = Times(agent_heartbeat=0.1, scan=0.1)
 
 
-@pytest.fixture
-def cautious(stack: Stack, tmp_path: Path) -> Iterator[tuple[Stack, Database]]:
-    """The service on a database of its own; its conductor is not started yet."""
-    with empty_database(tmp_path) as database:
-        schema.upgrade(database)
-        own = replace(
-            stack,
-            database_url=database.engine.url.render_as_string(hide_password=False),
-            exchange=f"cyborg-{uuid4().hex[:12]}",
-            times=TIMES,
-            auto_enable=frozenset(),
-            _endings=[],
-        )
-        yield own, database
-        own.stop()
-
-
-@dataclass(frozen=True)
-class Site(Rack):
+@dataclass(kw_only=True)
+class Site(Rack, ComputeHost):
     """One compute with one card that nobody has enabled, and people who ask."""
 
     driver: BareCardDriver
-    agent: service.Daemon
     operator: Client
     conductor: ConductorClient
     database: Database
-    stack: Stack
-    state_path: Path
 
     def as_(self, role: str, version: str | None = "2.4") -> Client:
         """Somebody of the same project as the operator."""
         return replace(self.operator, role=role, version=version)
+
+    def profile(self) -> str:
+        """The name of a new profile for one unit."""
+        return self.as_("admin").make_profile(self.one_unit)
 
     @property
     def device(self) -> dict[str, Any]:
@@ -88,24 +65,16 @@ class Site(Rack):
         """Wait until the host has reported that the card has to be set up, or has not."""
         eventually(lambda: self.hardware["acc_status"]["setup_required"] is required)
 
-    def restart(self) -> service.Daemon:
-        """Another agent process on the same machine; the old one is to be stopped before."""
-        return self.stack.start_agent(
-            self.compute, machine=self.machine, drivers=[self.loaded], state_path=self.state_path
-        )
-
 
 @pytest.fixture
 def site(
-    cautious: tuple[Stack, Database], placement: PlacementService, tmp_path: Path
+    beside: Callable[..., Stack], own_database: Database, tmp_path: Path
 ) -> Iterator[Callable[..., Site]]:
     """Start the conductor (``auto_enable``: for these drivers) and an agent with one card.
 
     One that is not ``bare`` is set up; ``shut``: no set-up ends before its gate is opened.
     """
-    stack, database = cautious
     drivers: list[BareCardDriver] = []
-    endings: list[Callable[[], object]] = []
 
     def start(
         *,
@@ -114,37 +83,29 @@ def site(
         plugged: bool = True,
         shut: bool = False,
     ) -> Site:
-        own = replace(stack, auto_enable=frozenset(auto_enable))
+        own = beside(
+            own_database, auto_enable=frozenset(auto_enable), agent_heartbeat=0.1, scan=0.1
+        )
         own.start_conductor()
-        compute, resource_class = fresh_host("cautious"), f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"
-        placement.make_compute(compute)
-        rack = Rack.build(compute, Traits(resource_class), {CARD: 2} if plugged else {})
-        driver = BareCardDriver(rack.machine, compute, Traits(resource_class))
+        traits = Traits(f"CUSTOM_CARD_{uuid4().hex[:12].upper()}")
+        host = compute_host(own, tmp_path)
+        rack = Rack.build(host.compute, traits, {CARD: 2} if plugged else {})
+        host.machine = rack.machine
+        driver = BareCardDriver(rack.machine, host.compute, traits)
         drivers.append(driver)
         if not bare:
             driver.install(CARD, "")
         if shut:
             driver.gate.clear()
-        rack = replace(rack, driver=driver)
-        agent = own.start_agent(
-            compute, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path
-        )
-        conductor = reach(ConductorClient(own.bus(), timeout=own.times.rpc))
-        reader = Reader(own.database_url)
-        endings.extend([conductor.close, reader.close])
-        wsgi = RequestId(api_app.core(own.conf, reader=reader, conductor=conductor))
-        operator = Client(webtest.TestApp(wsgi), role="operator", version="2.4")
+        operator = Client(webtest.TestApp(own.make_open_api()), role="operator", version="2.4")
         made = Site(
-            compute,
-            rack.machine,
-            driver,
-            agent,
-            operator,
-            conductor,
-            database,
-            own,
-            tmp_path,
+            **vars(host),
+            driver=driver,
+            operator=operator,
+            conductor=own.conductor_client(),
+            database=own_database,
         )
+        made.start(made.loaded)
         if plugged:
             eventually(lambda: len(operator.get("/devices")["devices"]) == 1)
         return made
@@ -152,5 +113,3 @@ def site(
     yield start
     for driver in drivers:
         driver.gate.set()
-    for ending in endings:
-        ending()

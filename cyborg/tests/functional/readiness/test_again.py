@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -44,8 +43,7 @@ def here(site: Sites, placement: PlacementService) -> Site:
 
 def hold(here: Site) -> tuple[Client, Arqs, str]:
     """A guest has one of the two units: Nova, what it bound, and the name of the profile."""
-    name, groups = f"profile-{uuid4().hex}", [{f"resources:{here.resource_class}": "1"}]
-    here.as_("admin").post("/device_profiles", [{"name": name, "groups": groups}])
+    name = here.profile()
     nova = here.as_("member", None).with_service_token()
     arqs = create(nova, name)
     bind(nova, arqs, here.provider(), host=here.compute)
@@ -173,8 +171,6 @@ def test_setup_is_repeated_after_agent_restart(here: Site) -> None:
     here.driver.boot()
     here.becomes("installing")
     here.driver.gate.set()
-    here.agent.stop()
-    again = here.restart()
+    here.restart()
     here.becomes("enabled")
     here.unready(required=False)
-    again.stop()

@@ -22,6 +22,7 @@ from cyborg.tests.functional.life.steps import (
     create,
     ended,
     eventually,
+    eventually_idle,
     eventually_offered,
     everything,
     states,
@@ -61,10 +62,8 @@ def test_device_without_setup_is_enabled_at_once(site: Sites, placement: Placeme
 
 def test_inactive_device_is_not_bound(site: Sites) -> None:
     here = site(bare=False)
-    admin, member = here.as_("admin"), here.as_("member", None)
-    name, groups = f"profile-{uuid4().hex}", [{f"resources:{here.resource_class}": "1"}]
-    admin.post("/device_profiles", [{"name": name, "groups": groups}])
-    arqs = create(member, name)
+    member = here.as_("member", None)
+    arqs = create(member, here.profile())
     nova = member.with_service_token()
     instance = bind(nova, arqs, here.provider(), host=here.compute, status=409)
     assert states(member, arqs) == ["Initial"]
@@ -164,7 +163,7 @@ def test_enable_fails_when_device_is_gone(site: Sites) -> None:
     here.enable()
     here.pull(CARD)
     here.driver.gate.set()
-    eventually(lambda: work_left(here.database) == [])
+    eventually_idle(here.database)
     here.plug(CARD, 2)
     here.becomes("failed")
     assert "does not list the device" in here.device["status_reason"]
@@ -184,12 +183,11 @@ def test_disable_cancels_setup(site: Sites, placement: PlacementService) -> None
 
 def test_setup_is_repeated_after_agent_restart(site: Sites) -> None:
     here = site()
-    here.agent.stop()
+    here.stop()
     here.enable()
     assert here.device["status"] == "installing"
-    again = here.restart()
+    here.start()
     here.becomes("enabled")
-    again.stop()
 
 
 def test_auto_enable_enables_new_devices(site: Sites, placement: PlacementService) -> None:

@@ -54,8 +54,7 @@ def devices(here: Site) -> list[str]:
 
 def bound(here: Site) -> tuple[Client, str]:
     """A request for one unit, bound: Nova, and the uuid of the instance."""
-    name, groups = f"profile-{uuid4().hex}", [{f"resources:{here.resource_class}": "1"}]
-    here.as_("admin").post("/device_profiles", [{"name": name, "groups": groups}])
+    name = here.profile()
     member = here.as_("member", None)
     nova = member.with_service_token()
     return nova, bind(nova, create(member, name), here.provider(), host=here.compute)
@@ -142,11 +141,11 @@ def test_device_reported_before_removal_is_kept(here: Site, placement: Placement
     uuid = here.device["uuid"]
     here.pull(CARD)
     here.becomes("lost")
-    here.agent.stop()
+    here.stop()
     here.operator.delete(f"/devices/{uuid}")
     assert devices(here) == [uuid]
     here.plug(CARD, 2)
-    again = here.restart()
+    here.start()
     here.becomes("enabled")
     eventually_offered(placement, here.provider(), 2)
     assert devices(here) == [uuid]
@@ -156,7 +155,6 @@ def test_device_reported_before_removal_is_kept(here: Site, placement: Placement
     here.plug("0000:83:00.0", 1)
     eventually(lambda: len(devices(here)) == 2)
     assert uuid in devices(here)
-    again.stop()
 
 
 def test_repeated_delete_runs_once(here: Site) -> None:

@@ -28,8 +28,7 @@ def here(site: Sites) -> Site:
 
 def hold(here: Site) -> Client:
     """A member of a project whose request is bound to the device."""
-    name, groups = f"profile-{uuid4().hex}", [{f"resources:{here.resource_class}": "1"}]
-    here.as_("admin").post("/device_profiles", [{"name": name, "groups": groups}])
+    name = here.profile()
     member = replace(here.as_("member"), project=uuid4().hex)
     nova = member.with_service_token()
     bind(nova, create(member, name), here.provider(), host=here.compute)

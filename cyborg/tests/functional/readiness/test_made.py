@@ -8,8 +8,7 @@ from uuid import uuid4
 import pytest
 
 from cyborg.model.audit_findings import Kind
-from cyborg.testing import servers
-from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.made import DEVICES, Bench, listed, make, shown
 from cyborg.tests.functional.life.steps import bind, create, eventually, eventually_offered
@@ -23,14 +22,11 @@ def here(site: Callable[..., Site]) -> Site:
 
 
 @pytest.fixture
-def bench(here: Site, placement: PlacementService, tmp_path: Path) -> Bench:
+def bench(here: Site, tmp_path: Path) -> Bench:
     """A compute of the generic_driver there; its units have to be set up on one backend."""
     (tmp_path / "bench").mkdir()
     rc = f"CUSTOM_MADE_{uuid4().hex[:12].upper()}"
-    one = Bench(fresh_host("bench"), servers.server(), here.stack, tmp_path / "bench", rc)
-    one.machine.programs["/usr/sbin/card"] = made.card
-    placement.make_compute(one.name)
-    one.start()
+    one = Bench.begin(here.stack, tmp_path / "bench", rc)
     eventually(lambda: len(listed(here.operator)) == 2, timeout=60.0)
     return one
 
@@ -47,15 +43,14 @@ def test_created_accelerator_is_inactive_until_enabled(
     provider = made.provider(here.database, uuid)
     eventually(lambda: shown(placement, provider) == (2, {"OWNER_CYBORG"}))
     eventually_offered(placement, provider, 0)
-    name, groups = f"profile-{uuid4().hex}", [{f"resources:{bench.resource_class}": "1"}]
-    here.as_("admin").post("/device_profiles", [{"name": name, "groups": groups}])
+    name = here.as_("admin").make_profile({f"resources:{bench.resource_class}": "1"})
     nova = here.as_("member", None).with_service_token()
     arqs = create(nova, name)
-    bind(nova, arqs, provider, host=bench.name, status=409)
+    bind(nova, arqs, provider, host=bench.compute, status=409)
     here.operator.post(f"{DEVICES}/{uuid}/enable", status=204)
     assert status(here, uuid) == "enabled"
     eventually_offered(placement, provider, 2)
-    bind(nova, arqs, provider, host=bench.name)
+    bind(nova, arqs, provider, host=bench.compute)
 
 
 def test_created_accelerator_is_set_up_when_needed(
@@ -81,10 +76,10 @@ def test_audit_has_no_findings_for_created_accelerator(
 
     eventually(lambda: wrong() == set(), timeout=30.0)
     # While it waits for a host that is down there is nothing of it to be missed.
-    bench.stop(here.database)
+    bench.kill(here.database)
     here.operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
-    assert wrong() == {(Kind.SILENT_AGENT, bench.name)}
+    assert wrong() == {(Kind.SILENT_AGENT, bench.compute)}
     here.operator.delete(f"{DEVICES}/{uuid}")
-    bench.start()
+    bench.run()
     eventually(lambda: shown(placement, provider) is None, timeout=30.0)
     eventually(lambda: wrong() == set(), timeout=30.0)

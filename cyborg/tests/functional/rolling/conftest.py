@@ -2,6 +2,7 @@
 """One performance of the play, of which all tests here read what passed the bus."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import webtest
@@ -39,41 +40,34 @@ def played(
 ) -> Iterator[Play]:
     """The play when it is over; everybody was pinned to the release before this one."""
     files = tmp_path_factory.mktemp("play")
-    with empty_database(files) as database, SimulatedNova() as nova, SimulatedGlance() as glance:
+    with (
+        empty_database(files) as database,
+        SimulatedNova() as nova,
+        SimulatedGlance() as glance,
+        ExitStack() as endings,
+    ):
         schema.upgrade(database)
-        url = database.engine.url.render_as_string(hide_password=False)
         stack = TapedStack(
             conf=conf,
-            database_url=url,
+            database_url=database.engine.url.render_as_string(hide_password=False),
             transport_url=TRANSPORT_URL,
             peers=Peers(placement=placement.adapter, nova=nova.adapter, glance=glance.adapter),
             times=Times(agent_heartbeat=0.5, scan=0.5, full_check=2.0, lease=30.0, usage=2.0),
         )
+        endings.callback(stack.stop)
         for option, version in LEVELS.items():
             conf.set_override(option, version, "upgrade_levels")
         stack.tape = Tape() if RELEASE else middle.tape()
         stack.start_conductor()
         client = reach(ConductorClient(stack.bus(), timeout=stack.times.rpc))
-        reader = Reader(url)
+        reader = Reader(stack.database_url)
+        endings.callback(reader.close)
+        endings.callback(client.close)
         http = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=client)))
-        play = Play(
-            stack=stack,
-            http=http,
-            conductor=client,
-            database=database,
-            placement=placement,
-            nova=nova,
-            glance=glance,
-            files=files,
-        )
+        play = Play(stack, http, client, database, placement, nova, glance, files)
         try:
-            try:
-                play.perform()
-            finally:
-                for option in LEVELS:
-                    conf.clear_override(option, "upgrade_levels")
-            yield play
+            play.perform()
         finally:
-            client.close()
-            reader.close()
-            stack.stop()
+            for option in LEVELS:
+                conf.clear_override(option, "upgrade_levels")
+        yield play

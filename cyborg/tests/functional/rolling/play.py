@@ -122,10 +122,20 @@ class Play:
         self.agent = self._start_racked()
         machine = servers.server()
         machine.programs["/usr/sbin/card"] = made.card
-        bench = made.Bench(self.bench, machine, self.stack, self.files, self.resource_class)
-        bench.start("right")
+        bench = self._bench_of(machine)
+        bench.run("right")
         self._soon(lambda: self._device(self.bench).get("status") == "enabled")
         self._soon(lambda: self._asked(AGENT_TOPIC, "install"))
+
+    def _bench_of(self, machine: FakeHost) -> made.Bench:
+        return made.Bench(
+            compute=self.bench,
+            machine=machine,
+            stack=self.stack,
+            state_path=self.files / "state",
+            path=self.files,
+            resource_class=self.resource_class,
+        )
 
     def _start_racked(self) -> service.Daemon:
         return self.stack.start_agent(
@@ -220,8 +230,9 @@ class Play:
         self._soon(lambda: set(handle_states(self.database).values()) == {"free"})
 
     def _create_a_device(self) -> None:
-        bench = made.Bench(self.bench, FakeHost(), self.stack, self.files, self.resource_class)
-        wish = bench.wish(backend="right", traits=["CUSTOM_SOFT"], labels={"use": "tests"})
+        wish = self._bench_of(FakeHost()).wish(
+            backend="right", traits=["CUSTOM_SOFT"], labels={"use": "tests"}
+        )
         over = self._do("POST", "/devices", wish)
         created = over["results"][0]["result"]["device"]
         self.operator.delete(f"/devices/{created}", status=204)

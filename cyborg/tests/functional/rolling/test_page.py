@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cyborg
-from cyborg.conductor.app import _AGENT_TIMEOUT
+from cyborg.conductor.app import Settings
 from cyborg.rpc.command import newest
 from cyborg.rpc.verbs import AGENT, CONDUCTOR
 from cyborg.tests import committed
@@ -52,7 +52,7 @@ def test_every_argument_is_explained() -> None:
 
 
 def test_page_has_timeout_of_agent_calls() -> None:
-    assert f"{_AGENT_TIMEOUT:.0f} seconds" in " ".join(PAGE.read_text().split())
+    assert f"{Settings.agent_timeout:.0f} seconds" in " ".join(PAGE.read_text().split())
 
 
 def test_table_has_versions_of_this_release() -> None:

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cyborg.clients.nova import Nova
 from cyborg.db import schema
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import report_of
-from cyborg.tests.fixtures.unreachable import unreachable
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
@@ -26,9 +24,7 @@ def shared_arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     with empty_database(tmp_path_factory.mktemp("rules")) as db:
         schema.upgrade(db)
         url = db.engine.url.render_as_string(hide_password=False)
-        made = Conductor.build(
-            "control", url=url, bus=DirectBus(Exchange()), nova=Nova(unreachable())
-        )
+        made = Conductor("control", url=url, bus=DirectBus(Exchange()))
         arena = Arena((made,))
         arena.report(PLAIN, report_of(PLAIN, 1, handles=UNITS))
         arena.report(PREPARING, report_of(PREPARING, 1, handles=UNITS, prepare=True))

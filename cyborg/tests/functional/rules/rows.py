@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg.db import arqs
-from cyborg.db.base import Record
+from cyborg.db.arqs import LockedArq
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.db.transaction import Transaction
@@ -37,7 +37,7 @@ def set_handle(db: Database, handle_id: int, **values: Any) -> None:
     execute(db, sa.update(AttachHandle).where(AttachHandle.id == handle_id).values(**values))
 
 
-def arq_of(db: Database, uuid: str) -> Record:
+def arq_of(db: Database, uuid: str) -> Any:
     """The row of an ARQ, by column."""
     with db.reader() as tx:
         return tx.execute(sa.select(Arq.__table__).where(Arq.uuid == uuid)).one()
@@ -47,7 +47,7 @@ def set_arq(db: Database, uuid: str, **values: Any) -> None:
     execute(db, sa.update(Arq).where(Arq.uuid == uuid).values(**values))
 
 
-def locked(tx: Transaction, uuid: str) -> Sequence[Record]:
+def locked(tx: Transaction, uuid: str) -> Sequence[LockedArq]:
     """The ARQ as the moves of a bind take it."""
     return arqs.lock(tx, Arq.uuid == uuid)
 

@@ -6,12 +6,10 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.clients.nova import Nova
 from cyborg.db.engine import Database
 from cyborg.db.models import Instance
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import provider_of
-from cyborg.tests.fixtures.unreachable import unreachable
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.rules.conftest import PLAIN
 
@@ -48,7 +46,7 @@ def test_instance_bound_during_its_delete_can_be_bound_again(
 ) -> None:
     """There was no row to lock when the delete began, and its ARQs are gone when it ends."""
     url = arena.db.engine.url.render_as_string(hide_password=False)
-    other = Conductor.build("other", url=url, bus=DirectBus(Exchange()), nova=Nova(unreachable()))
+    other = Conductor("other", url=url, bus=DirectBus(Exchange()))
     ((arq,), (later,)), instance = arena.request(2), str(uuid4())
     pause = Interruption(
         arena.db, "UPDATE instances ", lambda: other.bind([arq], provider_of(PLAIN, 0), instance)
@@ -70,7 +68,7 @@ def test_instance_of_an_arq_bound_during_its_unbind_is_locked_before_the_arq(
 ) -> None:
     """Otherwise a delete of all ARQs of the instance could be in a deadlock with the unbind."""
     url = arena.db.engine.url.render_as_string(hide_password=False)
-    other = Conductor.build("other", url=url, bus=DirectBus(Exchange()), nova=Nova(unreachable()))
+    other = Conductor("other", url=url, bus=DirectBus(Exchange()))
     ((arq,),), instance = arena.request(1), str(uuid4())
     begin = "SELECT extended_accelerator_requests.uuid, extended_accelerator_requests.instance_uuid"
     pause = Interruption(

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db import attach_handles
-from cyborg.db.models import AttachHandle
+from cyborg.db.models import AttachHandle, Host
 from cyborg.db.transaction import Transaction
 from cyborg.model.device import HandleState
 from cyborg.tests.functional.races.arena import Arena
@@ -53,6 +53,7 @@ def test_only_quarantined_handle_is_quarantined(arena: Arena, state: str) -> Non
     with arena.db.writer() as tx:
         uuid = tx.execute(sa.select(AttachHandle.uuid).where(AttachHandle.id == mine)).scalar_one()
         host = attach_handles.quarantined_on(tx, uuid)
+        own = tx.execute(sa.select(Host.id).where(Host.name == PLAIN)).scalar_one()
         said = attach_handles.quarantine(tx, mine)
-    assert (host is not None) is (state == HandleState.QUARANTINED)
+    assert host == (own if state == HandleState.QUARANTINED else None)
     assert said is (state == HandleState.RELEASING)

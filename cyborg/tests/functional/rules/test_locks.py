@@ -242,6 +242,23 @@ def locks(statement: Any, model: Any) -> bool:
     return all("FOR UPDATE" in str(statement.compile(dialect=one)) for one in DIALECTS)
 
 
+@pytest.mark.parametrize(
+    ("name", "skips"),
+    [
+        ("attach_handles.claim, skipping", True),
+        ("attach_handles.claim, waiting", False),
+        ("work.claim", True),
+    ],
+)
+def test_claim_waits_for_locked_rows_only_if_it_says_so(site: Site, name: str, skips: bool) -> None:
+    locker = LOCKERS[name]
+    with site.db.writer() as tx, statements(tx) as seen:
+        locker.call(tx, site)
+    (claim,) = [one for one in seen if locks(one, locker.model)]
+    texts = [str(claim.compile(dialect=dialect)) for dialect in DIALECTS]
+    assert ["SKIP LOCKED" in text for text in texts] == [skips] * len(texts)
+
+
 @pytest.mark.parametrize("name", LOCKERS)
 def test_statement_locks_its_rows(site: Site, name: str) -> None:
     locker = LOCKERS[name]

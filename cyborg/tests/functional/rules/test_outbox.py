@@ -13,8 +13,8 @@ from cyborg.clients.nova import BindEvent, EventVerdict, Nova
 from cyborg.conductor.tasks.nova_events import NovaEvents
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import work
-from cyborg.db.base import Record
 from cyborg.db.models import Event, Work
+from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import State
 from cyborg.model.work import WorkKind
 from cyborg.tests.functional.races.arena import Arena
@@ -38,7 +38,7 @@ class ListeningNova:
         return [EventVerdict.DELIVERED] * len(events)
 
 
-def claimed(arena: Arena, instance: str, arqs: Sequence[str]) -> Sequence[Record]:
+def claimed(arena: Arena, instance: str, arqs: Sequence[str]) -> Sequence[ClaimedWork]:
     """Notifications for these ARQs, in the hands of this conductor."""
     (conductor,) = arena.conductors
     owner = conductor.lease.owner
@@ -55,7 +55,7 @@ def claimed(arena: Arena, instance: str, arqs: Sequence[str]) -> Sequence[Record
         return work.claim(tx, owner=owner, lease_ms=60_000, limit=10)
 
 
-def told(arena: Arena, nova: ListeningNova, rows: Sequence[Record]) -> None:
+def told(arena: Arena, nova: ListeningNova, rows: Sequence[ClaimedWork]) -> None:
     outbox = NovaEvents(db=arena.db, queue=WorkQueue(db=arena.db), nova=cast(Nova, nova))
     outbox.notify(rows)
 

@@ -6,7 +6,7 @@ are booted beside them.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,23 @@ import pytest
 import sqlalchemy as sa
 import webtest
 from oslo_config import cfg
-from oslo_middleware import RequestId
 
-from cyborg.api import app as api_app
 from cyborg.cmd import dbsync
-from cyborg.db.engine import Database, Reader
+from cyborg.db.engine import Database
 from cyborg.db.models import Device, Host
-from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.stack import Peers, Stack, reach
-from cyborg.tests.functional.conftest import TRANSPORT_URL, offered
+from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import ARQS, bind, create, eventually, of_instance
+from cyborg.tests.functional.life.steps import (
+    bind,
+    create,
+    delete_arqs,
+    eventually,
+    of_instance,
+)
 from cyborg.tests.functional.schema.commands import run
 
 PROJECT = "a16ab9bb0bff41aeb4d519a9d7d223ac"
@@ -126,10 +129,11 @@ def _published(placement: PlacementService, old: list[Old]) -> None:
 @pytest.fixture
 def cloud(
     existing: Database,
+    beside: Callable[..., Stack],
     conf: cfg.ConfigOpts,
     placement: PlacementService,
-    nova_api: SimulatedNova,
     *,
+    nova_api: SimulatedNova,
     tmp_path: Path,
 ) -> Iterator[Cloud]:
     old = _bound(existing)
@@ -137,19 +141,13 @@ def cloud(
     for one in old:
         nova_api.own(one.instance, PROJECT, one.host)
     assert run(existing, tmp_path, "dbsync", "upgrade")[0] == 0
-    url = existing.engine.url.render_as_string(hide_password=False)
-    peers = Peers(placement=placement.adapter, nova=nova_api.adapter)
-    stack = Stack(conf=conf, database_url=url, transport_url=TRANSPORT_URL, peers=peers)
-    stack.start_conductor()
-    client, reader = reach(ConductorClient(stack.bus(), timeout=stack.times.rpc)), Reader(url)
-    app = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=client)))
+    own = beside(existing)
+    own.start_conductor()
+    member = Client(webtest.TestApp(own.make_open_api()), project=PROJECT)
     for host in (IN_SERVICE, DISABLED):
         conf.set_override("host", host)
-        stack.start_agent(host, machine=FakeHost(), state_path=tmp_path / host)
-    yield Cloud(existing, stack, placement, Client(app, project=PROJECT), old)
-    client.close()
-    stack.stop()
-    reader.close()
+        own.start_agent(host, machine=FakeHost(), state_path=tmp_path / host)
+    yield Cloud(existing, own, placement, member, old)
     conf.clear_override("host")
     for one in old:
         nova_api.disown(one.instance)
@@ -164,7 +162,7 @@ def test_service_runs_during_migration(cloud: Cloud) -> None:
     _booted_beside(cloud)
     assert cloud.flaws() == []
     for one in cloud.old:
-        cloud.nova.delete(f"{ARQS}?instance={one.instance}")
+        delete_arqs(cloud.nova, one.instance)
         assert of_instance(cloud.nova, one.instance) == []
         cloud.placement.free(one.instance)
     eventually(lambda: set(cloud.states().values()) == {"free"})
@@ -221,4 +219,4 @@ def _booted_beside(cloud: Cloud) -> None:
     (new,) = of_instance(cloud.nova, instance)
     assert new["state"] == "Bound"
     assert new["attach_handle_uuid"] not in {one.handle for one in cloud.old}
-    cloud.nova.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(cloud.nova, instance)

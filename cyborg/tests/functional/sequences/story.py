@@ -42,7 +42,7 @@ from cyborg.tests.fixtures.single_step_processes import (
 )
 from cyborg.tests.fixtures.stack import reach
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import ARQS, bind, create, of_instance
+from cyborg.tests.functional.life.steps import ARQS, bind, create, delete_arqs, of_instance
 from cyborg.tests.unit.drivers.configured import written
 
 #: Two units, so that the guest of the first can be given the second as well.
@@ -220,7 +220,7 @@ class Story:
 
     def _delete(self) -> None:
         """The user deletes the server: nova-compute deletes the requests of the instance."""
-        self._compute.delete(f"{ARQS}?instance={self._instance}")
+        delete_arqs(self._compute, self._instance)
         self._site.work()
 
     def _schedule_another(self) -> None:

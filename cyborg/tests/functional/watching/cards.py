@@ -46,7 +46,7 @@ class SecondMeasuringDriver(MeasuringDriver, SecondDriver):
     name = "second_driver"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class MeasuringRack(Rack):
     """A machine with such cards."""
 

@@ -2,7 +2,7 @@
 """A cloud of its own that is watched; its processes are for the tests to start."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,22 +10,18 @@ from uuid import uuid4
 import pytest
 import webtest
 from oslo_config import cfg
-from oslo_middleware import RequestId
 
 from cyborg import service
-from cyborg.api import app as api_app
-from cyborg.db import schema
-from cyborg.db.engine import Database, Reader
-from cyborg.rpc.conductor import ConductorClient
+from cyborg.db.engine import Database
 from cyborg.rpc.notifications import GROUP
 from cyborg.tests.fixtures.pages import Page, free_port
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.stack import Stack, Times, reach
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually
-from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.schema.databases import SERVER
 from cyborg.tests.functional.watching.cards import MeasuringDriver, MeasuringRack
 from cyborg.tests.functional.watching.listener import NotificationListener
 
@@ -51,32 +47,16 @@ class Watched:
     state_path: Path
     endings: list[Callable[[], object]] = field(default_factory=list)
 
-    def conductor(self, host: str = "control-1", **more: Any) -> service.Daemon:
-        """Start one."""
-        return self.stack.start_conductor(host, **more)
-
     def page(self, host: str = "control-1") -> Page:
         """The metrics of a conductor that is started for it."""
         port = free_port()
-        self.conductor(host, metrics=f"127.0.0.1:{port}")
+        self.stack.start_conductor(host, metrics=f"127.0.0.1:{port}")
         return Page.at(f"http://127.0.0.1:{port}/metrics")
 
     def admin(self) -> Client:
         """An administrator in front of a new API, with a service token."""
-        client = reach(ConductorClient(self.stack.bus(), timeout=self.stack.times.rpc))
-        reader = Reader(self.stack.database_url)
-        self.endings += [client.close, reader.close]
-        wsgi = RequestId(api_app.core(self.stack.conf, reader=reader, conductor=client))
-        made = Client(webtest.TestApp(wsgi), role="admin", version="2.4")
-        return made.with_service_token()
-
-    def reporter(self, host: str) -> ConductorClient:
-        """The voice of an agent."""
-        client = ConductorClient(
-            self.stack.bus(), timeout=self.stack.times.rpc, sender=f"cyborg-agent@{host}"
-        )
-        self.endings.append(client.close)
-        return reach(client)
+        app = webtest.TestApp(self.stack.make_open_api())
+        return Client(app, role="admin", version="2.4", service=True)
 
     def rack(self, kind: type[MeasuringDriver] = MeasuringDriver) -> MeasuringRack:
         """A machine with one card of two units that Placement knows as a compute."""
@@ -89,10 +69,9 @@ class Watched:
 
     def agent(self, *racks: Rack, **more: Any) -> service.Daemon:
         """Start the agent of a machine, with the drivers of all these."""
-        first = racks[0]
         return self.stack.start_agent(
-            first.compute,
-            machine=first.machine,
+            racks[0].compute,
+            machine=racks[0].machine,
             drivers=[one.loaded for one in racks],
             state_path=self.state_path,
             **more,
@@ -118,27 +97,19 @@ def watched(
     tmp_path: Path,
     topic: str,
     drivers: list[str],
+    own_database: Database,
 ) -> Iterator[Watched]:
     # The bus of the house has registered the options.
     conf.set_override("driver", drivers, GROUP)
     conf.set_override("topics", [topic], GROUP)
     listener = NotificationListener(conf, TRANSPORT_URL, topic)
     listener.listen()
-    with empty_database(tmp_path) as database:
-        schema.upgrade(database)
-        own = replace(
-            stack,
-            database_url=database.engine.url.render_as_string(hide_password=False),
-            exchange=f"cyborg-{uuid4().hex[:12]}",
-            # A conductor that a slow machine kept from its heartbeat tells some things twice.
-            times=Times(agent_heartbeat=0.2, scan=0.2, lease=30.0),
-            _endings=[],
-        )
-        made = Watched(own, database, listener, placement, tmp_path)
+    # A conductor that a slow machine kept from its heartbeat tells some things twice.
+    with stack.beside(own_database, agent_heartbeat=0.2, scan=0.2, lease=30.0) as own:
+        made = Watched(own, own_database, listener, placement, tmp_path)
         yield made
-        for ending in reversed(made.endings):
+        for ending in made.endings:
             ending()
-        made.stack.stop()
     listener.close()
     conf.clear_override("driver", GROUP)
     conf.clear_override("topics", GROUP)

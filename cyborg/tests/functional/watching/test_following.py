@@ -17,8 +17,7 @@ from oslo_log import formatters
 from cyborg import tracing
 from cyborg.api import app as api_app
 from cyborg.db.engine import Reader
-from cyborg.rpc.conductor import ConductorClient
-from cyborg.tests.fixtures.stack import Peers, reach
+from cyborg.tests.fixtures.stack import Peers
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import bind_body
 from cyborg.tests.functional.life.steps import eventually_offered, work_left
@@ -114,16 +113,16 @@ def scenario(watched: Watched, conf: cfg.ConfigOpts) -> Iterator[Scenario]:
             nova=recorded(peers.nova, headers["nova"]),
         ),
     )
-    watched.conductor()
+    watched.stack.start_conductor()
     rack = watched.rack()
     rack.driver.traits.prepare = True
     watched.agent(rack)
     eventually_offered(watched.placement, rack.provider(), 2)
     conf.set_override("auth_strategy", "noauth", "api")
     conf.set_override("noauth_anywhere", True, "api")
-    client = reach(ConductorClient(watched.stack.bus(), timeout=watched.stack.times.rpc))
+    client = watched.stack.conductor_client()
     reader = Reader(watched.stack.database_url)
-    watched.endings += [client.close, reader.close]
+    watched.endings.append(reader.close)
     lines = Lines(conf)
     log = logging.getLogger("cyborg")
     level = log.level

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -26,9 +25,9 @@ from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
-    ARQS,
     bind,
     create,
+    delete_arqs,
     eventually_offered,
     of_instance,
 )
@@ -119,10 +118,7 @@ class Site:
 
     def arqs(self) -> list[dict[str, Any]]:
         """A new ARQ for one unit."""
-        name = f"profile-{uuid4().hex[:12]}"
-        groups = [{f"resources:{self.rack.resource_class}": "1"}]
-        self.admin.post("/device_profiles", [{"name": name, "groups": groups}])
-        return create(self.admin, name)
+        return create(self.admin, self.admin.make_profile(self.rack.one_unit))
 
 
 Sites = Callable[..., Site]
@@ -130,9 +126,10 @@ Sites = Callable[..., Site]
 
 @pytest.fixture
 def checked(watched: Watched) -> Sites:
-    """Start a conductor and an agent; ``healths`` are the first answers, ``shut`` closes the gate.
+    """Start a conductor and an agent; ``healths`` are the first answers.
 
-    ``interval`` is how often checks run, in seconds.
+    ``interval`` is how often checks run, ``poll`` how long an agent waits for the first check of a
+    card, in seconds.
     """
 
     def start(
@@ -140,19 +137,17 @@ def checked(watched: Watched) -> Sites:
         *,
         healths: dict[str, Any] | None = None,
         interval: float = 0.2,
-        shut: bool = False,
+        poll: float = 10.0,
         auto_enable: frozenset[str] = frozenset({"*"}),
         others: tuple[Rack, ...] = (),
     ) -> Site:
-        watched.stack.times = replace(watched.stack.times, health=interval)
+        watched.stack.times = replace(watched.stack.times, health=interval, poll=poll)
         watched.stack.auto_enable = auto_enable
         page = watched.page()
         rack = watched.rack(kind)
         driver = rack.driver
         assert isinstance(driver, CheckedDriver)
         driver.healths = healths or {}
-        if shut:
-            driver.gate.clear()
         for one in others:
             one.driver.traits.resource_class = rack.resource_class
         agent = watched.agent(rack, *others)
@@ -211,7 +206,7 @@ def test_faulty_device_is_reserved_and_shown_until_it_recovers(checked: Sites):
     assert [one["instance"] for one in told["users"]] == [instance]
     # The state of the device was never another one.
     assert here.watched.listener.states("device.state", faulty["uuid"]) == ["enabled"]
-    here.admin.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(here.admin, instance)
 
 
 def test_faulty_device_does_not_affect_others_of_its_driver(checked: Sites):
@@ -261,7 +256,7 @@ def test_device_is_checked_after_setup(checked: Sites):
 
 
 def test_hanging_check_delays_no_heartbeat_and_no_report(checked: Sites):
-    here = checked()
+    here = checked(poll=1.0)
     here.becomes("ok")
     here.driver.gate.clear()
     asked = len(here.driver.checks)
@@ -305,6 +300,7 @@ def test_restarted_agent_keeps_health(checked: Sites):
     here.offers(0)
     here.agent.stop()
     here.driver.gate.clear()
+    here.watched.stack.times = replace(here.watched.stack.times, poll=0.5)
     here.watched.agent(here.rack)
     before = here.driver.scans
     soon(lambda: here.driver.scans > before + 3)
@@ -333,7 +329,7 @@ def test_health_is_unknown_when_checks_are_disabled(checked: Sites):
 
 def test_health_is_unknown_when_driver_has_no_checks(watched: Watched):
     watched.stack.times = replace(watched.stack.times, health=0.2)
-    watched.conductor()
+    watched.stack.start_conductor()
     rack = watched.rack()
     watched.agent(rack)
     eventually_offered(watched.placement, rack.provider(), 2)
@@ -387,7 +383,7 @@ def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, s
         return command.run([str(path), *argv[1:]], timeout=host.patience[-1])
 
     watched.stack.times = replace(watched.stack.times, health=0.2)
-    watched.conductor()
+    watched.stack.start_conductor()
     name = fresh_host("commanded")
     watched.placement.make_compute(name)
     machine = FakeHost()
@@ -437,7 +433,7 @@ def test_health_command_that_does_not_end_is_killed(watched: Watched, tmp_path: 
 
 def test_fake_driver_shows_a_fault(watched: Watched):
     watched.stack.times = replace(watched.stack.times, health=0.2)
-    watched.conductor()
+    watched.stack.start_conductor()
     name = fresh_host("fake")
     watched.placement.make_compute(name)
     driver = FakeDriver(FakeHost(), configured(host=name))

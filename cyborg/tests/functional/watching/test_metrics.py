@@ -4,6 +4,7 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -45,9 +46,7 @@ def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
     watched.agent(rack)
     admin = watched.admin()
     eventually_offered(watched.placement, rack.provider(), 2)
-    name = f"profile-{uuid4().hex[:12]}"
-    groups = [{f"resources:{rack.resource_class}": "1"}]
-    admin.post("/device_profiles", [{"name": name, "groups": groups}])
+    name = admin.make_profile(rack.one_unit)
     bind(admin, create(admin, name), rack.provider())
     assert page.value("cyborg_arqs", state="Bound") == 1
     assert page.value("cyborg_attach_handles", state="held") == 1
@@ -160,7 +159,8 @@ def test_scrape_does_not_wait_for_database(tmp_path: Path):
 
 
 def test_agent_exposes_drivers_and_conductor_state(watched: Watched):
-    conductor = watched.conductor()
+    watched.stack.times = replace(watched.stack.times, rpc=2.0)
+    conductor = watched.stack.start_conductor()
     rack = watched.rack()
     port = free_port()
     watched.agent(rack, metrics=f"127.0.0.1:{port}")

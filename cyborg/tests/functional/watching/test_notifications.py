@@ -18,7 +18,7 @@ from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import ARQS, bind, create, eventually_offered
+from cyborg.tests.functional.life.steps import ARQS, bind, create, delete_arqs, eventually_offered
 from cyborg.tests.functional.watching.conftest import Watched, soon
 from cyborg.tests.functional.watching.publishers import (
     FakeNotifier,
@@ -26,13 +26,6 @@ from cyborg.tests.functional.watching.publishers import (
     waiting,
     write_history,
 )
-
-
-def profile_of(admin: Client, rack: Rack) -> str:
-    name = f"profile-{uuid4().hex[:12]}"
-    groups = [{f"resources:{rack.resource_class}": "1"}]
-    admin.post("/device_profiles", [{"name": name, "groups": groups}])
-    return name
 
 
 def devices(admin: Client) -> list[dict[str, Any]]:
@@ -55,7 +48,7 @@ def rack(watched: Watched) -> Rack:
 @pytest.fixture
 def admin(watched: Watched, rack: Rack) -> Client:
     """A running service with one card."""
-    watched.conductor()
+    watched.stack.start_conductor()
     watched.agent(rack)
     client = watched.admin()
     soon(lambda: len(devices(client)) == 1)
@@ -63,9 +56,9 @@ def admin(watched: Watched, rack: Rack) -> Client:
 
 
 def test_arq_states_are_notified_in_order(watched: Watched, admin: Client, rack: Rack):
-    (arq,) = create(admin, profile_of(admin, rack))
+    (arq,) = create(admin, admin.make_profile(rack.one_unit))
     instance = bind_when_offered(admin, [arq], rack, watched)
-    admin.delete(f"{ARQS}?instance={instance}")
+    delete_arqs(admin, instance)
     told = ["Initial", "Bound", "Deleted"]
     soon(lambda: watched.listener.states("arq.state", arq["uuid"]) == told)
     bound = watched.listener.of("arq.state", uuid=arq["uuid"])[1]
@@ -82,7 +75,7 @@ def test_device_users_receive_its_changes(watched: Watched, admin: Client, rack:
     (device,) = devices(admin)
     # How a discovered device is, and who has it, is read when that is told.
     soon(lambda: watched.listener.states("device.state", device["uuid"]) == ["enabled"])
-    (arq,) = create(admin, profile_of(admin, rack))
+    (arq,) = create(admin, admin.make_profile(rack.one_unit))
     instance = bind_when_offered(admin, [arq], rack, watched)
     admin.post(f"/devices/{device['uuid']}/disable", status=204)
     admin.patch(f"/devices/{device['uuid']}", {"labels": {"rack": "7"}}, status=200)
@@ -114,7 +107,7 @@ def test_devices_of_uninstalled_driver_are_notified_as_gone(
 
 
 def test_rolled_back_change_is_not_notified(watched: Watched, admin: Client, rack: Rack):
-    (arq,) = create(admin, profile_of(admin, rack))
+    (arq,) = create(admin, admin.make_profile(rack.one_unit))
     bind(admin, [arq], str(uuid4()), status=404)
     admin.delete(f"{ARQS}?arqs={arq['uuid']}")
     told = ["Initial", "Deleted"]
@@ -226,8 +219,8 @@ def test_service_down_and_up_are_notified_once(watched: Watched):
     watched.stack.times = replace(watched.stack.times, agent_down_after=3.0)
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
     seen(db, AGENT, host, ago_ms=0)
-    first = watched.conductor("control-1")
-    watched.conductor("control-2")
+    first = watched.stack.start_conductor("control-1")
+    watched.stack.start_conductor("control-2")
     seen(db, AGENT, host, ago_ms=60_000)
     soon(lambda: len(watched.listener.of("service.down", host=host)) == 1)
     (down,) = watched.listener.of("service.down", host=host)
@@ -305,7 +298,7 @@ def test_work_of_the_release_before_ends_and_delays_nothing(watched: Watched):
         for values in kinds:
             times = {"not_before_ms": tx.now, "created_ms": tx.now}
             tx.execute(sa.insert(Work).values(uuid=str(uuid4()), **values, **times))
-    watched.conductor()
+    watched.stack.start_conductor()
 
     def left() -> int:
         with watched.database.reader() as tx:
@@ -330,7 +323,7 @@ def statements() -> Iterator[list[str]]:
 @pytest.mark.parametrize("drivers", [["noop"], []])
 def test_disabled_notifications_write_nothing(watched: Watched, statements: list[str]):
     rack = watched.rack()
-    watched.conductor()
+    watched.stack.start_conductor()
     watched.agent(rack)
     admin = watched.admin()
     soon(lambda: len(devices(admin)) == 1)

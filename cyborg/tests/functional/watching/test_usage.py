@@ -81,6 +81,7 @@ def test_readings_are_broadcast_shown_and_not_stored(measuring: Watched):
 
 
 def test_hanging_driver_does_not_delay_others(measuring: Watched):
+    measuring.stack.times = replace(measuring.stack.times, poll=0.5)
     page = measuring.page()
     rack = measuring.rack()
     other = measuring.rack(SecondMeasuringDriver)
@@ -106,7 +107,7 @@ def test_hanging_driver_does_not_delay_others(measuring: Watched):
 
 @pytest.mark.parametrize("figures", [ValueError("broken"), None, ["garbage"]])
 def test_failing_driver_does_not_affect_others(measuring: Watched, figures: Any):
-    measuring.conductor()
+    measuring.stack.start_conductor()
     rack = measuring.rack()
     other = measuring.rack(SecondMeasuringDriver)
     rack.driver.figures = figures
@@ -119,7 +120,7 @@ def test_failing_driver_does_not_affect_others(measuring: Watched, figures: Any)
 
 
 def test_invalid_readings_are_omitted(measuring: Watched):
-    measuring.conductor()
+    measuring.stack.start_conductor()
     rack = measuring.rack()
     rack.driver.figures = {"power_watts": 1, "odd": float("nan"), 7: 1.0, "word": "12", "b" * 99: 1}
     measuring.agent(rack)
@@ -145,7 +146,7 @@ def test_agent_logs_missing_listener_once(
 
 
 def test_interval_0_disables_readings(watched: Watched):
-    watched.conductor()
+    watched.stack.start_conductor()
     rack = watched.rack()
     watched.agent(rack)
     soon(lambda: rack.driver.scans > 5)
@@ -159,10 +160,10 @@ def test_readings_of_other_hosts_and_old_epochs_are_refused(measuring: Watched):
     measuring.agent(rack)
     one_device(measuring.admin())
     forged = [Reading("card_driver", CARD, {"power_watts": 9.0})]
-    stranger = measuring.reporter("another-host")
+    stranger = measuring.stack.conductor_client("cyborg-agent@another-host")
     with pytest.raises(exception.Forbidden):
         stranger.request(SendReadings(rack.compute, 1, forged))
-    own = measuring.reporter(rack.compute)
+    own = measuring.stack.conductor_client(f"cyborg-agent@{rack.compute}")
     with pytest.raises(exception.StaleEpoch):
         own.request(SendReadings(rack.compute, 0, forged))
     with pytest.raises(exception.NotFound):

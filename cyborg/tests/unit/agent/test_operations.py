@@ -5,6 +5,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +17,17 @@ from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
-from cyborg.model.device import Device
-from cyborg.model.work import HandleTask, Outcome, ProgramTask, Unit, WorkKind
+from cyborg.model.device import Device, Hardware
+from cyborg.model.health import DeviceHealth
+from cyborg.model.work import (
+    HandleTask,
+    ImageOrder,
+    InstallTask,
+    Outcome,
+    ProgramTask,
+    Unit,
+    WorkKind,
+)
 from cyborg.service import wait_until
 from cyborg.testing.fake_host import FakeHost
 
@@ -34,10 +44,18 @@ class Recorder(Driver):
         self.active = 0
         self.most_active = 0
         self.action: Callable[[], None] = lambda: None
+        #: What it lists.
+        self.devices: list[Hardware] = []
         self._lock = threading.Lock()
 
     def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
+
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+        return self.devices
+
+    def install(self, device_key: str, request_key: str) -> None:
+        self._run(f"install {device_key}")
 
     def prepare(self, task: HandleTask) -> None:
         self._run(f"prepare {task.handle_key}")
@@ -70,6 +88,9 @@ class FakeGlance:
             raise exception.NotFound(noun="Image", key=image_uuid)
         into.write_text(f"data of {image_uuid}")
 
+    def with_function(self, function_id: str) -> str:
+        return f"image of {function_id}"
+
 
 @pytest.fixture
 def driver() -> Recorder:
@@ -79,7 +100,7 @@ def driver() -> Recorder:
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """The directory for images on their way into a device."""
-    return tmp_path / "images"
+    return tmp_path / "state" / "images"
 
 
 @pytest.fixture
@@ -106,7 +127,8 @@ def operations(
         glance=lambda: cast(Glance, FakeGlance()),
         images=images,
         timeout=timeout,
-        request_scan=lambda: None,
+        request_scan=lambda: driver.calls.append("scan"),
+        health=lambda name, key: DeviceHealth(f"{name} {key}"),
         max_operations=MAX_OPERATIONS,
     )
     yield operations
@@ -360,6 +382,7 @@ def test_the_journal_has_the_unit_of_an_interrupted_operation(
 def test_an_image_is_downloaded_later_when_the_disk_has_no_space(
     operations: Operations, driver: Recorder, images: Path
 ) -> None:
+    images.parent.mkdir()
     images.write_text("a file")
     with pytest.raises(exception.Unavailable, match="images"):
         operations.program(image("o1", "image"))
@@ -444,3 +467,136 @@ def test_an_image_is_refused_after_one_with_a_later_order(
     # The handles of the deployable have orders of their own.
     assert wait_until(lambda: operations.prepare(task("p1", order=1)).done, timeout=5)
     assert len(driver.calls) == len(calls) + 1
+
+
+def test_images_of_an_earlier_process_are_removed(tmp_path: Path, images: Path) -> None:
+    images.mkdir(parents=True)
+    (images / "image").write_text("data")
+    Operations(
+        drivers={},
+        journal=OperationJournal(StateStore(tmp_path, "host")),
+        glance=lambda: cast(Glance, FakeGlance()),
+        images=images,
+        timeout=1.0,
+        request_scan=lambda: None,
+    ).stop()
+    assert not images.exists()
+
+
+def test_no_other_user_can_read_images(
+    operations: Operations, driver: Recorder, images: Path
+) -> None:
+    operations.program(image("o1", "image"))
+    assert images.stat().st_mode & 0o777 == 0o700
+    assert operations.program(image("o2", "image")) == Outcome("o2")
+
+
+def test_a_failed_operation_is_not_interrupted(
+    operations: Operations, driver: Recorder, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise exception.DriverFailed(driver="recorder", verb="prepare", reason="broken")
+
+    driver.action = fail
+    assert "broken" in str(operations.prepare(task("o1")).fault)
+    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
+
+
+def entry(**changes: Any) -> Hardware:
+    return Hardware("d", "FPGA", "v", "m", offered=True, **changes)
+
+
+def test_a_device_is_set_up_and_the_hardware_read_again(
+    operations: Operations, driver: Recorder
+) -> None:
+    driver.devices = [replace(entry(setup_required=True), key="another"), entry()]
+    outcome = operations.install(InstallTask("o1", "recorder", "d"))
+    assert outcome == Outcome("o1", health=DeviceHealth("recorder d"))
+    assert driver.calls == ["install d", "scan"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"reboot_required": True}, "Its host has to be rebooted."),
+        (
+            {"reboot_required": True, "reason": "new firmware"},
+            "Its host has to be rebooted: new firmware",
+        ),
+    ],
+)
+def test_a_set_up_says_that_the_host_has_to_be_rebooted(
+    operations: Operations, driver: Recorder, changes: dict[str, Any], note: str
+) -> None:
+    driver.devices = [entry(**changes)]
+    outcome = operations.install(InstallTask("o1", "recorder", "d"))
+    assert (outcome.fault, outcome.note) == (None, note)
+
+
+@pytest.mark.parametrize(
+    ("devices", "fault"),
+    [
+        ([], "the driver does not list the device any more"),
+        ([entry(setup_required=True)], "it still has to be set up"),
+        ([entry(setup_required=True, reason="no licence")], "no licence"),
+        (
+            [entry(setup_required=True, reboot_required=True)],
+            "the host has to be rebooted before it is ready (it still has to be set up)",
+        ),
+    ],
+)
+def test_a_device_that_is_not_ready_is_not_set_up(
+    operations: Operations,
+    driver: Recorder,
+    caplog: pytest.LogCaptureFixture,
+    devices: list[Hardware],
+    fault: str,
+) -> None:
+    driver.devices = devices
+    outcome = operations.install(InstallTask("o1", "recorder", "d"))
+    assert str(outcome.fault).endswith(fault)
+    assert driver.calls == ["install d", "scan"]
+    assert "install of d failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("order", "calls", "loaded"),
+    [
+        (
+            ImageOrder("image", exclusive=True),
+            ["program data of image", "prepare k"],
+            "image",
+        ),
+        (ImageOrder("image", exclusive=True, prepare=False), ["program data of image"], "image"),
+        (ImageOrder("image", loaded="image"), ["prepare k"], "image"),
+        (
+            ImageOrder(function_id="f", loaded="image", exclusive=True),
+            ["program data of image of f", "prepare k"],
+            "image of f",
+        ),
+        (ImageOrder(function_id="f", loaded="image of f"), ["prepare k"], "image of f"),
+    ],
+)
+def test_the_image_of_a_bind_is_loaded_if_it_is_not_there(
+    operations: Operations, driver: Recorder, order: ImageOrder, calls: list[str], loaded: str
+) -> None:
+    assert operations.prepare(task("o1"), order) == Outcome("o1", image=loaded)
+    assert driver.calls == calls
+
+
+@pytest.mark.parametrize("loaded", [None, "image"])
+def test_the_image_of_a_device_in_use_is_not_replaced(
+    operations: Operations, driver: Recorder, loaded: str | None
+) -> None:
+    outcome = operations.prepare(task("o1"), ImageOrder("another", loaded=loaded))
+    assert f"u is in use with image {loaded or 'unknown'}, and image another" in str(outcome.fault)
+    assert driver.calls == []
+
+
+def test_no_image_is_loaded_for_a_bind_that_was_cancelled(
+    operations: Operations, driver: Recorder
+) -> None:
+    operations.release(task("o2", order=2))
+    outcome = operations.prepare(task("o1", order=1), ImageOrder("image", exclusive=True))
+    assert "later order" in str(outcome.fault)
+    assert driver.calls == ["release k"]

@@ -2,7 +2,7 @@
 """The repair of each unit, by its state on the host, in the conductor and in the journal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -29,9 +29,9 @@ class Listing(Driver):
 
     name = "listing"
 
-    def __init__(self) -> None:
+    def __init__(self, units: Sequence[Unit] | Exception = ()) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
-        self.units: Sequence[Unit] | Exception = ()
+        self.units = units
         self.calls: list[str] = []
 
     def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
@@ -75,51 +75,38 @@ class Conductor:
         return UnitUses((UnitUse(task, self.use),))
 
 
-@dataclass
-class Environment:
-    """A driver, a conductor and the state directory of an agent."""
-
-    directory: Path
-    driver: Listing = field(default_factory=Listing)
-    conductor: Conductor = field(default_factory=Conductor)
-
-    def sync(self) -> list[str]:
-        """Compare with a new agent; return the calls of the driver."""
-        journal = OperationJournal(StateStore(self.directory, "host"))
-        drivers = {self.driver.name: self.driver}
-        operations = Operations(
-            drivers=drivers,
-            journal=journal,
-            glance=lambda: cast(Glance, None),
-            images=self.directory,
-            timeout=5,
-            request_scan=lambda: None,
-        )
-        prepared_sync = PreparedUnitsSync(
-            drivers=drivers,
-            operations=operations,
-            journal=journal,
-            conductor=cast(ConductorClient, self.conductor),
-        )
-        try:
-            prepared_sync.sync("host", 1)
-        finally:
-            # It runs after all repairs of the device.
-            operations.prepare(HandleTask("last", self.driver.name, "d", "u", "last", "uuid"))
-            operations.stop()
-        calls, self.driver.calls = self.driver.calls, []
-        return calls
+def sync(state_path: Path, driver: Listing, conductor: Conductor) -> list[str]:
+    """Compare with a new agent on this state directory; return the calls of the driver."""
+    journal = OperationJournal(StateStore(state_path, "host"))
+    drivers = {driver.name: driver}
+    operations = Operations(
+        drivers=drivers,
+        journal=journal,
+        glance=lambda: cast(Glance, None),
+        images=state_path,
+        timeout=5,
+        request_scan=lambda: None,
+    )
+    prepared_sync = PreparedUnitsSync(
+        drivers=drivers,
+        operations=operations,
+        journal=journal,
+        conductor=cast(ConductorClient, conductor),
+    )
+    try:
+        prepared_sync.sync("host", 1)
+    finally:
+        # It runs after all repairs of the device.
+        operations.prepare(HandleTask("last", driver.name, "d", "u", "last", "uuid"))
+        operations.stop()
+    calls, driver.calls = driver.calls, []
+    return calls
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    return Environment(tmp_path)
-
-
-def crash(environment: Environment) -> None:
+def crash(state_path: Path, driver: Listing) -> None:
     """Leave the journal of an agent that stopped in the middle of an operation."""
-    journal = OperationJournal(StateStore(environment.directory, "host"))
-    journal.begin("prepare", HandleTask("crashed", environment.driver.name, "d", *UNIT, "uuid"))
+    journal = OperationJournal(StateStore(state_path, "host"))
+    journal.begin("prepare", HandleTask("crashed", driver.name, "d", *UNIT, "uuid"))
 
 
 @pytest.mark.parametrize(
@@ -134,10 +121,9 @@ def crash(environment: Environment) -> None:
     ],
 )
 def test_a_unit_that_is_not_as_required_is_repaired(
-    environment: Environment, use: Use, prepared: bool, calls: list[str]
+    tmp_path: Path, use: Use, prepared: bool, calls: list[str]
 ) -> None:
-    environment.conductor.use, environment.driver.units = use, [UNIT] if prepared else []
-    assert environment.sync() == calls
+    assert sync(tmp_path, Listing([UNIT] if prepared else []), Conductor(use)) == calls
 
 
 @pytest.mark.parametrize("kind", [Listing, NotListing])
@@ -146,51 +132,48 @@ def test_a_unit_that_is_not_as_required_is_repaired(
     [(Use.PREPARED, ["prepare"]), (Use.FREE, ["release"]), (Use.IN_TRANSITION, [])],
 )
 def test_an_interrupted_operation_is_repeated_or_reverted_once(
-    environment: Environment, kind: type[Listing], use: Use, calls: list[str]
+    tmp_path: Path, kind: type[Listing], use: Use, calls: list[str]
 ) -> None:
     """How far the operation got is unknown, whatever the driver lists."""
-    environment.driver, environment.conductor = kind(), Conductor(use, kind.name)
-    environment.driver.units = [UNIT] if use is Use.PREPARED else []
-    crash(environment)
-    assert environment.sync() == calls
-    assert environment.sync() == []
+    driver, conductor = kind([UNIT] if use is Use.PREPARED else []), Conductor(use, kind.name)
+    crash(tmp_path, driver)
+    assert sync(tmp_path, driver, conductor) == calls
+    assert sync(tmp_path, driver, conductor) == []
 
 
-def test_the_repair_is_done_when_the_conductor_is_back(environment: Environment) -> None:
-    crash(environment)
-    environment.conductor.error = exception.Unavailable(peer="conductor", reason="away")
+def test_the_repair_is_done_when_the_conductor_is_back(tmp_path: Path) -> None:
+    driver, conductor = Listing(), Conductor()
+    crash(tmp_path, driver)
+    conductor.error = exception.Unavailable(peer="conductor", reason="away")
     with pytest.raises(exception.Unavailable):
-        environment.sync()
-    environment.conductor.error = None
-    assert environment.sync() == ["release"]
+        sync(tmp_path, driver, conductor)
+    conductor.error = None
+    assert sync(tmp_path, driver, conductor) == ["release"]
 
 
-def test_the_conductor_is_not_called_when_no_driver_lists_units(environment: Environment) -> None:
-    environment.driver = NotListing()
-    assert environment.sync() == []
-    assert environment.conductor.calls == 0
+def test_the_conductor_is_not_called_when_no_driver_lists_units(tmp_path: Path) -> None:
+    conductor = Conductor()
+    assert sync(tmp_path, NotListing(), conductor) == []
+    assert conductor.calls == 0
 
 
 def test_a_driver_that_fails_to_list_its_units_is_not_called(
-    environment: Environment, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    environment.driver.units = RuntimeError("the library crashed")
-    environment.conductor.use = Use.PREPARED
-    assert environment.sync() == []
+    driver = Listing(RuntimeError("the library crashed"))
+    assert sync(tmp_path, driver, Conductor(Use.PREPARED)) == []
     assert "Driver listing did not list its prepared units" in caplog.text
 
 
-def test_a_unit_of_a_driver_that_is_not_loaded_is_skipped(environment: Environment) -> None:
-    environment.conductor = Conductor(Use.PREPARED, "gone")
-    assert environment.sync() == []
+def test_a_unit_of_a_driver_that_is_not_loaded_is_skipped(tmp_path: Path) -> None:
+    assert sync(tmp_path, Listing(), Conductor(Use.PREPARED, "gone")) == []
 
 
 def test_a_unit_without_a_record_is_left_alone_and_logged(
-    environment: Environment, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    environment.driver.units = [Unit("another", "x"), UNIT]
-    environment.conductor.use = Use.PREPARED
-    assert environment.sync() == []
+    driver = Listing([Unit("another", "x"), UNIT])
+    assert sync(tmp_path, driver, Conductor(Use.PREPARED)) == []
     assert (
         "Handle x of deployable another is prepared, but the conductor has no record" in caplog.text
     )

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -225,6 +226,17 @@ def test_a_state_path_that_cannot_be_created_is_logged_once(
     state.store(report=report_of("last"))
     assert cache(path).report == report_of("last")
     assert warnings(caplog) == []
+    # The next failure is logged again.
+    shutil.rmtree(path)
+    path.write_text("a file")
+    state.store(report=report_of("lost"))
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_state_path_is_created_with_its_parents(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "state"
+    cache(path).store(desired=DESIRED)
+    assert cache(path).desired == DESIRED
 
 
 def test_operations_of_a_full_disk_are_written_when_it_has_space_again(

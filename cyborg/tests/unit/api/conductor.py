@@ -4,18 +4,12 @@
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Allocations
-from cyborg.conductor import app
-from cyborg.conductor.endpoint import Endpoint
 from cyborg.db.engine import Database
 from cyborg.model.caller import Caller
-from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.transport import CONDUCTOR_TOPIC
 from cyborg.rpc.verbs import Write
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
-from cyborg.tests.fixtures.unreachable import unreachable
+from cyborg.tests.fixtures.manual_processes import ManualConductor
 
 Answer = TypeVar("Answer")
 
@@ -33,26 +27,10 @@ class RecordedConductor:
     """
 
     def __init__(self, db: Database) -> None:
-        self._bus = DirectBus(Exchange())
-        self._agents = AgentClient(self._bus, timeout=_PATIENCE)
-        cases = app.use_cases(
-            settings=app.Settings(
-                host="control",
-                process="0",
-                version="0",
-                heartbeat=1.0,
-                lease=3.0,
-                bind_timeout=60.0,
-                agent_down_after=30.0,
-                threads=1,
-            ),
-            db=db,
-            agents=self._agents,
-            peers=app.Peers(Nova(unreachable()), Allocations(unreachable())),
-            wake=lambda: None,
-        )
-        self._bus.server(CONDUCTOR_TOPIC, "control", Endpoint(cases)).start()
-        self._client = ConductorClient(self._bus, timeout=_PATIENCE)
+        exchange = Exchange()
+        self._process = ManualConductor(db, DirectBus(exchange), auto_enable=frozenset())
+        self._process.serve()
+        self._client = ConductorClient(DirectBus(exchange), timeout=_PATIENCE)
         self.reset()
 
     def reset(self) -> None:
@@ -65,8 +43,7 @@ class RecordedConductor:
     def close(self) -> None:
         """Close the clients and the bus."""
         self._client.close()
-        self._agents.close()
-        self._bus.close()
+        self._process.stop()
 
     def reached(self) -> bool:
         """See ConductorClient."""

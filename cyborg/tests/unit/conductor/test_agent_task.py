@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work that asks an agent: what follows each outcome."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,17 +9,16 @@ from cyborg import exception
 from cyborg.conductor.tasks.agent_task import AGENT_POLL_MS, AgentTask, Answer, Waiting
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db.engine import Database
+from cyborg.db.work import ClaimedWork
 from cyborg.model.work import Discovered, Outcome
+from cyborg.tests.fixtures.stored import stored
 
 KEY = "5b0f6e1e-3d6c-4a86-9d0c-6f1f5f6f0b11"
 UNKNOWN = exception.UnknownVerb(peer="agent", verb="install")
 
 
-@dataclass(frozen=True)
-class Row:
-    uuid: str = KEY
-    overdue: bool = False
-    error: str | None = "the last error"
+ROW = stored(ClaimedWork, uuid=KEY, overdue=False, error="the last error")
+OVERDUE = stored(ClaimedWork, uuid=KEY, overdue=True, error="the last error")
 
 
 class Recorder(WorkQueue):
@@ -34,7 +32,7 @@ class Recorder(WorkQueue):
         self.log.append(("later", error, pause_ms))  # type: ignore[attr-defined]
 
 
-def outcome_of(db: Database, result: Any, row: Row = Row(), **more: Any) -> list[Any]:
+def outcome_of(db: Database, result: Any, row: ClaimedWork = ROW, **more: Any) -> list[Any]:
     """Run a task whose ``ask`` returns or raises ``result``; return what followed."""
     log: list[Any] = []
 
@@ -93,14 +91,12 @@ def test_error_that_is_no_refusal_is_raised(db: Database) -> None:
     ("names_error", "fault"), [(False, "too late"), (True, "too late: the last error")]
 )
 def test_overdue_work_fails_without_asking(db: Database, names_error: bool, fault: str) -> None:
-    log = outcome_of(
-        db, Outcome(KEY), Row(overdue=True), overdue="too late", overdue_error=names_error
-    )
+    log = outcome_of(db, Outcome(KEY), OVERDUE, overdue="too late", overdue_error=names_error)
     assert log == [("fail", "device", fault)]
 
 
 def test_overdue_work_that_checks_its_deadline_is_asked(db: Database) -> None:
-    assert outcome_of(db, Outcome(KEY), Row(overdue=True))[0] == ASKED
+    assert outcome_of(db, Outcome(KEY), OVERDUE)[0] == ASKED
 
 
 def test_faults_go_to_the_end_without_another_function(db: Database) -> None:

@@ -40,7 +40,7 @@ def rows_of(device: facts.Device, lost_ms: int | None = None) -> StoredDevices:
     return stored
 
 
-def rows(table: Comparison[Path], lost_ms: int | None, **facts: Any) -> list[Any]:
+def rows(table: Comparison[Path, Any], lost_ms: int | None, **facts: Any) -> list[Any]:
     """Return rows with the columns that were found, and ids from 1."""
     common = {"lost_ms": lost_ms, "being_removed": False, **facts}
     return [

@@ -190,6 +190,25 @@ def test_slow_work_of_one_kind_does_not_delay_another_kind(
     assert runs_until(worker, lambda: rows(db) == [])
 
 
+def test_woken_worker_looks_for_work_at_once(
+    db: Database, worker: Worker, lease: ConductorLease
+) -> None:
+    called = threading.Semaphore(0)
+    worker.handle(WorkKind.NOTIFY, lambda _rows: called.release())
+    worker.wake()  # no job is there yet
+    lease.renew()
+    add(db, WorkKind.NOTIFY, str(uuid4()))
+    job = worker.periodic(3600.0)
+    job.start()
+    try:
+        assert called.acquire(timeout=5)
+        add(db, WorkKind.NOTIFY, str(uuid4()))
+        worker.wake()
+        assert called.acquire(timeout=5)
+    finally:
+        job.stop()
+
+
 def test_work_is_rescheduled_no_later_than_its_deadline(
     db: Database, queue: WorkQueue, lease: ConductorLease
 ) -> None:
@@ -281,6 +300,7 @@ def test_the_lease_is_renewed_while_the_worker_stops(
     add(db, WorkKind.NOTIFY, str(uuid4()))
     worker.run_once()
     assert begun.wait(5)
+    worker.run_once()  # finds nothing, and still knows what runs
     worker.stop()
     assert rows(db) == []
 

@@ -15,9 +15,9 @@ from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.operations.operations import Operations
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import operations, work
-from cyborg.db.base import Record
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
+from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
 from cyborg.model.operation import OperationState
 from cyborg.model.process import AGENT, API, CONDUCTOR
@@ -55,7 +55,7 @@ def api(db: Database) -> str:
         return str(tx.execute(sa.select(Service.uuid)).scalar_one())
 
 
-def claimed(db: Database, lease: ConductorLease) -> Sequence[Record]:
+def claimed(db: Database, lease: ConductorLease) -> Sequence[ClaimedWork]:
     lease.renew()
     assert lease.owner is not None
     with db.writer() as tx:

@@ -102,9 +102,9 @@ def test_process_frozen_before_commit_does_not_commit_late(
     caller = Caller(None, None, "req-1", expires_ms=5_000)
 
     def change() -> None:
-        with db.writer() as tx:
+        with db.writer(caller) as tx:
             _add(tx, "one")
-            events.record(tx, [events.Entry("host", "uuid", "made")], caller=caller)
+            events.record(tx, [events.Entry("host", "uuid", "made")])
             clocks.freeze(frozen)
 
     if committed:
@@ -143,11 +143,11 @@ def test_process_frozen_at_the_history_does_not_commit_late(
     caller = Caller(None, None, "req-1", expires_ms=5_000)
 
     def change() -> None:
-        with db.writer() as tx:
+        with db.writer(caller) as tx:
             _add(tx, "one")
             if before:
                 clocks.freeze(4.1)
-            events.record(tx, [events.Entry("host", "uuid", "made")], caller=caller)
+            events.record(tx, [events.Entry("host", "uuid", "made")])
 
     with pytest.raises(exception.Unavailable, match="expired before it was processed"):
         change()

@@ -116,6 +116,12 @@ def test_an_interface_with_the_default_route_is_in_use(host: FakeHost) -> None:
     assert uses(host) == {PORT: "its interface eno1 carries the default route"}
 
 
+def test_the_default_route_is_named_before_another_route(host: FakeHost) -> None:
+    servers.append(host, "/proc/net/route", "eno1\t000200C0\t0\t1\t0\t0\t0\t00FFFFFF\n")
+    servers.add_default_route(host, "eno1")
+    assert uses(host) == {PORT: "its interface eno1 carries the default route"}
+
+
 def test_an_interface_with_the_default_route_of_ipv6_is_in_use(host: FakeHost) -> None:
     zero = "0" * 32
     gateway = f"fe80{'0' * 27}1"
@@ -176,3 +182,23 @@ def test_invalid_lines_in_the_lists_are_ignored(host: FakeHost) -> None:
         servers.append(host, path, "\nx\n☃ ☃ ☃ ☃ ☃ ☃ ☃ ☃ ☃ eno1\n")
     servers.add_mount(host, "259:1", "/")
     assert uses(host) == {DISK: "its disk nvme0n1p1 is mounted at /"}
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("/proc/net/route", "eno1 000200C0 0 1 0 0 0 00FFFFFF"),
+        ("/proc/net/ipv6_route", f"fd{'0' * 30} 40 0 0 0 0 0 0 0 eno1"),
+        ("/proc/net/if_inet6", f"fd{'0' * 30} 05 40 00 80 eno1"),
+        ("/proc/self/mountinfo", "27 1 259:1 / /srv"),
+    ],
+)
+def test_a_line_counts_if_it_has_all_fields_that_are_read(
+    host: FakeHost, path: str, line: str
+) -> None:
+    fields = line.split()
+    for end in range(len(fields)):
+        servers.append(host, path, " ".join(fields[:end]) + "\n")
+    assert uses(host) == {}
+    servers.append(host, path, f"{line}\n")
+    assert len(uses(host)) == 1

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents that send heartbeats and receive no requests: operations say so and end."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import sqlalchemy as sa
 
-from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.rpc.verbs import Heartbeat, SendReport
-from cyborg.service import wait_until
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.placement import fresh_host
-from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.watching.conftest import Watched, soon
 
 REASON = "the message bus at 192.0.2.1:5672 refuses a request: 403 ACCESS_REFUSED"
 
@@ -40,20 +37,20 @@ class DeafAgent:
 
 
 @pytest.fixture
-def agent(stack: Stack, clean: None) -> Iterator[DeafAgent]:
+def agent(watched: Watched) -> DeafAgent:
+    watched.stack.times = replace(watched.stack.times, agent=0.5)
+    watched.stack.start_conductor()
     host = fresh_host("deaf")
-    client = ConductorClient(stack.bus(), timeout=10.0, sender=f"{AGENT_TOPIC}@{host}")
-    made = DeafAgent(host, reach(client))
+    made = DeafAgent(host, watched.stack.conductor_client(f"{AGENT_TOPIC}@{host}"))
     made.beat()
     assert made.epoch is not None
-    client.request(SendReport(host, made.epoch, report_of(host, 1)))
-    yield made
-    client.close()
+    made.client.request(SendReport(host, made.epoch, report_of(host, 1)))
+    return made
 
 
 @pytest.fixture
-def operator(app: object) -> Client:
-    return Client(app, role="operator", version="2.4")
+def operator(watched: Watched) -> Client:
+    return Client(watched.admin().app, role="operator", version="2.4")
 
 
 def discover(operator: Client, agent: DeafAgent, bus_error: str = "") -> dict[str, object]:
@@ -64,7 +61,7 @@ def discover(operator: Client, agent: DeafAgent, bus_error: str = "") -> dict[st
         agent.beat(bus_error)
         return bool(operator.get(f"/operations/{begun['uuid']}")["state"] != "running")
 
-    assert wait_until(over, timeout=60, step=1.0)
+    soon(over)
     (result,) = operator.get(f"/operations/{begun['uuid']}")["results"]
     return dict(result)
 
@@ -83,10 +80,10 @@ def test_discovery_fails_when_agent_never_answers(agent: DeafAgent, operator: Cl
     assert "receives no requests: it does not answer" in str(result["error"])
 
 
-def test_row_keeps_time_of_the_first_bus_error(agent: DeafAgent, database: Database) -> None:
+def test_row_keeps_time_of_the_first_bus_error(agent: DeafAgent, watched: Watched) -> None:
     def row() -> tuple[str | None, int | None]:
         columns = sa.select(Service.bus_error, Service.bus_error_ms)
-        with database.reader() as tx:
+        with watched.database.reader() as tx:
             found = tx.execute(columns.where(Service.host == agent.host)).one()
         return found.bus_error, found.bus_error_ms
 
