@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import CodeType, EllipsisType
 from typing import Final
 
 _COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -120,7 +120,7 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Return whether a node is a docstring, a message or the call that logs one."""
+    """Return whether a node is a docstring, a stub, a message or the call that logs one."""
     if isinstance(node, ast.Expr):
         return _is_text(node.value)
     if isinstance(node, ast.Call):
@@ -129,7 +129,7 @@ def _is_text(node: ast.AST) -> bool:
             called = called.value
         return isinstance(called, ast.Name) and called.id in _LOGS
     return isinstance(node, ast.JoinedStr) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
+        isinstance(node, ast.Constant) and isinstance(node.value, str | EllipsisType)
     )
 
 

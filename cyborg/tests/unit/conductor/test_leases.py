@@ -55,7 +55,7 @@ def test_only_the_present_agent_of_a_known_host_is_accepted(
     host: Any, epoch: int, error: type[Exception] | None
 ) -> None:
     if error is None:
-        check_epoch(host, "compute", epoch)
+        assert check_epoch(host, "compute", epoch) is host
         return
     with pytest.raises(error):
         check_epoch(host, "compute", epoch)
