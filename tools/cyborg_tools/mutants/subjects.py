@@ -89,9 +89,9 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     "outbox": Subject(
         (f"{_CONDUCTOR}/notifications.py", "cyborg/db/notifications.py", "cyborg/db/events.py"),
         (
-            f"{_RULES}/test_outbox.py",
-            f"{_FUNCTIONAL}/watching/test_notifications.py",
-            f"{_LIFE}/test_history.py",
+            f"{_UNIT}/conductor/test_notifications.py",
+            f"{_UNIT}/db/test_events.py",
+            f"{_RULES}/test_releases.py",
         ),
     ),
     "retirement": Subject(
@@ -99,6 +99,8 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
         (
             f"{_UNIT}/conductor/test_lost_devices.py",
             f"{_RULES}/test_lost_things.py",
+            f"{_FUNCTIONAL}/audit/test_parts.py",
+            f"{_FUNCTIONAL}/audit/test_ordered_removals.py",
             f"{_FUNCTIONAL}/audit/test_retirement.py",
         ),
     ),

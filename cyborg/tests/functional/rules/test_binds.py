@@ -11,10 +11,11 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.arqs import bind, claims
-from cyborg.db import arqs, deployables, listing
+from cyborg.db import arqs, deployables, listing, work
 from cyborg.db.models import Arq, Deployable, Device, Instance, Work
 from cyborg.db.models import Event as History
 from cyborg.model.arq import Binding, Event, State
+from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor, sound
 from cyborg.tests.functional.rules.conftest import PLAIN, PREPARING, UNITS
@@ -100,6 +101,20 @@ def test_no_event_is_sent_for_an_arq_of_an_attach(
     with arena.db.writer() as tx:
         bind.resolve(tx, locked(tx, arq), Event.FAIL, fault="the card hangs")
     assert work_kinds(arena.db) == told
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_attach_looks_at_once_only_when_a_bind_of_its_own_ends(arena: Arena, hidden: bool) -> None:
+    later = 2**42
+    arq, instance = bound(arena, PREPARING)
+    set_arq(arena.db, arq, hidden=hidden, prepared=False)
+    attach = Work.kind == WorkKind.ATTACH
+    with arena.db.writer() as tx:
+        work.add(tx, [{"kind": WorkKind.ATTACH, "instance_uuid": instance}])
+        tx.execute(sa.update(Work).where(attach).values(not_before_ms=later))
+        bind.resolve(tx, locked(tx, arq), Event.FAIL, fault="the card hangs")
+        due = tx.execute(sa.select(Work.not_before_ms).where(attach)).scalar_one()
+    assert (due < later) is hidden
 
 
 def test_hidden_arq_does_not_keep_an_instance_unresolved(arena: Arena) -> None:
