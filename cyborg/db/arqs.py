@@ -34,7 +34,7 @@ class VisibleArq(Row):
     hostname = column(Arq.hostname)
     device_rp_uuid = column(Arq.device_rp_uuid)
     instance_uuid: str | None = column(sa.case((~Arq.hidden, Arq.instance_uuid)))
-    attach_handle_type: str = column(sa.case((_BOUND, AttachHandle.attach_type), else_=""))
+    attach_handle_type: str | None = column(sa.case((_BOUND, AttachHandle.attach_type), else_=""))
     attach_handle_uuid: str | None = column(sa.case((_BOUND, AttachHandle.uuid)))
     attach_handle_info: str | None = column(sa.case((_BOUND, AttachHandle.attach_info)))
     #: Why the bind failed; None: it did not fail.

@@ -4,7 +4,10 @@
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from cyborg.db.engine import Database
+from cyborg.db.models import Arq
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Client, is_moment
@@ -185,6 +188,17 @@ def test_a_handle_that_is_not_ready_is_not_shown(client: Client) -> None:
     arq = client.send("GET", f"{PATH}/<started>").body
     assert arq["state"] == "BindStarted"
     assert (arq["attach_handle_type"], arq["attach_handle_uuid"]) == ("", None)
+    assert arq["attach_handle_info"] == {}
+
+
+def test_bound_arq_whose_handle_is_missing_is_shown_without_one(
+    client: Client, db: Database
+) -> None:
+    with db.writer() as tx:
+        tx.execute(sa.update(Arq).where(Arq.uuid == FACTS["bound"]).values(attach_handle_id=None))
+    arq = client.send("GET", f"{PATH}/<bound>").body
+    assert arq["state"] == "Bound"
+    assert (arq["attach_handle_type"], arq["attach_handle_uuid"]) == (None, None)
     assert arq["attach_handle_info"] == {}
 
 
