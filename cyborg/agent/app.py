@@ -127,8 +127,7 @@ def make_parts(
     store = StateStore(settings.state_path, settings.host)
     journal, cache = OperationJournal(store), DesiredStateCache(store)
     driver_manager = DriverManager(loaded, load)
-    if cache.desired is not None:
-        # The last known requests of operators, until the conductor answers.
+    if cache.desired is not None:  # What operators last requested, until the conductor answers.
         driver_manager.apply(cache.desired.drivers, cache.desired.operator_created)
     checks = HealthChecks(
         drivers=driver_manager.drivers,

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The invariants of the database: a table of queries, each of which returns only violations.
 
-Every query is one statement, so that it sees each transaction of another process completely or not
-at all, and is read in pages by id. Memory grows with the violations, not with the cloud. The rows
-that are compared with Placement are read in pages of hosts.
+Every query is one statement, so that it sees each transaction completely or not at all, and is
+read in pages: by id, or by hosts where Placement is compared. Memory grows with the violations.
 """
 
 from collections import Counter, defaultdict

