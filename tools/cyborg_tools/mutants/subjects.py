@@ -21,7 +21,6 @@ class Subject:
 _CONDUCTOR: Final = "cyborg/conductor"
 _UNIT: Final = "cyborg/tests/unit"
 _FUNCTIONAL: Final = "cyborg/tests/functional"
-_LIFE: Final = "cyborg/tests/functional/life"
 _RULES: Final = "cyborg/tests/functional/rules"
 
 SUBJECTS: Final[Mapping[str, Subject]] = {
@@ -91,7 +90,6 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
         (
             f"{_UNIT}/conductor/test_notifications.py",
             f"{_UNIT}/db/test_events.py",
-            f"{_RULES}/test_releases.py",
         ),
     ),
     "retirement": Subject(
@@ -118,13 +116,14 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     ),
     "discovery": Subject(
         (f"{_CONDUCTOR}/operations/discovery.py", "cyborg/agent/discovery_requests.py"),
-        (f"{_LIFE}/test_discovery.py", f"{_UNIT}/api/test_discovery.py"),
+        (f"{_UNIT}/conductor/test_discovery.py", f"{_UNIT}/agent/test_discovery_requests.py"),
     ),
     "reconcile": Subject(
         ("cyborg/clients/placement_sync.py", "cyborg/agent/prepared_sync.py"),
         (
             f"{_UNIT}/agent/test_prepared_sync.py",
             f"{_FUNCTIONAL}/clients/test_publish.py",
+            f"{_FUNCTIONAL}/clients/test_publish_cost.py",
             f"{_FUNCTIONAL}/clients/test_reserve.py",
         ),
     ),

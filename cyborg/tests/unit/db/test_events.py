@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of an event that tell which request it belongs to."""
+"""The request that an event belongs to, and which events each reader of the history gets."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from cyborg import exception
 from cyborg.context import GLOBAL_ID, REQUEST_ID, working_for
-from cyborg.db import events, work
+from cyborg.db import events, listing, work
 from cyborg.db.engine import Database, Reader
-from cyborg.db.models import METADATA, Event
+from cyborg.db.models import METADATA, Event, Host
 from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
 from cyborg.tests.fixtures.stored import stored
@@ -67,3 +69,102 @@ def test_events_of_work_have_its_operation_and_the_ids_of_its_request(db: Databa
         (None, None, "req-2", "operation", {"origin": {GLOBAL_ID: "req-older"}}),
         (None, None, None, "operation", None),
     ]
+
+
+def test_origin_of_an_event_has_its_request_id() -> None:
+    assert events.origin("req-1", None) == {REQUEST_ID: "req-1"}
+    assert events.origin("req-1", {"state": "Bound", "origin": ORIGIN}) == {
+        REQUEST_ID: "req-1",
+        **ORIGIN,
+    }
+
+
+@pytest.mark.parametrize("returning", [True, False])
+def test_expired_request_records_nothing(db: Database, returning: bool) -> None:
+    # MySQL has no INSERT ... RETURNING.
+    db.engine.dialect.insert_executemany_returning = returning
+    expired, valid = (Caller("project", "user", "req-1", expires_ms=ms) for ms in (1, 2**41))
+    with pytest.raises(exception.Unavailable), db.writer(expired, "key") as tx:
+        events.record(tx, ENTRIES)
+    assert origins(db) == []
+    with db.writer(valid, "key") as tx:
+        events.record(tx, ENTRIES)
+    assert len(origins(db)) == len(ENTRIES)
+
+
+def test_expiry_of_a_request_is_checked_only_with_its_events(db: Database) -> None:
+    with db.writer(Caller("project", "user", "req-1", expires_ms=1), "key") as tx:
+        events.record(tx, [])
+
+
+def test_events_of_an_operation_are_found_by_action_and_subject(db: Database) -> None:
+    for key in ("key", "other"):
+        with db.writer(CALLER, key) as tx:
+            entries = [events.Entry("arq", one, "deleted") for one in (f"{key} 1", f"{key} 2")]
+            events.record(tx, [*entries, events.Entry("arq", f"{key} 3", "Bound")])
+    with db.reader() as tx:
+        asked = ["key 1", "key 3", "other 2", "nobody"]
+        assert events.subjects_of(tx, "key", "deleted", asked) == {"key 1"}
+        assert events.subjects_of(tx, "other", "deleted", asked) == {"other 2"}
+        assert events.subject_of(tx, "key", "Bound") == "key 3"
+        assert events.subject_of(tx, "other", "Bound") == "other 3"
+        assert events.subject_of(tx, "key", "deleted") in ("key 1", "key 2")
+        assert events.subject_of(tx, "key", "Unbound") is None
+        assert [events.is_repeated(tx, key) for key in ("key", "other", "third")] == [
+            True,
+            True,
+            False,
+        ]
+
+
+#: The subject of each event in the order of their times, a millisecond apart.
+WRITTEN = [
+    events.Entry("device", "card", "enabled", hostname="compute"),
+    events.Entry("deployable", "part", "retired", hostname="compute", device_uuid="card"),
+    events.Entry("arq", "card", "Bound", hostname="agent", instance_uuid="server"),
+    events.Entry("instance", "server", "rebooted"),
+    events.Entry("device", "second", "enabled", hostname="elsewhere"),
+]
+
+
+@pytest.fixture
+def written(db: Database) -> Database:
+    """A host with two names, and some events."""
+    with db.writer() as tx:
+        host = sa.insert(Host).values(name="compute", service_host="agent", updated_ms=0)
+        tx.execute(host)
+        for at_ms, entry in enumerate(WRITTEN):
+            events.record(tx, [entry])
+            newest = sa.select(sa.func.max(Event.id)).scalar_subquery()
+            tx.execute(sa.update(Event).where(Event.id == newest).values(at_ms=at_ms))
+    return db
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"device": "card"}, [0, 1]),
+        ({"instance": "server"}, [2, 3]),
+        ({"arq": "card"}, [2]),
+        ({"since": 3}, [3, 4]),
+        ({"host": "compute"}, [0, 1, 2]),
+        ({"host": "agent"}, [0, 1, 2]),
+        ({"host": "elsewhere"}, [4]),
+        ({"host": "compute", "device": "card", "since": 1}, [1]),
+    ],
+)
+def test_page_has_the_events_that_match_all_filters(
+    written: Database, filters: dict[str, Any], found: list[int]
+) -> None:
+    with written.reader() as tx:
+        rows = events.page(tx, listing.Page(), filters)
+        assert sorted(row.at_ms for row in rows) == found
+
+
+def test_newest_events_of_a_subject_or_device_come_first(written: Database) -> None:
+    with written.reader() as tx:
+        assert [row.at_ms for row in events.of_device(tx, "card", 10)] == [1, 0]
+        assert [row.at_ms for row in events.of_device(tx, "card", 1)] == [1]
+        assert [row.action for row in events.of_subject(tx, "arq", "card")] == ["Bound"]
+        assert [row.action for row in events.of_subject(tx, "device", "card")] == ["enabled"]
