@@ -165,7 +165,9 @@ def test_lost_deployables_are_removed_after_their_providers(parted: LosingHost) 
     order(parted)
     assert (parted.leaving(), other.leaving()) == ([parted.lost], [])
     assert count(parted.db, Deployable) == 8
+    generation = parted.generation
     parted.answer(parted.lost)
+    assert parted.generation == generation
     assert retirements(parted.db) == [("deployable", ORDERED)]
     assert history(parted, "retired") == [("deployable", parted.name, uuid)]
     assert (count(parted.db, Deployable), count(parted.db, AttachHandle)) == (7, 7)
@@ -216,3 +218,9 @@ def test_removed_device_takes_its_work_with_it(whole: LosingHost) -> None:
     whole.answer(whole.lost)
     assert count(whole.db, Work) == 1
     assert other.leaving() == []
+
+
+def test_answer_for_a_device_that_is_not_due_publishes_it_again(whole: LosingHost) -> None:
+    generation = whole.generation
+    whole.answer(whole.lost)
+    assert (count(whole.db, Device), whole.generation) == (1, generation + 1)

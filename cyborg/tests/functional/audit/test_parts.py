@@ -61,6 +61,7 @@ def test_lost_deployable_moves_from_desired_tree_to_removals(parted: LosingHost)
     parted.answer(parted.lost)
     assert parted.leaving() == []
     assert (count(parted.db, Deployable), count(parted.db, Device)) == (3, 1)
+    assert retirements(parted.db) == [("deployable", "it had been lost for 31 days")]
 
 
 def test_only_confirmed_deployables_are_removed(parted: LosingHost) -> None:
@@ -126,6 +127,20 @@ def test_expired_unit_leaves_the_inventory(sliced: LosingHost) -> None:
     assert retirements(sliced.db) == [("handle", "it had been lost for 31 days")]
     sliced.cloud.publish(sliced.name)
     assert sliced.cloud.found() == set()
+
+
+def test_time_is_over_after_its_last_millisecond(sliced: LosingHost) -> None:
+    """That of what is lost, and that in which a silent agent counts as up."""
+    age_lost(sliced.db, -DAY)
+    sliced.lost_devices.expire()
+    assert count(sliced.db, AttachHandle) == 4
+    age_lost(sliced.db, 1)
+    sliced.change(Service, last_seen_ms=sliced.db.now - DOWN_AFTER)
+    sliced.lost_devices.expire()
+    assert count(sliced.db, AttachHandle) == 4
+    sliced.change(Service, last_seen_ms=sliced.db.now - DOWN_AFTER + 1)
+    sliced.lost_devices.expire()
+    assert count(sliced.db, AttachHandle) == 3
 
 
 def test_expired_quarantined_unit_is_removed_with_its_work(sliced: LosingHost) -> None:

@@ -124,6 +124,19 @@ def test_children_are_created_below_a_recreated_compute(
     ] == (anew)
 
 
+def test_recreated_compute_is_found_after_a_publish_that_failed(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host))
+    for one in (card(host).uuid, placement.make_compute(host)):
+        placement.call("DELETE", f"/resource_providers/{one}")
+    anew = placement.make_compute(host)
+    changed = tree(host, card(host, reserved=1))
+    assert list(publisher.publish(changed).problems) == [card(host).name]
+    result = publisher.publish(changed)
+    assert (result.root_uuid, result.problems) == (anew, {})
+
+
 def test_reserved_provider_keeps_its_allocations(
     publisher: Publisher, placement: PlacementService, client: Placement, host: str
 ):
