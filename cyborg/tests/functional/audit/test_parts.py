@@ -117,6 +117,19 @@ def test_parent_deployable_is_removed_after_its_children(parted: LosingHost) -> 
     assert parted.leaving() == [parted.lost]
 
 
+@pytest.mark.parametrize("column", ["parent_id", "root_id"])
+def test_only_its_own_children_keep_a_lost_deployable(parted: LosingHost, column: str) -> None:
+    """Whether they are directly below it or further down."""
+    ids = sa.select(Deployable.id).where(Deployable.name.in_([parted.lost, f"{parted.name}_0_1"]))
+    with parted.db.reader() as tx:
+        other, lost = tx.execute(ids.order_by(Deployable.name)).scalars()
+    below = Deployable.name == f"{parted.name}_0_2"
+    parted.change(Deployable, below, **{column: other})
+    assert parted.leaving() == [parted.lost]
+    parted.change(Deployable, below, **{column: lost})
+    assert parted.leaving() == []
+
+
 def test_expired_unit_leaves_the_inventory(sliced: LosingHost) -> None:
     """It was reserved before: nothing changes in how many units Placement gives out."""
     (before,) = sliced.desired().tree.providers

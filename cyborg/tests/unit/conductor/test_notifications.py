@@ -32,6 +32,7 @@ from cyborg.db.services import Process
 from cyborg.model.notification import Notification
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.report import AgentHeartbeat
+from cyborg.service import wait_until
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.single_step_processes import Clock
 
@@ -47,6 +48,7 @@ class FakeNotifier:
         self.sent: list[Notification] = []
         self.enabled = True
         self.error: Exception | None = None
+        self.closed = False
 
     def send(self, messages: Sequence[Notification]) -> None:
         if self.error is not None:
@@ -55,7 +57,8 @@ class FakeNotifier:
             self.sent += messages
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nobody waits for the bus any more."""
+        self.closed = True
 
     def take(self) -> list[dict[str, Any]]:
         """The payloads since the last time, each with its type."""
@@ -318,3 +321,13 @@ def test_each_service_is_reported_by_itself(site: Site) -> None:
     site.services()
     site.clock.advance(10)
     assert site.services() == [("service.down", AGENT, "other"), ("service.down", API, HOST)]
+
+
+def test_periodic_job_sends_what_waits_and_ends_with_the_bus(site: Site) -> None:
+    site.record(events.Entry("arq", "one", "Bound"))
+    task = site.publisher.periodic()
+    task.start()
+    assert wait_until(lambda: site.waiting() == 0, timeout=30)
+    task.stop()
+    assert [one["uuid"] for one in site.notifier.take()] == ["one"]
+    assert site.notifier.closed
