@@ -478,6 +478,21 @@ def test_image_is_unknown_while_it_is_loaded(site: Site) -> None:
     assert site.deployable().bitstream_id is None
 
 
+def test_overdue_program_fails_with_its_last_error(site: Site) -> None:
+    row = site.deployable()
+    spec = {"deployable": row.uuid, "image_uuid": IMAGE}
+    task = {"kind": WorkKind.PROGRAM, "deployable_id": row.id, "spec": spec}
+    with site.arena.db.writer() as tx:
+        work.add(tx, [task])
+        tx.execute(sa.update(Work).values(deadline_ms=1, error="it is away"))
+    site.run(WorkKind.PROGRAM)
+    assert site.agent.commands == []
+    with site.arena.db.reader() as tx:
+        query = sa.select(Event.reason).where(Event.action == "program failed")
+        reason = tx.execute(query).scalar_one()
+    assert reason == "image or host could not be reached in time: it is away"
+
+
 def test_program_of_a_deployable_that_is_gone_fails(site: Site) -> None:
     program(site, str(uuid4()))
     assert site.actions() == ["program failed"]

@@ -2,6 +2,7 @@
 """Discovery requests: which are open, and what is counted in the answer of each."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,9 +48,8 @@ def test_repeated_request_is_the_same(requests: DiscoveryRequests) -> None:
     wakes: list[str] = []
     for key in ("first", "second", "first"):
         task = DiscoveryTask(key)
-        assert requests.request(task, wake=lambda key=key: wakes.append(key)) == Discovered(
-            key, done=False
-        )
+        early = requests.request(task, wake=partial(wakes.append, key))
+        assert early == Discovered(key, done=False)
     assert wakes == ["first", "second"]
     tasks = requests.pending()
     assert [task.request_key for task in tasks] == ["first", "second"]
