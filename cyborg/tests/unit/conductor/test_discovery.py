@@ -237,6 +237,16 @@ def test_agent_that_never_answers_fails_after_its_second_silence(site: Site) -> 
     assert site.result() == HostResult(HOST, ResultState.FAILED, error=silent.error)
 
 
+def test_agent_that_is_silent_from_the_start_fails_at_its_second_query(site: Site) -> None:
+    site.agents.answer = SILENT
+    site.order(HOST)
+    states = []
+    for _ in range(2):
+        site.step()
+        states.append(site.result().state)
+    assert states == [ResultState.WAITING, ResultState.FAILED]
+
+
 def test_discovery_without_a_deadline_waits_for_a_silent_agent(site: Site) -> None:
     site.agents.answer = SILENT
     site.order(HOST, wait=True)
