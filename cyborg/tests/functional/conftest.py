@@ -213,8 +213,11 @@ def offered(placement: PlacementService, provider: str) -> int:
 
 
 @pytest.fixture
-def beside(stack: Stack) -> Iterator[Callable[..., Stack]]:
+def beside(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Callable[..., Stack]]:
     """Make stacks beside that of the session (see ``Stack.beside``); each ends with the test."""
+    if "own_database" in request.fixturenames:
+        # It must outlive the stacks, in whatever order a test names the two.
+        request.getfixturevalue("own_database")
     with ExitStack() as ending:
         yield lambda *database, **changes: ending.enter_context(stack.beside(*database, **changes))
 
