@@ -90,6 +90,18 @@ def test_restarted_publisher_removes_traits_of_the_recalled_tree(
     assert shown(placement, card(host))[1] == TRAITS | {"HW_GPU_API_VULKAN"}
 
 
+def test_own_traits_are_removed_after_a_write_that_failed(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    publisher.publish(tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"})))
+    wire.before = lambda call: 503 if call.startswith("PUT /resource_providers") else None
+    with pytest.raises(exception.Unavailable):
+        publisher.publish(tree(host))
+    wire.before = lambda _call: None
+    assert publisher.publish(tree(host)).problems == {}
+    assert shows(placement, card(host))
+
+
 def test_check_repairs_manual_changes(publisher: Publisher, placement: PlacementService, host: str):
     publisher.publish(tree(host, size=3))
     spoiled = {"FPGA": {"total": 4, "reserved": 3, "allocation_ratio": 16.0}}
@@ -98,6 +110,28 @@ def test_check_repairs_manual_changes(publisher: Publisher, placement: Placement
     placement.call("DELETE", f"/resource_providers/{card(host, 2).uuid}")
     assert publisher.check(tree(host, size=3)).problems == {}
     assert all(shows(placement, card(host, one)) for one in range(3))
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_provider_that_is_deleted_during_a_check_is_created_again(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str, *, renamed: bool
+):
+    mine = card(host)
+    Publisher(Placement(wire)).publish(tree(host))
+    if renamed:
+        placement.call("PUT", f"/resource_providers/{mine.uuid}", {"name": f"other-{uuid.uuid4()}"})
+
+    def delete(call: str) -> None:
+        if call == f"GET /resource_providers/{mine.uuid}/inventories":
+            wire.before = lambda _call: None
+            placement.call("DELETE", f"/resource_providers/{mine.uuid}")
+
+    wire.before = delete
+    wire.take()
+    assert publisher.check(tree(host)).problems == {}
+    # The new provider has the right name.
+    assert "PUT /resource_providers/*" not in wire.take()
+    assert shows(placement, mine)
 
 
 def test_deleted_provider_is_created_again(
@@ -167,6 +201,38 @@ def test_name_used_in_another_tree_is_refused_and_others_continue(
     assert shows(placement, card(host, 1))
 
 
+def test_a_name_that_is_free_again_is_used_by_the_next_publish(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    holder = placement.call("POST", "/resource_providers", {"name": card(host).name})["uuid"]
+
+    def delete(call: str) -> None:
+        if call.startswith("GET /resource_providers?name=") and card(host).name in call:
+            placement.call("DELETE", f"/resource_providers/{holder}")
+
+    wire.before = delete
+    (outcome,) = publisher.publish(tree(host)).outcomes
+    assert (outcome.verdict, "is free again" in outcome.reason) == (Verdict.FAILED, True)
+    wire.before = lambda _call: None
+    assert publisher.publish(tree(host)).problems == {}
+    assert shows(placement, card(host))
+
+
+def test_a_conflict_that_is_not_about_the_name_may_be_tried_again(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    """It is its reason: nobody looks for another provider with the name."""
+    wire.before = lambda call: 409 if call.startswith("POST") else None
+    (outcome,) = publisher.publish(tree(host)).outcomes
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "answered 409")
+    wire.before = lambda _call: None
+    assert publisher.publish(tree(host)).problems == {}
+    placement.call("PUT", f"/resource_providers/{card(host).uuid}", {"name": fresh_host()})
+    wire.before = lambda call: 409 if call.startswith("PUT") else None
+    (outcome,) = publisher.check(tree(host)).outcomes
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "answered 409")
+
+
 @pytest.mark.parametrize("taken", [False, True], ids=["its name is free", "its name is taken"])
 def test_a_renamed_provider_gets_its_name_back(
     publisher: Publisher, placement: PlacementService, host: str, *, taken: bool
@@ -205,6 +271,17 @@ def test_refused_provider_is_retried_when_it_changes(
 ):
     novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
     assert list(publisher.publish(tree(host, novel)).problems) == [novel.name]
+    assert publisher.publish(tree(host)).problems == {}
+    assert shows(placement, card(host))
+
+
+def test_a_refusal_is_forgotten_when_the_provider_is_published(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    holder = placement.call("POST", "/resource_providers", {"name": card(host).name})["uuid"]
+    assert list(publisher.publish(tree(host)).problems) == [card(host).name]
+    placement.call("DELETE", f"/resource_providers/{holder}")
+    assert publisher.publish(tree(host, card(host, reserved=1))).problems == {}
     assert publisher.publish(tree(host)).problems == {}
     assert shows(placement, card(host))
 
@@ -313,11 +390,12 @@ def test_failing_request_stops_only_its_provider(
     assert shows(placement, card(host, 1))
 
 
+@pytest.mark.parametrize("resource_class", ["FPGA", "CUSTOM_TEST_CLASS"])
 def test_deleted_trait_is_created_again(
-    publisher: Publisher, placement: PlacementService, host: str
+    publisher: Publisher, placement: PlacementService, host: str, resource_class: str
 ):
     word = f"CUSTOM_{uuid.uuid4().hex.upper()}"
-    marked = card(host, traits=frozenset({word}))
+    marked = card(host, resource_class=resource_class, traits=frozenset({word}))
     publisher.publish(tree(host, marked))
     publisher.publish(tree(host, replace(marked, traits=TRAITS)))
     placement.call("DELETE", f"/traits/{word}")

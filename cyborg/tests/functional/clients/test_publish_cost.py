@@ -93,6 +93,19 @@ def test_many_long_traits_are_looked_up_in_one_request(publisher: Publisher, wir
     assert wire.take().count("GET /traits") == 1
 
 
+def test_unknown_traits_and_used_names_are_looked_up_once_for_all_providers(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
+    taken = [card(host, index) for index in (1, 2)]
+    for one in taken:
+        placement.call("POST", "/resource_providers", {"name": one.name})
+    assert len(publisher.publish(tree(host, novel, *taken)).problems) == 3
+    requests = wire.take()
+    assert requests.count("GET /traits?name") == 1
+    assert requests.count("GET /resource_providers?in_tree") == 1
+
+
 def test_an_unchanged_tree_costs_nothing(publisher: Publisher, wire: Wire, host: str):
     publisher.publish(tree(host, size=3))
     wire.take()

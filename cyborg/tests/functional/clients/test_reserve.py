@@ -87,6 +87,28 @@ def test_provider_in_use_is_read_again_after_a_conflict(
     assert free(placement, host) == 0
 
 
+def test_provider_that_changes_constantly_is_not_reserved(
+    publisher: Publisher,
+    wire: Wire,
+    placement: PlacementService,
+    host: str,
+    caplog: pytest.LogCaptureFixture,
+):
+    publisher.publish(tree(host, size=2))
+    busy, idle = card(host, 0).uuid, card(host, 1).uuid
+
+    def move(call: str) -> None:
+        if call.startswith("PUT") and busy in call:
+            put_by_hand(placement, busy, "inventories", {"FPGA": {"total": 4}})
+
+    wire.before = move
+    assert publisher.reserve([busy, idle]) == [idle]
+    assert (free(placement, host, 0), free(placement, host, 1)) == (4, 0)
+    (warning,) = (text for text in caplog.messages if "cannot be reserved" in text)
+    assert busy in warning
+    assert "it changed" in warning
+
+
 def test_missing_provider_does_not_stop_the_others(
     publisher: Publisher, wire: Wire, placement: PlacementService, host: str
 ):
