@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What publishing does to the real Placement, and what it leaves alone."""
 
+import logging
 import uuid
 from dataclasses import replace
 
@@ -294,6 +295,16 @@ def test_lasting_problem_is_logged_once(
         publisher.publish(tree(host))
     warnings = [one for one in caplog.records if one.name == "cyborg.clients.placement_sync"]
     assert [one.levelname for one in warnings if "is not as desired" in one.message] == ["WARNING"]
+
+
+def test_what_is_written_is_logged_once(
+    publisher: Publisher, host: str, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, "cyborg.clients.placement_sync")
+    for _ in range(2):
+        publisher.publish(tree(host))
+    logged = [text for text in caplog.messages if "is as desired" in text]
+    assert logged == [f"Provider {card(host).name} is as desired in Placement"]
 
 
 def test_invalid_provider_is_refused_without_a_request(

@@ -166,7 +166,12 @@ def test_a_driver_that_fails_to_list_its_units_is_not_called(
     assert "Driver listing did not list its prepared units" in caplog.text
 
 
-def test_a_unit_of_a_driver_that_is_not_loaded_is_skipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_unit_of_a_driver_that_is_not_loaded_is_skipped(
+    tmp_path: Path, interrupted: bool
+) -> None:
+    if interrupted:
+        crash(tmp_path, Listing())
     assert sync(tmp_path, Listing(), Conductor(Use.PREPARED, "gone")) == []
 
 
