@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor.reports.desired_state import DesiredStates
@@ -15,7 +16,7 @@ from cyborg.db import arqs
 from cyborg.db.listing import Page
 from cyborg.db.models import Host, Service
 from cyborg.model.arq import Binding
-from cyborg.model.audit_findings import Ages
+from cyborg.model.audit_findings import Ages, Finding
 from cyborg.model.caller import Caller
 from cyborg.model.process import AGENT
 from cyborg.model.provider import ProviderTree
@@ -25,6 +26,7 @@ from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.single_step_processes import TABLES, Environment
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.readiness.cards import BareCardDriver
+from cyborg.tests.oracle.audit import expected_findings
 
 NOVA = Caller("nova-project", "nova", "req-crash", all_projects=True, service=True)
 UNITS = 3
@@ -67,7 +69,11 @@ class SimulatedCloud:
         project, node = NOVA.project_id or "", self.rack.compute
         self.guest = self.nova.own(self.instance, project, node, self.profile)
         self.nova.guests.listed = self.listed
-        self.auditor = self.environment.auditor(AT_ONCE)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What an audit must find now, by rules that read each table once."""
+        peers = Placement(self.environment.placement), Servers(self.environment.nova)
+        return expected_findings(self.environment.watch, *peers, AT_ONCE)
 
     @property
     def bindings(self) -> list[Binding]:

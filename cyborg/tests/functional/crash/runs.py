@@ -131,11 +131,8 @@ class Run:
     def verify(self) -> None:
         """Check what must hold at the end of every run."""
         assert set(self.arqs().values()) <= _SETTLED, self.arqs()
-        verdict = self.cloud.auditor.look()
-        assert verdict.unasked == ()
-        bad = [
-            f"{one.kind} {one.cause}" for one in verdict.findings if one.severity > Severity.INFO
-        ]
+        findings = self.cloud.findings()
+        bad = [f"{one.kind} {one.cause}" for one in findings if one.severity > Severity.INFO]
         assert bad == []
         assert self.cloud.rack.driver.ready == self._bound_handles()
 
