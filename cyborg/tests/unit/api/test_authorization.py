@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may do what: the matrix of personas, scopes of tokens, the policy file; lines 103 to 107."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,143 +11,168 @@ from oslo_utils import timeutils
 
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.conductor import RecordedConductor
-from cyborg.tests.unit.api.world import Client
+from cyborg.tests.unit.api.world import NEW_DEVICE, Answer, Client
 
 MakeClient = Callable[..., Client]
 
-PROFILES = ("GET", "/v2/device_profiles", None)
-PROFILE = ("GET", "/v2/device_profiles/gpu", None)
-CREATE_PROFILE = (
-    "POST",
-    "/v2/device_profiles",
-    [{"name": "new", "groups": [{"resources:FPGA": "1"}]}],
+Requests = tuple[str, ...]
+UNBIND = "PATCH /v2/accelerator_requests"
+ARQS = "GET /v2/accelerator_requests"
+CREATE_ARQ = "POST /v2/accelerator_requests"
+DEVICES, DEVICE = "GET /v2/devices", "GET /v2/devices/<device>"
+#: Requests with a body → the body.
+BODIES: Mapping[str, Any] = {
+    "POST /v2/device_profiles": [{"name": "new", "groups": [{"resources:FPGA": "1"}]}],
+    CREATE_ARQ: {"device_profile_name": "gpu"},
+    UNBIND: {"<bound>": [{"op": "remove", "path": "/hostname"}]},
+    "PATCH /v2/deployables/<deployable>/program": [
+        {"path": "/program", "op": "replace", "value": [{"image_uuid": "<image>"}]}
+    ],
+    "POST /v2/attributes": {"deployable_id": "<deployable>", "key": "k", "value": "v"},
+    "PATCH /v2/device_profiles/pair": {"description": "d"},
+    "PATCH /v2/devices/<device>": {"status": "ready"},
+    "PATCH /v2/devices/<lost>": {"labels": {"rack": "7"}},
+    "POST /v2/devices": NEW_DEVICE,
+    "POST /v2/drivers": {"driver": "d"},
+    "PATCH /v2/drivers/card_driver": {"enabled": True},
+    "POST /v2/services/discover": {},
+    "POST /v2/instances/<instance>/accelerators": {},
+    "PATCH /v2/services/<random>": {"status": "enabled"},
+}
+READ_PROFILES = ("GET /v2/device_profiles", "GET /v2/device_profiles/gpu")
+READ_ARQS = (ARQS, f"{ARQS}/<arq>")
+WRITE_ARQS = (CREATE_ARQ, "DELETE /v2/accelerator_requests?arqs=<arq>", UNBIND)
+READ_DEVICES = (DEVICES, DEVICE)
+READ_HARDWARE = (
+    *("GET /v2/deployables", "GET /v2/deployables/<deployable>"),
+    *("GET /v2/attributes", "GET /v2/attributes/<attribute>"),
 )
-DELETE_PROFILE = ("DELETE", "/v2/device_profiles/pair", None)
-ARQS = ("GET", "/v2/accelerator_requests", None)
-ARQ = ("GET", "/v2/accelerator_requests/<arq>", None)
-CREATE_ARQ = ("POST", "/v2/accelerator_requests", {"device_profile_name": "gpu"})
-DELETE_ARQ = ("DELETE", "/v2/accelerator_requests?arqs=<arq>", None)
-UNBIND = (
-    "PATCH",
-    "/v2/accelerator_requests",
-    {"<bound>": [{"op": "remove", "path": "/hostname"}]},
+ADMINISTER = (
+    *("POST /v2/device_profiles", "DELETE /v2/device_profiles/pair"),
+    "PATCH /v2/deployables/<deployable>/program",
+    *("POST /v2/attributes", "DELETE /v2/attributes/<attribute>"),
 )
-DEVICES = ("GET", "/v2/devices", None)
-DEVICE = ("GET", "/v2/devices/<device>", None)
-DEPLOYABLES = ("GET", "/v2/deployables", None)
-DEPLOYABLE = ("GET", "/v2/deployables/<deployable>", None)
-ATTRIBUTES = ("GET", "/v2/attributes", None)
-ATTRIBUTE = ("GET", "/v2/attributes/<attribute>", None)
-DISABLE = ("POST", "/v2/devices/<device>/disable", None)
-ENABLE = ("POST", "/v2/devices/<device>/enable", None)
-PROGRAM = (
-    "PATCH",
-    "/v2/deployables/<deployable>/program",
-    [{"path": "/program", "op": "replace", "value": [{"image_uuid": "<image>"}]}],
+SWITCH = ("POST /v2/devices/<device>/disable", "POST /v2/devices/<device>/enable")
+ADMINS = {"admin", "bare-admin"}
+OPERATORS = {*ADMINS, "operator"}
+READERS = {*OPERATORS, "manager", "member", "reader", "stranger"}
+ALL = {*READERS, "service", "nobody"}
+#: Requests, and who may send them.
+ENFORCED: list[tuple[Requests, set[str]]] = [
+    (READ_PROFILES, READERS),
+    (READ_ARQS, {*READERS, "service"}),
+    (WRITE_ARQS, {"admin", "manager", "member", "operator", "stranger", "service"}),
+    (READ_DEVICES, {*OPERATORS, "manager"}),
+    (READ_HARDWARE, {*ADMINS, "manager"}),
+    (ADMINISTER, ADMINS),
+    (SWITCH, OPERATORS),
+]
+RELAXED: list[tuple[Requests, set[str]]] = [
+    ((*READ_PROFILES, *READ_ARQS, *WRITE_ARQS, *READ_DEVICES, *READ_HARDWARE), ALL),
+    (ADMINISTER, ADMINS),
+    (SWITCH, OPERATORS),
+]
+#: What 2.4 adds and nobody has below.
+NEWER_FOR_OPERATORS = (
+    *("PATCH /v2/device_profiles/pair", "POST /v2/devices", "DELETE /v2/devices/<device>"),
+    *("POST /v2/drivers", "PATCH /v2/drivers/card_driver", "DELETE /v2/drivers/card_driver"),
+    *("POST /v2/services/discover", "PATCH /v2/services/<random>", "DELETE /v2/services/<random>"),
+    "POST /v2/instances/<instance>/accelerators",
+    *(f"DELETE /v2/instances/<instance>/accelerators{arq}" for arq in ("", "/<bound>")),
 )
-CREATE_ATTRIBUTE = (
-    "POST",
-    "/v2/attributes",
-    {"deployable_id": "<deployable>", "key": "k", "value": "v"},
+NEWER_READ = tuple(
+    f"GET /v2/{noun}{one}"
+    for noun in ("services", "backends", "drivers", "hardware")
+    for one in ("", "/<random>")
 )
-DELETE_ATTRIBUTE = ("DELETE", "/v2/attributes/<attribute>", None)
-
-UPDATE_PROFILE = ("PATCH", "/v2/device_profiles/pair", {"description": "d"})
-
-ORDER_DEVICE = ("PATCH", "/v2/devices/<device>", {"status": "ready"})
-DELETE_DEVICE = ("DELETE", "/v2/devices/<device>", None)
-LABEL_DEVICE = ("PATCH", "/v2/devices/<device>", {"labels": {"rack": "7"}})
-
-READ_PROFILES = [PROFILES, PROFILE]
-READ_ARQS = [ARQS, ARQ]
-WRITE_ARQS = [CREATE_ARQ, DELETE_ARQ, UNBIND]
-READ_HARDWARE = [DEVICES, DEVICE, DEPLOYABLES, DEPLOYABLE, ATTRIBUTES, ATTRIBUTE]
-ADMINISTER = [
-    CREATE_PROFILE,
-    DELETE_PROFILE,
-    DISABLE,
-    ENABLE,
-    PROGRAM,
-    CREATE_ATTRIBUTE,
-    DELETE_ATTRIBUTE,
+#: The same for requests of the newest microversion; to a stranger a device is not there.
+OPERATED: list[tuple[Requests, set[str]]] = [
+    (NEWER_FOR_OPERATORS, OPERATORS),
+    (SWITCH, OPERATORS),
+    (("PATCH /v2/devices/<device>",), {*OPERATORS, "stranger"}),
+    (("PATCH /v2/devices/<lost>",), READERS - {"reader"}),
+    (READ_DEVICES, READERS),
+    (NEWER_READ, {*OPERATORS, "manager"}),
+    (("GET /v2/events",), OPERATORS),
+    (("GET /v2/usage", "GET /v2/operations"), READERS),
 ]
-EVERYTHING = READ_PROFILES + READ_ARQS + WRITE_ARQS + READ_HARDWARE + ADMINISTER
-
-#: requests, and who may send them
-ENFORCED: list[tuple[list[Any], set[str]]] = [
-    (READ_PROFILES, {"admin", "bare-admin", "manager", "member", "reader"}),
-    (READ_ARQS, {"admin", "bare-admin", "manager", "member", "reader", "service"}),
-    (WRITE_ARQS, {"admin", "manager", "member", "service"}),
-    (READ_HARDWARE, {"admin", "bare-admin", "manager"}),
-    (ADMINISTER, {"admin", "bare-admin"}),
-]
-ALL = {"admin", "bare-admin", "manager", "member", "reader", "service", "nobody"}
-RELAXED: list[tuple[list[Any], set[str]]] = [
-    (READ_PROFILES, ALL),
-    (READ_ARQS, ALL),
-    (WRITE_ARQS, ALL),
-    (READ_HARDWARE, ALL),
-    (ADMINISTER, {"admin", "bare-admin"}),
-]
+NEWER = (
+    *NEWER_FOR_OPERATORS,
+    *("PATCH /v2/devices/<device>", *NEWER_READ),
+    *("GET /v2/usage", "GET /v2/operations", "GET /v2/operations/<random>"),
+)
 
 
-#: The same for requests of the newest microversion, whatever defaults are in force.
-OPERATED: list[tuple[list[Any], set[str]]] = [
-    ([UPDATE_PROFILE], {"admin", "bare-admin", "operator"}),
-    ([ENABLE, DISABLE, DELETE_DEVICE], {"admin", "bare-admin", "operator"}),
-    # To a stranger the device is not there.
-    ([ORDER_DEVICE], {"admin", "bare-admin", "operator", "stranger"}),
-    (
-        [DEVICES, DEVICE],
-        {"admin", "bare-admin", "operator", "manager", "member", "reader", "stranger"},
-    ),
-    ([LABEL_DEVICE], {"admin", "bare-admin", "operator", "manager", "member", "stranger"}),
-]
+def ask(client: Client, request: str, as_: str | None, **sent: Any) -> Answer:
+    method, path = request.split()
+    return client.send(method, path, BODIES.get(request), as_=as_, **sent)
 
 
-def allowed(client: Client, request: Any, as_: str, version: str | None = None) -> bool:
-    method, path, body = request
-    answer = client.send(method, path, body, as_=as_, service="service", version=version)
-    # Who may ask, but not see another project's, gets 404.
-    assert answer.status in (200, 201, 202, 204, 403, 404, 409)
+def allowed(client: Client, request: str, as_: str, version: str | None = None) -> bool:
+    answer = ask(client, request, as_, service="service", version=version)
+    # Who may ask, but not see another project's, gets 404; attach and detach ask Nova first.
+    assert answer.status in (200, 201, 202, 204, 403, 404, 409, 503)
+    assert answer.status != 503 or answer.fault.startswith("Nova is not available")
     return answer.status != 403
 
 
 @pytest.mark.parametrize("as_", sorted(ALL))
-@pytest.mark.parametrize(("requests", "who"), ENFORCED)
-def test_new_policy_defaults_are_enforced(
-    client: Client, requests: list[Any], who: set[str], as_: str
-) -> None:
-    for request in requests:
-        assert allowed(client, request, as_) == (as_ in who), request
+def test_role_decides_about_every_request(client: Client, as_: str) -> None:
+    for version, rights in ((None, ENFORCED), ("2.5", OPERATED)):
+        for requests, who in rights:
+            for request in requests:
+                assert allowed(client, request, as_, version) == (as_ in who), request
 
 
 @pytest.mark.filterwarnings("ignore:Policy:UserWarning")
-@pytest.mark.parametrize("as_", sorted(ALL))
-def test_enforce_new_defaults_false_relaxes_rules(make_client: MakeClient, as_: str) -> None:
+def test_enforce_new_defaults_false_relaxes_rules(make_client: MakeClient) -> None:
     client = make_client("[oslo_policy]\nenforce_new_defaults = false\n")
-    for requests, who in RELAXED:
-        for request in requests:
-            assert allowed(client, request, as_) == (as_ in who), request
+    for as_ in sorted(ALL):
+        for requests, who in RELAXED:
+            for request in requests:
+                assert allowed(client, request, as_) == (as_ in who), (as_, request)
 
 
-@pytest.mark.parametrize("as_", sorted({*ALL, "operator", "stranger"}))
-@pytest.mark.parametrize(("requests", "who"), OPERATED)
-def test_operators_without_admin_role_use_their_rules(
-    client: Client, requests: list[Any], who: set[str], as_: str
-) -> None:
-    for request in requests:
-        assert allowed(client, request, as_, "accelerator 2.4") == (as_ in who), request
-
-
-@pytest.mark.parametrize("as_", ["system-admin", "domain-admin"])
+@pytest.mark.parametrize("as_", ["system-admin", "domain-admin", None])
 def test_token_without_project_scope_is_refused(
-    client: Client, conductor: RecordedConductor, as_: str
+    client: Client, conductor: RecordedConductor, as_: str | None
 ) -> None:
-    for method, path, body in EVERYTHING:
-        answer = client.send(method, path, body, as_=as_, service="service")
-        assert (answer.status, bool(answer.fault)) == (403, True)
+    for version, rights in ((None, ENFORCED), ("2.5", OPERATED)):
+        for request in (request for requests, _ in rights for request in requests):
+            answer = ask(client, request, as_, service="service", version=version)
+            assert answer.status == (401 if as_ is None else 403), request
+            assert as_ is None or answer.fault
     assert conductor.calls == []
+
+
+def test_newer_requests_are_not_served_below_their_microversion(
+    client: Client, conductor: RecordedConductor
+) -> None:
+    for request in NEWER:
+        for version in (None, "2.0", "2.3"):
+            answer = ask(client, request, "admin", version=version)
+            assert (answer.status, "2.4" in answer.fault) == (404, True), request
+    answer = ask(client, "GET /v2/events", "admin", version="2.4")
+    assert (answer.status, "2.5" in answer.fault) == (404, True)
+    assert conductor.calls == []
+
+
+def test_members_see_usage_of_their_project_only(client: Client) -> None:
+    def usage(as_: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = ask(client, "GET /v2/usage", as_, version="2.4").body["usage"]
+        return rows
+
+    whole = {"type": "FPGA", "offered": 0, "bound": 0, "reserved": 0, "lost": 0}
+    mine = {**whole, "project_id": people.OWN, "bound": 2}
+    for as_ in ("manager", "member", "reader"):
+        assert usage(as_) == [{**mine, "host": None}]
+    assert usage("stranger") == []
+    for as_ in ("operator", "admin"):
+        assert usage(as_) == [
+            {**whole, "host": "host-1", "project_id": None, "offered": 2},
+            {**mine, "host": "host-1"},
+            {**whole, "host": "host-2", "project_id": None, "lost": 4},
+        ]
 
 
 def test_policy_file_overrides_rules_by_name(make_client: MakeClient, tmp_path: Path) -> None:
@@ -160,8 +185,25 @@ def test_policy_file_overrides_rules_by_name(make_client: MakeClient, tmp_path: 
     assert not allowed(client, DEVICE, "member")
     assert not allowed(client, ARQS, "member")
     # A rule that does not ask for the project gives the requests of all projects.
-    listed = client.send(*ARQS[:2], as_="nobody").body["arqs"]
+    listed = ask(client, ARQS, "nobody").body["arqs"]
     assert {arq["project_id"] for arq in listed} == {people.OWN, people.OTHER}
+
+
+def test_policy_may_allow_owners_to_attach(
+    make_client: MakeClient, conductor: RecordedConductor, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text('"cyborg:instance:attach": "rule:operator_api or rule:project_member_api"\n')
+    client = make_client(f"[oslo_policy]\npolicy_file = {path}\n")
+    attach, detach, _ = NEWER_FOR_OPERATORS[-3:]
+    assert ask(client, attach, "member", version="2.4").status == 503
+    ((_, caller, _),) = conductor.calls
+    assert (caller.project_id, caller.all_projects) == (people.OWN, False)
+    assert ask(client, detach, "member", version="2.4").status == 403
+
+
+def test_policy_is_checked_before_the_body(client: Client) -> None:
+    assert client.send("POST", "/v2/device_profiles", "nonsense", as_="member").status == 403
 
 
 def test_scope_is_checked_by_its_own_rule(make_client: MakeClient, tmp_path: Path) -> None:
@@ -181,9 +223,9 @@ def test_an_administrator_reaches_every_project(client: Client) -> None:
 @pytest.mark.parametrize("token", ["forged", "no-service", "expired-member"])
 @pytest.mark.parametrize("request_", [ARQS, UNBIND])
 def test_invalid_service_token_is_refused_with_401(
-    client: Client, conductor: RecordedConductor, token: str, request_: Any
+    client: Client, conductor: RecordedConductor, token: str, request_: str
 ) -> None:
-    answer = client.send(*request_, as_="admin", service=token)
+    answer = ask(client, request_, "admin", service=token)
     assert answer.status == 401
     assert conductor.calls == []
 
@@ -192,15 +234,15 @@ def test_service_token_without_role_does_not_count_when_roles_are_optional(
     make_client: MakeClient,
 ) -> None:
     client = make_client("service_token_roles_required = false\n")
-    assert client.send(*ARQS, as_="member", service="no-service").status == 200
-    answer = client.send(*UNBIND, as_="member", service="no-service")
+    assert ask(client, ARQS, "member", service="no-service").status == 200
+    answer = ask(client, UNBIND, "member", service="no-service")
     assert answer.status == 403
     assert "requires a service token" in answer.fault
 
 
 def test_service_token_roles_option_sets_accepted_roles(make_client: MakeClient) -> None:
     client = make_client("service_token_roles = nova,member\n")
-    assert client.send(*UNBIND, as_="member", service="no-service").status == 202
+    assert ask(client, UNBIND, "member", service="no-service").status == 202
 
 
 def test_expired_token_is_accepted_with_a_service_token(client: Client, tokens: Any) -> None:
@@ -211,20 +253,20 @@ def test_expired_token_is_accepted_with_a_service_token(client: Client, tokens: 
         token_id="old", project_id=people.OWN, role_list=["reader"], expires=expired
     )
     tokens._assert_token_not_expired = lambda moment: None
-    assert client.send(*ARQS, as_="old").status == 401
-    assert client.send(*ARQS, as_="old", service="service").status == 200
+    assert ask(client, ARQS, "old").status == 401
+    assert ask(client, ARQS, "old", service="service").status == 200
 
 
 def test_identity_headers_of_a_client_are_ignored(client: Client) -> None:
     forged = {"X-Roles": "admin", "X-Project-Id": people.OTHER, "X-Service-Roles": "service"}
     answer = client.send("GET", "/v2/devices", as_="member", headers=forged)
     assert answer.status == 403
-    unbind = client.send(*UNBIND, as_="member", headers=forged)
+    unbind = ask(client, UNBIND, "member", headers=forged)
     assert unbind.status == 403
 
 
 def test_caller_is_authorized_without_a_token(client: Client, conductor: RecordedConductor) -> None:
-    client.send(*CREATE_ARQ, as_="member", service="service")
+    ask(client, CREATE_ARQ, "member", service="service")
     [(_, caller, _)] = conductor.calls
     assert caller.project_id == people.OWN
     assert caller.user_id == "user-of-member"

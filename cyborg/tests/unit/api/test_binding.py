@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binding and unbinding over HTTP: checklist lines 52 to 65, as far as the API decides them."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -25,11 +24,9 @@ def patch(client: Client, body: Any, path: str = PATH, **sent: Any) -> Any:
     return client.send("PATCH", path, body, **{"as_": "member", "service": "service", **sent})
 
 
-@pytest.mark.parametrize("ops", list(itertools.permutations(BIND)))
-def test_bind_ignores_order_of_operations_and_fills_arq(
-    client: Client, ops: tuple[Any, ...]
-) -> None:
-    answer = patch(client, {"<arq>": list(ops)})
+@pytest.mark.parametrize("ops", [BIND, [BIND[2], BIND[0], BIND[1]], BIND[::-1]])
+def test_bind_ignores_order_of_operations_and_fills_arq(client: Client, ops: Any) -> None:
+    answer = patch(client, {"<arq>": ops})
     assert (answer.status, answer.raw) == (202, b"")
     [arq] = client.send("GET", f"{PATH}?instance=<fresh>", as_="member").body["arqs"]
     assert arq["state"] == "Bound"
@@ -41,16 +38,16 @@ def test_bind_ignores_order_of_operations_and_fills_arq(
     assert all(isinstance(value, str) for value in arq["attach_handle_info"].values())
 
 
-@pytest.mark.parametrize("as_", ["member", "admin", "service"])
-@pytest.mark.parametrize("token", [None, "no-service"])
-@pytest.mark.parametrize("ops", [BIND, UNBIND])
+@pytest.mark.parametrize("ops", [BIND, UNBIND], ids=["bind", "unbind"])
 def test_bind_without_service_token_is_refused(
-    client: Client, conductor: RecordedConductor, as_: str, token: str | None, ops: Any
+    client: Client, conductor: RecordedConductor, ops: Any
 ) -> None:
-    answer = patch(client, {"<arq>": ops}, as_=as_, service=token)
-    # A token that is no service's is refused by keystonemiddleware already.
-    assert answer.status == (403 if token is None else 401)
-    assert token is not None or "requires a service token" in answer.fault
+    for as_ in ("member", "admin", "service"):
+        answer = patch(client, {"<arq>": ops}, as_=as_, service=None)
+        assert answer.status == 403
+        assert "requires a service token" in answer.fault
+        # A token that is no service's is refused by keystonemiddleware already.
+        assert patch(client, {"<arq>": ops}, as_=as_, service="no-service").status == 401
     assert conductor.calls == []
 
 
@@ -73,71 +70,47 @@ def changed(path: str, value: Any) -> list[dict[str, Any]]:
     return [{**op, "value": value} if op["path"] == path else op for op in BIND]
 
 
-def without(path: str) -> list[dict[str, Any]]:
-    return [op for op in BIND if op["path"] != path]
+def mine(*ops: Any) -> dict[str, Any]:
+    return {"<arq>": list(ops)}
 
 
 #: body, a word that the answer holds
 REFUSED: list[tuple[Any, str]] = [
-    ({}, "body"),
-    ([], "body"),
-    ("x", "body"),
-    (1, "body"),
-    ([{"<arq>": BIND}], "body"),
+    *((body, "body") for body in ({}, [], "x", 1, [mine(*BIND)], b"null")),
     ({"nonsense": BIND}, "nonsense"),
     ({"": BIND}, "UUID"),
-    ({"<arq>": []}, FACTS["arq"]),
-    ({"<arq>": None}, FACTS["arq"]),
-    ({"<arq>": {}}, FACTS["arq"]),
-    ({"<arq>": "x"}, FACTS["arq"]),
-    ({"<arq>": [None]}, "[0]"),
-    ({"<arq>": ["x"]}, "[0]"),
-    ({"<arq>": [[]]}, "[0]"),
-    ({"<arq>": [{}]}, "path"),
-    ({"<arq>": [{"op": "add"}]}, "path"),
-    ({"<arq>": [{"path": "/hostname", "value": "x"}]}, "op"),
-    ({"<arq>": [{**BIND[0], "op": "replace"}, *BIND[1:]]}, "op"),
-    ({"<arq>": [{**BIND[0], "op": None}, *BIND[1:]]}, "op"),
-    ({"<arq>": [{**BIND[0], "op": ["add"]}, *BIND[1:]]}, "op"),
-    ({"<arq>": [{**BIND[0], "path": "/state"}, *BIND[1:]]}, "path"),
-    ({"<arq>": [{**BIND[0], "path": "hostname"}, *BIND[1:]]}, "path"),
-    ({"<arq>": [{**BIND[0], "path": {}}, *BIND[1:]]}, "path"),
-    ({"<arq>": [*BIND[:2], UNBIND[2]]}, "all add or all remove"),
-    ({"<arq>": [*BIND, BIND[0]]}, "twice"),
-    ({"<arq>": BIND * 100}, "at most"),
-    ({"<arq>": without("/hostname")}, "/hostname"),
-    ({"<arq>": without("/device_rp_uuid")}, "/device_rp_uuid"),
-    ({"<arq>": without("/instance_uuid")}, "/instance_uuid"),
-    ({"<arq>": [{"op": "add", "path": "/hostname"}, *BIND[1:]]}, "/hostname"),
-    ({"<arq>": changed("/hostname", None)}, "/hostname"),
-    ({"<arq>": changed("/hostname", "")}, "/hostname"),
-    ({"<arq>": changed("/hostname", 5)}, "/hostname"),
-    ({"<arq>": changed("/hostname", "x" * 256)}, "/hostname"),
-    ({"<arq>": changed("/hostname", "a\u0000b")}, "body"),
-    ({"<arq>": changed("/device_rp_uuid", "")}, "/device_rp_uuid"),
-    ({"<arq>": changed("/device_rp_uuid", None)}, "/device_rp_uuid"),
-    ({"<arq>": changed("/device_rp_uuid", "nonsense")}, "/device_rp_uuid"),
-    ({"<arq>": changed("/instance_uuid", {"a": 1})}, "/instance_uuid"),
-    ({"<arq>": changed("/instance_uuid", "\ud83d")}, "body"),
+    *(({"<arq>": ops}, FACTS["arq"]) for ops in ([], None, {}, "x")),
+    *((mine(op), "[0]") for op in (None, "x", [])),
+    *((mine(op), "path") for op in ({}, {"op": "add"})),
+    (mine({"path": "/hostname", "value": "x"}), "op"),
+    *((mine({**BIND[0], "op": op}, *BIND[1:]), "op") for op in ("replace", None, ["add"])),
+    *((mine({**BIND[0], "path": at}, *BIND[1:]), "path") for at in ("/state", "hostname", {})),
+    (mine(*BIND[:2], UNBIND[2]), "all add or all remove"),
+    (mine(*BIND, BIND[0]), "twice"),
+    (mine(*BIND * 100), "at most"),
+    *((mine(*(one for one in BIND if one is not op)), op["path"]) for op in BIND),
+    (mine({"op": "add", "path": "/hostname"}, *BIND[1:]), "/hostname"),
+    *((mine(*changed("/hostname", value)), "/hostname") for value in (None, "", 5, "x" * 256)),
+    *(
+        (mine(*changed("/device_rp_uuid", value)), "/device_rp_uuid")
+        for value in ("", None, "nonsense")
+    ),
+    (mine(*changed("/instance_uuid", {"a": 1})), "/instance_uuid"),
+    (mine(*changed("/hostname", "a\u0000b")), "body"),
+    (mine(*changed("/instance_uuid", "\ud83d")), "body"),
     ({"<arq>": BIND, FACTS["arq"].upper(): BIND}, "twice"),
     ({"<arq-2>": BIND, "<arq>": [{}]}, FACTS["arq"]),
 ]
 
 
-@pytest.mark.parametrize(("body", "word"), REFUSED)
-def test_invalid_bind_body_changes_nothing(
-    client: Client, conductor: RecordedConductor, body: Any, word: str
-) -> None:
-    # The shape is looked at before the service token.
-    for service in ("service", None):
-        answer = patch(client, body, service=service)
-        assert answer.status == 400
-        assert word in answer.fault
+def test_invalid_bind_body_changes_nothing(client: Client, conductor: RecordedConductor) -> None:
+    for body, word in REFUSED:
+        # The shape is looked at before the service token.
+        for service in ("service", None):
+            answer = patch(client, body, service=service)
+            assert answer.status == 400, body
+            assert word in answer.fault
     assert conductor.calls == []
-
-
-def test_bind_with_null_body_is_refused(client: Client) -> None:
-    assert patch(client, b"null").status == 400
 
 
 def test_bind_on_unknown_provider_returns_404(client: Client) -> None:
@@ -174,10 +147,10 @@ def test_removal_of_project_needs_the_same_rights(
     assert client.send("GET", f"{PATH}/<bound>").body["project_id"] == people.OWN
 
 
-@pytest.mark.parametrize("value", [None, "", 5, "x" * 256])
-def test_bind_with_invalid_project_is_refused(client: Client, value: Any) -> None:
-    ops = [*BIND, {**PROJECT, "value": value}]
-    assert patch(client, {"<arq>": ops}, version="2.1", as_="admin").status == 400
+def test_bind_with_invalid_project_is_refused(client: Client) -> None:
+    for value in (None, "", 5, "x" * 256):
+        ops = [*BIND, {**PROJECT, "value": value}]
+        assert patch(client, {"<arq>": ops}, version="2.1", as_="admin").status == 400
 
 
 def test_bind_of_arq_of_another_project_is_refused(client: Client) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long verbs over HTTP: 202 with the location of the operation, and policy."""
+"""Long verbs over HTTP: what the conductor is asked, and 202 with the location of the operation."""
 
-from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -11,10 +10,12 @@ from cyborg.api.rendering import instant
 from cyborg.db import operations
 from cyborg.db.engine import Database
 from cyborg.model.caller import Caller
+from cyborg.model.creation import Creation
+from cyborg.model.device import DeviceType
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.conductor import RecordedConductor
-from cyborg.tests.unit.api.world import Client
+from cyborg.tests.unit.api.world import NEW_DEVICE, Client, uuid_of
 
 DISCOVER = "/v2/services/discover"
 V24 = "2.4"
@@ -49,45 +50,92 @@ def test_request_returns_operation_that_can_be_polled(client: Client) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("query", "body", "expected"),
-    [
-        ("", {}, {"hosts": None, "driver": None, "wait": False, "setup": None}),
-        (
-            "?wait=true",
-            {"hosts": ["a", "b", "a"], "driver": "d"},
-            {"hosts": ["a", "b"], "driver": "d", "wait": True, "setup": None},
-        ),
-    ],
-)
-def test_discovery_calls_the_conductor(
-    client: Client, conductor: RecordedConductor, query: str, body: Any, expected: Mapping[str, Any]
-) -> None:
-    client.send("POST", DISCOVER + query, body, version=V24)
-    ((verb, _, arguments),) = conductor.calls
-    assert (verb, arguments) == ("discover_services", expected)
+ONE = "/v2/drivers/card_driver"
+PLACE = "/v2/instances/<instance>/accelerators"
+INSTANCE = uuid_of("instance")
+PLAIN = {"hosts": None, "driver": None, "wait": False, "setup": None}
+INSTALL = {"driver": "d", "hosts": None, "options": None, "wait": False}
+UPDATE = {"driver": "card_driver", "options": None, "enabled": None, "wait": False}
+UNINSTALL = {"driver": "card_driver", "drain": False, "wait": False}
+ATTACH = {"instance_uuid": INSTANCE, "profile_name": None}
+DETACH = {"instance_uuid": INSTANCE, "arq_uuid": None}
+CREATION = Creation("host-1", "generic_driver", "b", "m", DeviceType.FPGA, "CUSTOM_A")
+CREATE = {"creation": CREATION, "wait": False}
 
 
-@pytest.mark.parametrize(
-    ("query", "body", "field"),
-    [
-        ("?wait=maybe", {}, "wait"),
-        ("?patience=1", {}, "patience"),
-        ("", {"hosts": []}, "hosts"),
-        ("", {"hosts": "a"}, "hosts"),
-        ("", {"hosts": [7]}, "hosts[0]"),
-        ("", {"hosts": [""]}, "hosts[0]"),
-        ("", {"driver": 1}, "driver"),
-        ("", {"drivers": "d"}, "drivers"),
-        ("", [], "body"),
-    ],
-)
-def test_invalid_discovery_requests_are_refused(
-    client: Client, conductor: RecordedConductor, query: str, body: Any, field: str
+def created(**change: Any) -> dict[str, Any]:
+    return {"creation": Creation(**{**vars(CREATION), **change}), "wait": False}
+
+
+#: Request and body → verb and arguments.
+CALLS: list[tuple[str, Any, str, dict[str, Any]]] = [
+    (f"POST {DISCOVER}", {}, "discover_services", PLAIN),
+    (
+        f"POST {DISCOVER}?wait=true",
+        {"hosts": ["host-1", "host-1"], "driver": "card_driver"},
+        "discover_services",
+        PLAIN | {"hosts": ["host-1"], "driver": "card_driver", "wait": True},
+    ),
+    ("POST /v2/drivers", {"driver": "d"}, "install_driver", INSTALL),
+    (
+        "POST /v2/drivers?wait=true",
+        {"driver": "d", "hosts": ["host-1"], "options": {"k": "v"}},
+        "install_driver",
+        {"driver": "d", "hosts": ["host-1"], "options": {"k": "v"}, "wait": True},
+    ),
+    (f"PATCH {ONE}", {"options": {"k": None}}, "update_driver", UPDATE | {"options": {"k": None}}),
+    (f"PATCH {ONE}", {"enabled": False}, "update_driver", UPDATE | {"enabled": False}),
+    (f"PATCH {ONE}", {}, "update_driver", UPDATE),
+    (f"DELETE {ONE}", None, "uninstall_driver", UNINSTALL),
+    (
+        f"DELETE {ONE}?drain=true&wait=true",
+        None,
+        "uninstall_driver",
+        UNINSTALL | {"drain": True, "wait": True},
+    ),
+    (f"POST {PLACE}", {}, "attach", ATTACH),
+    (f"POST {PLACE}", {"device_profile": "gpu"}, "attach", ATTACH | {"profile_name": "gpu"}),
+    (f"DELETE {PLACE}", None, "detach", DETACH),
+    (f"DELETE {PLACE}/<bound>", None, "detach", DETACH | {"arq_uuid": uuid_of("bound")}),
+    ("POST /v2/devices", NEW_DEVICE, "create_device", CREATE),
+    ("POST /v2/devices?wait=true", NEW_DEVICE, "create_device", CREATE | {"wait": True}),
+    *(
+        ("POST /v2/devices", {**NEW_DEVICE, **more}, "create_device", created(**expected))
+        for more, expected in (
+            ({"handles": 255}, {"units": 255}),
+            (
+                {"handles": ["0c:00.1", "0000:0C:1f.7"]},
+                {"units": None, "addresses": ("0000:0c:00.1", "0000:0c:1f.7")},
+            ),
+            ({"traits": ["CUSTOM_B", "CUSTOM_B"]}, {"traits": ("CUSTOM_B",)}),
+            ({"labels": {"rack": "7"}}, {"labels": {"rack": "7"}}),
+        )
+    ),
+]
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize(("request_", "body", "verb", "arguments"), CALLS)
+def test_long_verb_calls_the_conductor(
+    client: Client,
+    conductor: RecordedConductor,
+    request_: str,
+    body: Any,
+    *,
+    verb: str,
+    arguments: Any,
 ) -> None:
-    answer = client.send("POST", DISCOVER + query, body, version=V24)
-    assert (answer.status, conductor.calls) == (400, [])
-    assert f"Invalid value for {field}:" in answer.fault
+    key = str(uuid4())
+    headers = {"Idempotency-Key": key}
+    answer = client.send(*request_.split(), body, as_="operator", version=V24, headers=headers)
+    ((called, caller, sent),) = conductor.calls
+    assert (called, sent) == (verb, arguments)
+    assert (caller.project_id, caller.all_projects) == (people.OTHER, True)
+    if "instances" in request_:
+        assert (answer.status, answer.fault[:21]) == (503, "Nova is not available")
+    else:
+        begun = (answer.status, answer.body["uuid"], answer.body["verb"])
+        assert begun == (202, key, verb.removesuffix("_services"))
 
 
 @pytest.mark.usefixtures("agent")
@@ -138,36 +186,6 @@ def test_owner_and_operators_see_an_operation(
     assert client.send("GET", f"/v2/operations/{ours}", as_=as_, version=V24).status == status
     answer = client.send("GET", "/v2/operations", as_=as_, version=V24)
     assert (None if answer.status == 403 else len(answer.body["operations"])) == listed
-
-
-@pytest.mark.usefixtures("agent")
-@pytest.mark.parametrize(
-    ("as_", "status"),
-    [
-        ("admin", 202),
-        ("operator", 202),
-        ("manager", 403),
-        ("member", 403),
-        ("reader", 403),
-        ("stranger", 403),
-        ("nobody", 403),
-    ],
-)
-def test_role_decides_who_starts_discovery(client: Client, as_: str, status: int) -> None:
-    assert client.send("POST", DISCOVER, {}, as_=as_, version=V24).status == status
-
-
-@pytest.mark.parametrize("version", [None, "2.0", "2.3"])
-def test_operations_are_not_served_before_2_4(
-    client: Client, conductor: RecordedConductor, ours: str, version: str | None
-) -> None:
-    for method, path in (
-        ("GET", "/v2/operations"),
-        ("GET", f"/v2/operations/{ours}"),
-        ("POST", DISCOVER),
-    ):
-        assert client.send(method, path, version=version).status == 404
-    assert conductor.calls == []
 
 
 def test_operations_are_listed_in_pages_and_filtered(

@@ -66,6 +66,8 @@ FAULTS: list[tuple[Exception, int, str]] = [
     (exception.Conflict(reason="because {braces}"), 409, "because {braces}"),
     (exception.NoFreeHandle(provider="p", requested=2), 409, "p"),
     (exception.InstanceAlreadyBound(instance="i"), 400, "i"),
+    (exception.NotFound(noun="Instance", key="x"), 404, "Instance x"),
+    (exception.CannotAttach(instance="x", reason="it is PAUSED"), 409, "it is PAUSED"),
 ]
 
 

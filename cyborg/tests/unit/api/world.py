@@ -33,6 +33,16 @@ def is_moment(text: str) -> bool:
     return re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", text) is not None
 
 
+#: The least that describes an accelerator to create.
+NEW_DEVICE: Final[Mapping[str, str]] = {
+    "host": "host-1",
+    "driver": "generic_driver",
+    "backend": "b",
+    "model": "m",
+    "type": "FPGA",
+    "resource_class": "CUSTOM_A",
+}
+
 #: What tables of requests refer to as ``<name>``.
 FACTS: Final[Mapping[str, str]] = {
     "profile": uuid_of("profile"),
