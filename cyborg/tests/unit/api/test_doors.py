@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -158,19 +159,33 @@ def test_invalid_uwsgi_arguments_are_refused(
         arguments({})
 
 
-def test_application_reads_corrected_configuration(tmp_path: Path) -> None:
+def test_import_of_entry_point_has_no_side_effects(tmp_path: Path) -> None:
+    """The application then reads each corrected configuration, at last the shipped paste file."""
     script = (
-        "import sys, pathlib, webtest\n"
-        "from cyborg.wsgi.api import application\n"
-        "file, client = pathlib.Path(sys.argv[1]), webtest.TestApp(application)\n"
-        "for text in sys.argv[2:]:\n"
-        "    file.write_text(text)\n"
+        "import io, socket, sys, pathlib, webtest\n"
+        "def refuse(*_): raise AssertionError('a connection at import')\n"
+        "connect, socket.socket.connect = socket.socket.connect, refuse\n"
+        "file, *texts = sys.argv[1:]\n"
+        "sys.argv = ['uwsgi', '--no-such-option', '--config-file', '/no/such/file']\n"
+        "sys.stdout = io.StringIO()\n"
+        "import cyborg.wsgi.api as module\n"
+        "assert sys.stdout.getvalue() == ''\n"
+        "sys.stdout = sys.__stdout__\n"
+        "from oslo_config import cfg\n"
+        "assert cfg.CONF._namespace is None\n"
+        "socket.socket.connect = connect\n"
+        "client = webtest.TestApp(module.application)\n"
+        "for text in texts:\n"
+        "    pathlib.Path(file).write_text(text)\n"
         "    answer = client.get('/', expect_errors=True)\n"
         "    print('ANSWER', answer.status_int, file=sys.stderr)\n"
+        "assert 'x-openstack-request-id' in answer.headers, answer\n"
+        "assert 'cyborg_http_requests_total' in client.get('/metrics').text\n"
     )
     (tmp_path / ".cyborg").mkdir()
     files = "[DEFAULT]\ntransport_url = fake://\n[api]\nport = many\n", "", "[api]\n"
-    good = f"{files[0].replace('many', '1')}auth_strategy = noauth\n"
+    good = f"{files[0].replace('many', '1')}auth_strategy = noauth\nmetrics = true\n"
+    good += f"api_paste_config = {SHIPPED}\n"
     good += "[database]\nconnection = sqlite:////nonexistent/cyborg.sqlite\n"
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / ".cyborg" / "cyborg.conf"), *files, good],
@@ -181,34 +196,17 @@ def test_application_reads_corrected_configuration(tmp_path: Path) -> None:
     # On standard output threads write to the log meanwhile.
     answers = [line for line in done.stderr.splitlines() if line.startswith("ANSWER")]
     assert [line.split()[1] for line in answers] == ["503", "503", "503", "200"], done
+    assert done.returncode == 0, done
 
 
-def test_import_of_entry_point_has_no_side_effects() -> None:
-    script = (
-        "import socket, sys\n"
-        "def refuse(*_): raise AssertionError('a connection at import')\n"
-        "socket.socket.connect = refuse\n"
-        "sys.argv = ['uwsgi', '--no-such-option', '--config-file', '/no/such/file']\n"
-        "import cyborg.wsgi.api as module\n"
-        "assert callable(module.application)\n"
-        "from oslo_config import cfg\n"
-        "assert cfg.CONF._namespace is None\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_names_used_by_deployers_can_be_imported() -> None:
+    for name in (
         "cyborg.wsgi.api:application",
         "cyborg.api.app:app_factory",
         "cyborg.api.middleware.auth_token:AuthTokenMiddleware",
-    ],
-)
-def test_names_used_by_deployers_can_be_imported(name: str) -> None:
-    module, _, attribute = name.partition(":")
-    assert callable(getattr(importlib.import_module(module), attribute))
+    ):
+        module, _, attribute = name.partition(":")
+        assert callable(getattr(importlib.import_module(module), attribute))
 
 
 def test_unusable_paste_file_is_named(make_conf: MakeConf, tmp_path: Path) -> None:
@@ -235,26 +233,6 @@ def test_unusable_keystone_account_is_refused(tmp_path: Path, auth_type: str, wo
     )
     with pytest.raises(exception.ConfigError, match=words):
         auth_token.protect(heartbeat, conf)
-
-
-def test_shipped_paste_file_loads(tmp_path: Path) -> None:
-    (tmp_path / "cyborg.conf").write_text(
-        f"[DEFAULT]\ntransport_url = fake://\n[api]\nauth_strategy = noauth\nmetrics = true\n"
-        f"api_paste_config = {SHIPPED}\n[database]\nconnection = sqlite:///{tmp_path}/c\n"
-    )
-    script = (
-        "import sys, webtest\n"
-        "from cyborg import conf\n"
-        "from cyborg.api import app\n"
-        "client = webtest.TestApp(app.load(conf.prepare(sys.argv[1:], prog='cyborg-api')))\n"
-        "answer = client.get('/')\n"
-        "assert answer.status_int == 200, answer\n"
-        "assert 'x-openstack-request-id' in answer.headers, answer\n"
-        "assert 'cyborg_http_requests_total' in client.get('/metrics').text\n"
-    )
-    command = [sys.executable, "-c", script, "--config-file", str(tmp_path / "cyborg.conf")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done
 
 
 @pytest.fixture
@@ -312,34 +290,23 @@ def tls(certificate: tuple[Path, Path], *, ca: bool = False) -> str:
     return text + (f"ca_file = {cert}\n" if ca else "")
 
 
-def test_server_answers_with_tls(
+def test_server_answers_with_tls_and_requires_client_certificates_when_configured(
     serve: Callable[..., HttpServer], certificate: tuple[Path, Path]
 ) -> None:
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    address = serve(tls(certificate)).address
-    connection = http.client.HTTPSConnection(*address, timeout=10, context=context)
-    assert _ask(connection) == b"https"
-    connection.close()
-
-
-def test_server_requires_client_certificates_when_configured(
-    serve: Callable[..., HttpServer], certificate: tuple[Path, Path]
-) -> None:
-    address = serve(tls(certificate, ca=True)).address
-    context = ssl.create_default_context(cafile=str(certificate[0]))
-    stranger = http.client.HTTPSConnection(*address, timeout=10, context=context)
+    assert _ask(serve(tls(certificate)), context) == b"https"
+    guarded = serve(tls(certificate, ca=True))
     with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
-        _ask(stranger)
-    stranger.close()
+        _ask(guarded, context)
     context.load_cert_chain(*certificate)
-    secure = http.client.HTTPSConnection(*address, timeout=10, context=context)
-    assert _ask(secure) == b"https"
-    secure.close()
+    assert _ask(guarded, context) == b"https"
 
 
-def _ask(connection: http.client.HTTPConnection) -> bytes:
-    connection.request("GET", "/")
-    return connection.getresponse().read()
+def _ask(server: HttpServer, context: ssl.SSLContext) -> bytes:
+    connection = http.client.HTTPSConnection(*server.address, timeout=10, context=context)
+    with closing(connection):
+        connection.request("GET", "/")
+        return connection.getresponse().read()
 
 
 @pytest.mark.parametrize(

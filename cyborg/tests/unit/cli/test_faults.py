@@ -363,24 +363,6 @@ def test_accelerator_update_by_selection_needs_yes_without_terminal(cyborg: Run,
     assert len(service.requests) == 2
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--status ready", "No accelerator is given"),
-        ("--label rack=7", "No change is given"),
-        (f"{DEVICE} --host h --status ready", "but not both"),
-        (f"{DEVICE} --label a=1 --unset-label a", "Label a is given twice"),
-        (f"{DEVICE} --status ready --reason x", "--status maintaining only"),
-    ],
-)
-def test_accelerator_update_fails_when_arguments_conflict_or_are_missing(
-    line: str, message: str, cyborg: Run, service: Service
-):
-    outcome = cyborg(f"accelerator-update {line}")
-    assert (outcome.status, service.requests) == (1, [])
-    assert message in outcome.err
-
-
 def test_accelerator_update_fails_when_selection_is_empty(cyborg: Run, service: Service):
     service.answers["/devices"] = [Answer(200, {"devices": []})]
     outcome = cyborg("accelerator-update --driver d --status ready --yes")
