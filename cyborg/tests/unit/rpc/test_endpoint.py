@@ -71,10 +71,9 @@ def test_kinds_are_unique_literals_as_recorded() -> None:
     assert sorted(map(str, kinds)) == sorted(ERRORS)
 
 
-@pytest.mark.parametrize("value", [None, 0, [], {}, {"error": 1}, "text", False])
-def test_values_survive_a_round_trip(value: Any) -> None:
-    reply = answered("good", {}, value=value)
-    assert unwrap(reply, "peer", "") == value
+def test_values_survive_a_round_trip() -> None:
+    for value in (None, 0, [], {}, {"error": 1}, "text", False):
+        assert unwrap(answered("good", {}, value=value), "peer", "") == value
 
 
 def test_unexpected_error_is_hidden_from_caller_and_logged(
@@ -99,25 +98,16 @@ def test_unknown_arguments_are_refused(
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        None,
-        "text",
-        [],
-        {},
-        {"error": None},
-        {"error": {"type": "NotFound"}},
+def test_invalid_replies_are_peer_faults() -> None:
+    kinds = ("NotFound", "SystemExit", None)
+    for reply in (
+        *(None, "text", [], {}, {"error": None}, {"error": {"type": "NotFound"}}),
         {"error": {"type": "NotFound", "fields": []}},
-        {"error": {"type": "NotFound", "fields": {}}},
-        {"error": {"type": "SystemExit", "fields": {}}},
-        {"error": {"type": None, "fields": {}}},
-    ],
-)
-def test_invalid_replies_are_peer_faults(reply: Any) -> None:
-    with pytest.raises(exception.PeerFault) as caught:
-        unwrap(reply, "peer", "req-1")
-    assert caught.value.fields == {"peer": "peer", "request_id": "req-1"}
+        *({"error": {"type": kind, "fields": {}}} for kind in kinds),
+    ):
+        with pytest.raises(exception.PeerFault) as caught:
+            unwrap(reply, "peer", "req-1")
+        assert caught.value.fields == {"peer": "peer", "request_id": "req-1"}
 
 
 @pytest.mark.parametrize("topic", COMMANDS)

@@ -29,60 +29,42 @@ def wrapped(cause: Exception) -> Exception:
         return error
 
 
-@pytest.mark.parametrize(
-    ("error", "sentence", "refused"),
-    [
-        (
-            amqp.AccessRefused("ACCESS_REFUSED - Login was refused", reply_code=403),
-            (
-                f"the message bus at {ADDRESS} refuses the connection: "
-                "403 ACCESS_REFUSED - Login was refused"
-            ),
-            True,
-        ),
-        (
-            amqp.NotAllowed("NOT_ALLOWED - vhost x not found", (10, 40), reply_code=530),
-            (
-                f"the message bus at {ADDRESS} refuses the connection: "
-                "530 NOT_ALLOWED - vhost x not found"
-            ),
-            True,
-        ),
-        (
-            amqp.AccessRefused("ACCESS_REFUSED - access to queue 'q'", (50, 10), reply_code=403),
-            (
-                f"the message bus at {ADDRESS} refuses a request: "
-                "403 ACCESS_REFUSED - access to queue 'q'"
-            ),
-            True,
-        ),
-        (
-            wrapped(ConnectionRefusedError(111, "Connection refused")),
-            f"the message bus at {ADDRESS} cannot be reached: connection refused",
-            False,
-        ),
-        (
-            wrapped(socket.gaierror(-2, "Name or service not known")),
-            f"the message bus at {ADDRESS} cannot be reached: name or service not known",
-            False,
-        ),
-        (
-            wrapped(TimeoutError("timed out")),
-            f"the message bus at {ADDRESS} cannot be reached: timed out",
-            False,
-        ),
-        (
-            wrapped(CERTIFICATE),
-            (
-                f"the TLS connection to the message bus at {ADDRESS} fails: "
-                "certificate verify failed: certificate has expired"
-            ),
-            True,
-        ),
-        (oslo_messaging.MessagingTimeout(), "no answer over the message bus", False),
-        (ValueError(), f"the message bus at {ADDRESS} cannot be used: ValueError", False),
-    ],
-)
+LOGIN = "403 ACCESS_REFUSED - Login was refused"
+VHOST = "530 NOT_ALLOWED - vhost x not found"
+QUEUE = "403 ACCESS_REFUSED - access to queue 'q'"
+EXPIRED = "certificate verify failed: certificate has expired"
+THE_BUS = f"the message bus at {ADDRESS}"
+FAILURES: list[tuple[Exception, str, bool]] = [
+    (
+        amqp.AccessRefused(LOGIN[4:], reply_code=403),
+        f"{THE_BUS} refuses the connection: {LOGIN}",
+        True,
+    ),
+    (
+        amqp.NotAllowed(VHOST[4:], (10, 40), reply_code=530),
+        f"{THE_BUS} refuses the connection: {VHOST}",
+        True,
+    ),
+    (
+        amqp.AccessRefused(QUEUE[4:], (50, 10), reply_code=403),
+        f"{THE_BUS} refuses a request: {QUEUE}",
+        True,
+    ),
+    *(
+        (wrapped(cause), f"{THE_BUS} cannot be reached: {words}", False)
+        for cause, words in (
+            (ConnectionRefusedError(111, "Connection refused"), "connection refused"),
+            (socket.gaierror(-2, "Name or service not known"), "name or service not known"),
+            (TimeoutError("timed out"), "timed out"),
+        )
+    ),
+    (wrapped(CERTIFICATE), f"the TLS connection to {THE_BUS} fails: {EXPIRED}", True),
+    (oslo_messaging.MessagingTimeout(), "no answer over the message bus", False),
+    (ValueError(), f"{THE_BUS} cannot be used: ValueError", False),
+]
+
+
+@pytest.mark.parametrize(("error", "sentence", "refused"), FAILURES)
 def test_failure_is_explained_with_text_of_the_broker(
     error: Exception, sentence: str, refused: bool
 ) -> None:
