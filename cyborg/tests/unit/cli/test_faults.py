@@ -2,6 +2,7 @@
 """Errors of commands: exit status 1, a message, and what to do next."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +10,23 @@ import pytest
 import yaml
 
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg.tests.unit.cli.conftest import Run
+from cyborg.tests.unit.cli.conftest import CommandResult, Run, TerminalStream
 from cyborg.tests.unit.cli.service import AGENT, DEVICE, PROCESS, Answer, Service, error_body
 
 
 @pytest.mark.parametrize(
     ("status", "advice"),
     [
-        (400, ""),
-        (401, "--os-cloud"),
-        (403, "accelerator_operator"),
-        (404, ""),
-        (409, ""),
-        (503, "safe"),
+        *((400, ""), (401, "--os-cloud"), (403, "accelerator_operator"), (404, ""), (409, "")),
+        *((503, "safe"), (500, "req-42")),
     ],
 )
 def test_error_shows_service_message_and_advice(
     status: int, advice: str, cyborg: Run, service: Service
 ):
-    service.answers["/drivers"] = [Answer(status, error_body("The agent on compute-1 is down."))]
+    headers = {"x-openstack-request-id": "req-42"}
+    body = error_body("The agent on compute-1 is down.")
+    service.answers["/drivers"] = [Answer(status, body, headers)]
     outcome = cyborg("driver-list")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err.startswith(f"The agent on compute-1 is down (HTTP {status}).")
@@ -45,63 +44,34 @@ def test_error_shows_the_command_option_that_the_service_names(cyborg: Run, serv
     assert "(--no-wait on the command line) to have it done then (HTTP 503)." in outcome.err
 
 
-def test_internal_server_error_names_the_request_id(cyborg: Run, service: Service):
-    headers = {"x-openstack-request-id": "req-42"}
-    service.answers["/drivers"] = [
-        Answer(500, error_body("An unexpected error occurred."), headers)
-    ]
-    outcome = cyborg("driver-list")
-    assert outcome.status == 1
-    assert "An unexpected error occurred (HTTP 500)." in outcome.err
-    assert "req-42" in outcome.err
-
-
-@pytest.mark.parametrize("maximum", ["2.3", "2.2"])
-def test_command_fails_when_service_is_older_than_the_needed_microversion(
-    maximum: str, cyborg: Run, service: Service
-):
-    headers = {"OpenStack-API-Maximum-Version": maximum}
-    service.answers["/services"] = [
-        Answer(406, error_body("Version 2.4 is not supported."), headers)
-    ]
-    outcome = cyborg("service-list")
-    assert outcome.status == 1
-    assert f"up to {maximum}" in outcome.err
-    assert "2.4. Upgrade cyborg-api" in outcome.err
-
-
 def test_not_acceptable_for_another_reason_shows_service_message(cyborg: Run, service: Service):
     headers = {"OpenStack-API-Maximum-Version": "2.5"}
     service.answers["/services"] = [Answer(406, error_body("Only JSON."), headers)]
     assert cyborg("service-list").err.startswith("Only JSON (HTTP 406).")
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (404, b"<html>nginx</html>"),
-        (404, {"message": "no route"}),
-        (500, b""),
-        (200, b"<html>Welcome</html>"),
-        (200, {"cards": []}),
-        (200, []),
-    ],
-)
+FOREIGN = [
+    (404, b"<html>nginx</html>"),
+    (404, {"message": "no route"}),
+    (500, b""),
+    (200, b"<html>Welcome</html>"),
+    (200, {"cards": []}),
+    (200, []),
+]
+
+
 def test_answer_of_another_program_is_reported_as_unexpected(
-    status: int, body: Any, cyborg: Run, service: Service, url: str
+    cyborg: Run, service: Service, url: str
 ):
-    service.answers["/drivers"] = [Answer(status, body)]
-    outcome = cyborg("driver-list")
-    assert outcome.status == 1
-    assert f"{url}/v2/drivers does not answer like the accelerator service" in outcome.err
-    assert "--os-endpoint-override" in outcome.err
-
-
-def test_answer_without_an_operation_is_reported_as_unexpected(cyborg: Run, service: Service):
+    for status, body in FOREIGN:
+        service.answers["/drivers"] = [Answer(status, body)]
+        outcome = cyborg("driver-list")
+        assert outcome.status == 1, body
+        assert f"{url}/v2/drivers does not answer like the accelerator service" in outcome.err
+        assert "--os-endpoint-override" in outcome.err
     service.answers["/services/discover"] = [Answer(202, {"ok": True})]
     outcome = cyborg("discover-services")
-    assert outcome.status == 1
-    assert "does not answer like" in outcome.err
+    assert (outcome.status, "does not answer like" in outcome.err) == (1, True)
 
 
 def test_error_shows_message_of_keystone_middleware(cyborg: Run, service: Service):
@@ -115,17 +85,15 @@ def _closed_port(service: Service) -> str:
         return loopback.url
 
 
-@pytest.mark.parametrize("command", ["driver-list", "discover-services"])
-def test_refused_connection_names_url_and_endpoint_option(
-    command: str, program: Run, service: Service
-):
+def test_refused_connection_names_url_and_endpoint_option(program: Run, service: Service):
     url = _closed_port(service)
-    outcome = program("--os-auth-type", "none", "--os-endpoint", url, command)
-    assert outcome.status == 1
-    assert outcome.err == (
-        f"No connection to {url}/v2: Connection refused. Check that cyborg-api runs there, or set "
-        "another URL with --os-endpoint-override URL.\n"
-    )
+    for command in ("driver-list", "discover-services"):
+        outcome = program("--os-auth-type", "none", "--os-endpoint", url, command)
+        assert outcome.status == 1
+        assert outcome.err == (
+            f"No connection to {url}/v2: Connection refused. Check that cyborg-api runs there, or "
+            "set another URL with --os-endpoint-override URL.\n"
+        )
 
 
 def test_broken_connection_names_operation_id_for_repeating(program: Run):
@@ -145,42 +113,20 @@ def test_missing_credentials_name_all_ways_to_give_them(program: Run):
     assert outcome.status == 1
     for option in ("--os-cloud", "OS_AUTH_URL", "--os-auth-type none --os-endpoint"):
         assert option in outcome.err
-
-
-def test_unknown_cloud_fails(program: Run):
     outcome = program("--os-cloud", "cumulus", "service-list")
     assert outcome.status == 1
     assert "Cloud cumulus was not found" in outcome.err
 
 
 def test_unreachable_keystone_is_named(program: Run, service: Service):
-    url = _closed_port(service)
-    outcome = program(
-        *("--os-auth-url", url, "--os-username", "u", "--os-password", "p"), "service-list"
-    )
-    assert outcome.status == 1
-    assert f"Keystone at {url} does not answer" in outcome.err
-    assert "cyborg-api" not in outcome.err
-
-
-def test_unreachable_keystone_is_named_when_endpoint_is_overridden(program: Run, url: str):
-    outcome = program(
-        *("--os-auth-url", "http://127.0.0.1:9/v3", "--os-username", "u", "--os-password", "p"),
-        *("--os-endpoint-override", url, "service-list"),
-    )
-    assert outcome.status == 1
-    assert "Keystone at http://127.0.0.1:9/v3 does not answer" in outcome.err
-    assert url not in outcome.err
-
-
-def test_unreachable_endpoint_from_catalog_does_not_name_keystone(program: Run, tmp_path: Path):
-    with Loopback(_keystone(_catalog("http://127.0.0.1:9"))) as keystone:
-        _write_cloud(tmp_path, keystone.url)
-        outcome = program("--os-cloud", "test", "driver-list")
-    assert outcome.status == 1
-    assert "No connection to http://127.0.0.1:9/v2" in outcome.err
-    assert "Check that cyborg-api runs there" in outcome.err
-    assert "Keystone" not in outcome.err
+    away = _closed_port(service)
+    options = ("--os-auth-url", away, "--os-username", "u", "--os-password", "p")
+    for more in ((), ("--os-endpoint-override", "http://override.test")):
+        outcome = program(*options, *more, "service-list")
+        assert outcome.status == 1
+        assert f"Keystone at {away} does not answer" in outcome.err
+        assert "cyborg-api" not in outcome.err
+        assert "override.test" not in outcome.err
 
 
 def _keystone(catalog: list[dict[str, Any]], *, accepts: bool = True) -> Any:
@@ -243,37 +189,43 @@ def _catalog(url: str) -> list[dict[str, Any]]:
     return [{"id": "s", "type": "accelerator", "name": "cyborg", "endpoints": [endpoint]}]
 
 
-@pytest.mark.parametrize("suffix", ["", "/", "/v2", "/v2/"])
+@pytest.fixture
+def in_cloud(program: Run, tmp_path: Path) -> Run:
+    """Return a function that runs a command with a catalog of a Keystone."""
+
+    def run(catalog: list[dict[str, Any]], *arguments: str, accepts: bool = True) -> CommandResult:
+        with Loopback(_keystone(catalog, accepts=accepts)) as keystone:
+            _write_cloud(tmp_path, keystone.url)
+            return program("--os-cloud", "test", *arguments)
+
+    return run
+
+
 def test_endpoint_from_catalog_works_with_and_without_version_suffix(
-    suffix: str, program: Run, url: str, service: Service, tmp_path: Path
+    in_cloud: Run, url: str, service: Service
 ):
-    with Loopback(_keystone(_catalog(url + suffix))) as keystone:
-        _write_cloud(tmp_path, keystone.url)
-        outcome = program("--os-cloud", "test", "driver-list", "-f", "value", "-c", "name")
-    assert (outcome.status, outcome.out) == (0, "fake_driver\n")
-    assert service.last.path == "/drivers"
+    for suffix in ("", "/", "/v2", "/v2/"):
+        outcome = in_cloud(_catalog(url + suffix), "driver-list", "-f", "value", "-c", "name")
+        assert (outcome.status, outcome.out) == (0, "fake_driver\n")
+        assert service.last.path == "/drivers"
 
 
-def test_endpoint_override_takes_precedence_over_catalog(program: Run, url: str, tmp_path: Path):
-    with Loopback(_keystone(_catalog("http://127.0.0.1:9"))) as keystone:
-        _write_cloud(tmp_path, keystone.url)
-        for option in ("--os-endpoint-override", "--os-accelerator-endpoint-override"):
-            outcome = program("--os-cloud", "test", option, url, "driver-list")
-            assert outcome.status == 0, outcome.err
+def test_endpoint_override_takes_precedence_over_catalog(in_cloud: Run, url: str):
+    for option in ("--os-endpoint-override", "--os-accelerator-endpoint-override"):
+        outcome = in_cloud(_catalog("http://127.0.0.1:9"), option, url, "driver-list")
+        assert outcome.status == 0, outcome.err
 
 
-def test_catalog_without_accelerator_service_fails(program: Run, tmp_path: Path):
-    with Loopback(_keystone([])) as keystone:
-        _write_cloud(tmp_path, keystone.url)
-        outcome = program("--os-cloud", "test", "driver-list")
+def test_faults_of_catalog_and_password_are_told_apart(in_cloud: Run):
+    outcome = in_cloud(_catalog("http://127.0.0.1:9"), "driver-list")
+    assert outcome.status == 1
+    assert "No connection to http://127.0.0.1:9/v2" in outcome.err
+    assert "Check that cyborg-api runs there" in outcome.err
+    assert "Keystone" not in outcome.err
+    outcome = in_cloud([], "driver-list")
     assert outcome.status == 1
     assert "The service catalog has no matching accelerator endpoint" in outcome.err
-
-
-def test_wrong_password_is_reported_as_rejected_by_keystone(program: Run, tmp_path: Path):
-    with Loopback(_keystone([], accepts=False)) as keystone:
-        _write_cloud(tmp_path, keystone.url)
-        outcome = program("--os-cloud", "test", "driver-list")
+    outcome = in_cloud([], "driver-list", accepts=False)
     assert outcome.status == 1
     assert "Keystone rejects the credentials: Wrong password" in outcome.err
 
@@ -361,6 +313,17 @@ def test_accelerator_update_by_selection_needs_yes_without_terminal(cyborg: Run,
         "labels": {"a": "1"},
     }
     assert len(service.requests) == 2
+
+
+@pytest.mark.parametrize(("typed", "status"), [("1\n", 0), ("Y\n", 0), ("n\n", 1), ("\n", 1)])
+def test_accelerator_update_by_selection_asks_on_a_terminal(
+    typed: str, status: int, cyborg: Run, service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "stdin", TerminalStream(typed))
+    outcome = cyborg("accelerator-update --driver d --status maintaining", terminal=True)
+    assert "Change 1 accelerator with driver d? [y/N or 1]" in outcome.err + outcome.out
+    assert outcome.status == status
+    assert [request.method for request in service.requests] == ["GET", "PATCH"][: 2 - status]
 
 
 def test_accelerator_update_fails_when_selection_is_empty(cyborg: Run, service: Service):

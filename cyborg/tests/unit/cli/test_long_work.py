@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that start operations: waiting, progress, exit status and unknown outcomes."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -55,8 +56,13 @@ def two_hosts(service: Service) -> None:
 @pytest.mark.usefixtures("two_hosts")
 @pytest.mark.parametrize("command", OPERATION_COMMANDS)
 def test_operation_is_polled_until_it_ends_with_a_line_per_change(
-    command: str, cyborg: Run, pauses: list[float]
+    command: str, cyborg: Run, service: Service, pauses: list[float]
 ):
+    states = list(service.operation_states)
+    outcome = cyborg(f"{command} --no-wait -f value -c uuid -c state")
+    assert (outcome.status, outcome.out.split(), outcome.err) == (0, [OPERATION, "running"], "")
+    assert (len(service.requests), pauses) == (1, [])
+    service.operation_states = states
     outcome = cyborg(f"{command} -f json")
     assert outcome.json["state"] == "succeeded"
     assert outcome.json["finished_at"] == "2026-11-01T10:00:09Z"
@@ -73,16 +79,6 @@ def test_operation_is_polled_until_it_ends_with_a_line_per_change(
 
 
 @pytest.mark.usefixtures("two_hosts")
-@pytest.mark.parametrize("command", OPERATION_COMMANDS)
-def test_no_wait_shows_the_running_operation_at_once(
-    command: str, cyborg: Run, service: Service, pauses: list[float]
-):
-    outcome = cyborg(f"{command} --no-wait -f value -c uuid -c state")
-    assert (outcome.status, outcome.out.split(), outcome.err) == (0, [OPERATION, "running"], "")
-    assert (len(service.requests), pauses) == (1, [])
-
-
-@pytest.mark.usefixtures("two_hosts")
 def test_progress_has_colours_on_a_terminal(cyborg: Run):
     outcome = cyborg("discover-services -f value -c state", terminal=True)
     assert outcome.err.splitlines()[-1] == "b: \033[32msucceeded\033[0m, found 0"
@@ -90,41 +86,40 @@ def test_progress_has_colours_on_a_terminal(cyborg: Run):
 
 
 @pytest.mark.usefixtures("two_hosts")
-def test_quiet_prints_no_progress(program: Run, url: str):
-    options = ("-q", "--os-auth-type", "none", "--os-endpoint", url)
-    outcome = program(*options, "discover-services", "-f", "value", "-c", "state")
+def test_quiet_prints_no_progress(cyborg: Run):
+    outcome = cyborg("-q discover-services -f value -c state")
     assert (outcome.status, outcome.out, outcome.err) == (0, "succeeded\n", "")
 
 
-@pytest.mark.parametrize("state", ["succeeded", "failed"])
-def test_command_fails_when_one_host_failed(state: str, cyborg: Run, service: Service):
-    service.operation_states = [
-        operation("running", result("a", "running"), result("b", "running")),
-        operation(
-            state,
-            result("a", "succeeded"),
-            result("b", "failed", error="fake_driver is not installed."),
-        ),
-    ]
-    outcome = cyborg("install-driver fake_driver -f value -c state")
-    assert (outcome.status, outcome.out) == (
-        1,
-        f"{state}\n",
-    )  # the results of the other hosts are shown
-    assert outcome.err.splitlines()[-1] == "b: fake_driver is not installed."
+FAILED = result("b", "failed", error="fake_driver is not installed.")
+#: Command, final state of its operation, and the last line of the errors.
+FAILURES = [
+    (
+        "install-driver d",
+        operation("succeeded", result("a", "succeeded"), FAILED),
+        "b: fake_driver",
+    ),
+    ("install-driver d", operation("failed", result("a", "succeeded"), FAILED), "b: fake_driver"),
+    (CREATE, operation("failed", FAILED), "b: fake_driver is not installed."),
+    (
+        f"operation-show {OPERATION}",
+        operation("failed", FAILED),
+        "b: fake_driver is not installed.",
+    ),
+    (f"attach-instance {INSTANCE}", operation("failed", error="No reboot."), "No reboot."),
+    ("discover-services --no-wait", operation("failed"), "The operation failed without a reason."),
+]
 
 
-def test_command_prints_error_of_a_failed_operation(cyborg: Run, service: Service):
-    service.operation_states = [operation("failed", error="The reboot failed.")]
-    outcome = cyborg(f"attach-instance {INSTANCE}")
-    assert outcome.status == 1
-    assert outcome.err == "The reboot failed.\n"
-
-
-def test_no_wait_fails_when_operation_has_already_failed(cyborg: Run, service: Service):
-    service.operation_states = [operation("failed")]
-    outcome = cyborg("discover-services --no-wait")
-    assert (outcome.status, outcome.err) == (1, "The operation failed without a reason.\n")
+@pytest.mark.parametrize(("command", "ended", "message"), FAILURES)
+def test_command_fails_when_its_operation_or_one_host_failed(
+    command: str, ended: dict[str, Any], message: str, cyborg: Run, service: Service
+):
+    service.operation_states = [ended]
+    outcome = cyborg(f"{command} -f value -c state")
+    # The results of the other hosts are shown.
+    assert (outcome.status, outcome.out) == (1, f"{ended['state']}\n")
+    assert outcome.err.splitlines()[-1].startswith(message)
 
 
 def test_polling_continues_after_transient_errors(
@@ -137,25 +132,22 @@ def test_polling_continues_after_transient_errors(
     assert len(pauses) == 7
 
 
-def test_polling_stops_after_too_many_transient_errors(cyborg: Run, service: Service):
+@pytest.mark.parametrize(
+    ("answer", "requests", "message"),
+    [
+        (Answer(503, error_body("Not now.")), 12, "The operation continues without this command"),
+        (Answer(403, error_body("Not yours.")), 2, "Not yours (HTTP 403)."),
+    ],
+)
+def test_polling_stops_at_a_permanent_error_or_too_many_transient_ones(
+    answer: Answer, requests: int, message: str, cyborg: Run, service: Service
+):
     service.operation_states = [operation("running", result("a", "running"))]
-    service.answers[POLL_PATH] = [Answer(503, error_body("Not now."))] * 50
+    service.answers[POLL_PATH] = [answer] * 50
     outcome = cyborg("discover-services")
-    assert outcome.status == 1
-    assert (
-        f"The operation continues without this command: see operation {OPERATION}." in outcome.err
-    )
-    assert len(service.requests) == 12
-
-
-def test_polling_stops_at_a_permanent_error(cyborg: Run, service: Service):
-    service.operation_states = [operation("running", result("a", "running"))]
-    service.answers[POLL_PATH] = [Answer(403, error_body("Not yours."))]
-    outcome = cyborg("discover-services")
-    assert outcome.status == 1
-    assert "Not yours (HTTP 403)." in outcome.err
-    assert OPERATION in outcome.err
-    assert len(service.requests) == 2
+    assert (outcome.status, len(service.requests)) == (1, requests)
+    assert message in outcome.err
+    assert f"see operation {OPERATION}." in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -190,15 +182,13 @@ def test_agent_that_is_down_is_not_reported_as_unknown_outcome(cyborg: Run, serv
     )
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 409])
-def test_client_error_is_not_reported_as_unknown_outcome(
-    status: int, cyborg: Run, service: Service
-):
-    service.answers["/drivers/d"] = [Answer(status, error_body("ARQ 1 is bound."))]
-    outcome = cyborg("uninstall-driver d")
-    assert outcome.status == 1
-    assert "ARQ 1 is bound (HTTP" in outcome.err
-    assert "--operation-id" not in outcome.err
+def test_client_error_is_not_reported_as_unknown_outcome(cyborg: Run, service: Service):
+    for status in (400, 403, 404, 409):
+        service.answers["/drivers/d"] = [Answer(status, error_body("ARQ 1 is bound."))]
+        outcome = cyborg("uninstall-driver d")
+        assert outcome.status == 1
+        assert "ARQ 1 is bound (HTTP" in outcome.err
+        assert "--operation-id" not in outcome.err
 
 
 def test_operation_show_wait_polls_until_the_operation_ends(
@@ -208,12 +198,6 @@ def test_operation_show_wait_polls_until_the_operation_ends(
     outcome = cyborg(f"operation-show {OPERATION} --wait -f value -c state")
     assert (outcome.status, outcome.out) == (0, "succeeded\n")
     assert len(pauses) == 1
-
-
-def test_operation_show_fails_when_operation_failed(cyborg: Run, service: Service):
-    service.operation_states = [operation("failed", result("b", "failed", error="gone"))]
-    outcome = cyborg(f"operation-show {OPERATION} -f value -c state")
-    assert (outcome.status, outcome.out, outcome.err) == (1, "failed\n", "b: gone\n")
 
 
 @pytest.mark.parametrize(("end", "status"), [("enabled", 0), ("failed", 1)])
@@ -251,15 +235,6 @@ def test_accelerator_create_shows_the_new_accelerator(cyborg: Run, service: Serv
     assert cyborg(f"{CREATE} -f value -c uuid").out == f"{DEVICE}\n"
     service.operation_states = [created]
     assert cyborg(f"{CREATE} --no-wait -f value -c uuid").out == f"{OPERATION}\n"
-
-
-def test_accelerator_create_fails_when_host_fails(cyborg: Run, service: Service):
-    service.operation_states = [
-        operation("failed", result("a", "failed", error="it is not on the bus"))
-    ]
-    outcome = cyborg(f"{CREATE} -f value -c state")
-    assert (outcome.status, outcome.out) == (1, "failed\n")
-    assert "a: it is not on the bus" in outcome.err
 
 
 def test_interrupt_names_the_operation_that_continues(program: Run, url: str, service: Service):

@@ -9,6 +9,7 @@ from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import DEVICE, Answer, Service, error_body
 
 OPTION = "--os-accelerator-api-version"
+REASON = f"accelerator-update {DEVICE} --status maintaining --reason fans"
 
 
 def _unsupported(maximum: str) -> Answer:
@@ -33,11 +34,21 @@ def test_request_is_repeated_with_newest_microversion_of_older_service(
     assert service.requests[0].request_key == service.requests[1].request_key
 
 
-def test_command_fails_when_service_lacks_the_needed_microversion(cyborg: Run, service: Service):
-    service.answers[f"/devices/{DEVICE}"] = [_unsupported("2.4")]
-    outcome = cyborg(f"accelerator-update {DEVICE} --status maintaining --reason fans")
+@pytest.mark.parametrize(
+    ("path", "command", "newest", "needed"),
+    [
+        ("/services", "service-list", "2.3", "2.4"),
+        (f"/devices/{DEVICE}", REASON, "2.4", "2.5"),
+        ("/drivers", f"{OPTION} 2.9 driver-list", "2.5", "2.9"),
+    ],
+)
+def test_command_fails_when_service_lacks_the_needed_microversion(
+    path: str, command: str, newest: str, needed: str, cyborg: Run, service: Service
+):
+    service.answers[path] = [_unsupported(newest)]
+    outcome = cyborg(command)
     assert (outcome.status, len(service.requests)) == (1, 1)
-    assert "up to 2.4, and the command needs 2.5. Upgrade cyborg-api first" in outcome.err
+    assert f"up to {newest}, and the command needs {needed}. Upgrade cyborg-api" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,7 @@ def test_microversion_is_read_from_variable_and_clouds_yaml(
     [
         ("driver-list", "2.4"),
         (f"accelerator-update {DEVICE} --status ready", "2.4"),
-        (f"accelerator-update {DEVICE} --status maintaining --reason fans", "2.5"),
+        (REASON, "2.5"),
         ("discover-services --driver fake_driver --setup", "2.5"),
     ],
 )
@@ -92,12 +103,3 @@ def test_invalid_microversion_is_rejected(word: str, program: Run, url: str, ser
     outcome = program(*_options(url), OPTION, word, "driver-list")
     assert (outcome.status, service.requests) == (1, [])
     assert f"'{word}' is not a microversion" in outcome.err
-
-
-def test_selected_microversion_that_service_does_not_support_fails(
-    program: Run, url: str, service: Service
-):
-    service.answers["/drivers"] = [_unsupported("2.5")]
-    outcome = program(*_options(url), OPTION, "2.9", "driver-list")
-    assert (outcome.status, len(service.requests)) == (1, 1)
-    assert "up to 2.5, and the command needs 2.9" in outcome.err
