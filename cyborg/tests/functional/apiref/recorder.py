@@ -43,13 +43,7 @@ class Recorder:
         self._new: Counter[str] = Counter()
 
     def ask(
-        self,
-        name: str,
-        client: Client,
-        request: str,
-        body: Any = None,
-        *,
-        status: int = 200,
+        self, name: str, client: Client, request: str, body: Any = None, *, status: int = 200
     ) -> Any:
         """Send ``METHOD /path``, and keep body and answer as far as there are any."""
         method, _, path = request.partition(" ")

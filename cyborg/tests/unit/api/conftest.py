@@ -111,7 +111,7 @@ def make_client(
 
     def make(text: str = "") -> world.Client:
         wsgi = app.build(make_conf(text), reader=reader, conductor=conductor)  # type: ignore[arg-type]
-        return world.Client(webtest.TestApp(wsgi), facts)
+        return world.Client(webtest.TestApp(wsgi), facts, conductor.calls)
 
     return make
 
@@ -139,7 +139,7 @@ def client(
     facts: Mapping[str, str],
 ) -> world.Client:
     """A client of the API with the default configuration."""
-    return world.Client(default_app, facts)
+    return world.Client(default_app, facts, conductor.calls)
 
 
 @pytest.fixture

@@ -32,10 +32,7 @@ def issue(fixture: Any) -> None:
     """Make the tokens known to a ``keystonemiddleware.fixture.AuthTokenFixture``."""
     for name, (project, roles) in PEOPLE.items():
         fixture.add_token_data(
-            token_id=name,
-            project_id=project,
-            user_id=f"user-of-{name}",
-            role_list=roles,
+            token_id=name, project_id=project, user_id=f"user-of-{name}", role_list=roles
         )
     fixture.add_token(_scoped(system=True), "system-admin")
     fixture.add_token(_scoped(system=False), "domain-admin")

@@ -134,27 +134,23 @@ def test_enforce_new_defaults_false_relaxes_rules(make_client: MakeClient) -> No
 
 
 @pytest.mark.parametrize("as_", ["system-admin", "domain-admin", None])
-def test_token_without_project_scope_is_refused(
-    client: Client, conductor: RecordedConductor, as_: str | None
-) -> None:
+def test_token_without_project_scope_is_refused(client: Client, as_: str | None) -> None:
     for version, rights in ((None, ENFORCED), ("2.5", OPERATED)):
         for request in (request for requests, _ in rights for request in requests):
             answer = ask(client, request, as_, service="service", version=version)
             assert answer.status == (401 if as_ is None else 403), request
             assert as_ is None or answer.fault
-    assert conductor.calls == []
+    assert client.calls == []
 
 
-def test_newer_requests_are_not_served_below_their_microversion(
-    client: Client, conductor: RecordedConductor
-) -> None:
+def test_newer_requests_are_not_served_below_their_microversion(client: Client) -> None:
     for request in NEWER:
         for version in (None, "2.0", "2.3"):
             answer = ask(client, request, "admin", version=version)
             assert (answer.status, "2.4" in answer.fault) == (404, True), request
     answer = ask(client, "GET /v2/events", "admin", version="2.4")
     assert (answer.status, "2.5" in answer.fault) == (404, True)
-    assert conductor.calls == []
+    assert client.calls == []
 
 
 def test_members_see_usage_of_their_project_only(client: Client) -> None:
@@ -223,11 +219,11 @@ def test_an_administrator_reaches_every_project(client: Client) -> None:
 @pytest.mark.parametrize("token", ["forged", "no-service", "expired-member"])
 @pytest.mark.parametrize("request_", [ARQS, UNBIND])
 def test_invalid_service_token_is_refused_with_401(
-    client: Client, conductor: RecordedConductor, token: str, request_: str
+    client: Client, token: str, request_: str
 ) -> None:
     answer = ask(client, request_, "admin", service=token)
     assert answer.status == 401
-    assert conductor.calls == []
+    assert client.calls == []
 
 
 def test_service_token_without_role_does_not_count_when_roles_are_optional(
@@ -265,9 +261,9 @@ def test_identity_headers_of_a_client_are_ignored(client: Client) -> None:
     assert unbind.status == 403
 
 
-def test_caller_is_authorized_without_a_token(client: Client, conductor: RecordedConductor) -> None:
+def test_caller_is_authorized_without_a_token(client: Client) -> None:
     ask(client, CREATE_ARQ, "member", service="service")
-    [(_, caller, _)] = conductor.calls
+    [(_, caller, _)] = client.calls
     assert caller.project_id == people.OWN
     assert caller.user_id == "user-of-member"
     assert caller.service

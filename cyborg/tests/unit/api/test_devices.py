@@ -11,7 +11,6 @@ from cyborg.db import models
 from cyborg.db.engine import Database
 from cyborg.model.device import DeviceStatus
 from cyborg.tests.unit.api import people
-from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Client
 
 PATH = "/v2/devices"
@@ -198,18 +197,16 @@ def test_a_list_costs_two_statements(client: Client, db: Database, statements: l
         ({"labels": {}}, {"status": None, "labels": {}}),
     ],
 )
-def test_update_changes_device(
-    client: Client, conductor: RecordedConductor, body: Any, arguments: Any
-) -> None:
+def test_update_changes_device(client: Client, body: Any, arguments: Any) -> None:
     answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
     # Only accelerators that operators created have facts to change.
     assert answer.status == (409 if "facts" in arguments else 200), answer.body
     expected = {"uuid": FACTS["device"], "project": None, "facts": {}, **arguments, "reason": None}
-    ((verb, caller, sent),) = conductor.calls
+    ((verb, caller, sent),) = client.calls
     assert (verb, caller.all_projects, sent) == ("update_device", True, expected)
 
 
-def test_users_change_labels_and_no_status(client: Client, conductor: RecordedConductor) -> None:
+def test_users_change_labels_and_no_status(client: Client) -> None:
     label, order = {"labels": {"mine": "yes"}}, {"status": "maintaining"}
     for as_, body, uuid, status in (
         ("member", label, "<device>", 200),
@@ -223,5 +220,5 @@ def test_users_change_labels_and_no_status(client: Client, conductor: RecordedCo
         answer = client.send("PATCH", f"{PATH}/{uuid}", body, as_=as_, version=NEWEST)
         assert answer.status == status, (as_, body, uuid)
         assert b"host-1" not in answer.raw
-    scopes = {(caller.all_projects, sent["project"]) for _, caller, sent in conductor.calls}
+    scopes = {(caller.all_projects, sent["project"]) for _, caller, sent in client.calls}
     assert scopes == {(False, people.OWN), (False, people.OTHER)}

@@ -17,34 +17,20 @@ VERSION_HEADERS = {
 }
 
 
-def test_root_lists_versions(client: Client) -> None:
-    answer = client.send("GET", "/", as_=None)
-    assert answer.status == 200
-    assert answer.body["name"] == "OpenStack Cyborg API"
-    assert answer.body["description"]
-    [version] = answer.body["versions"]
-    assert version == {
-        "id": "v2",
-        "status": "CURRENT",
-        "min_version": "2.0",
-        "max_version": "2.5",
-        "links": [{"href": "http://localhost/v2", "rel": "self"}],
-    }
-    assert answer.body["default_version"] == version
-    assert "OpenStack-API-Version" not in answer.headers
-
-
-def test_v2_returns_version_document(client: Client) -> None:
+def test_version_documents(client: Client) -> None:
+    """The samples of the API reference have the documents whole."""
+    root = client.send("GET", "/", as_=None)
+    assert root.status == 200
+    assert root.body["name"] == "OpenStack Cyborg API"
+    [version] = root.body["versions"]
+    assert root.body["default_version"] == version
+    assert version.pop("links") == [{"href": "http://localhost/v2", "rel": "self"}]
+    assert "OpenStack-API-Version" not in root.headers
     for path in ("/v2", "/v2/", "/v2.json"):
         answer = client.send("GET", path, as_=None)
         assert answer.status == 200
-        assert answer.body == {
-            "id": "v2.0",
-            "status": "CURRENT",
-            "min_version": "2.0",
-            "max_version": "2.5",
-            "links": [{"href": "http://localhost/v2/", "rel": "self"}],
-        }
+        assert answer.body.pop("links") == [{"href": "http://localhost/v2/", "rel": "self"}]
+        assert answer.body == {**version, "id": "v2.0"}
         assert answer.headers["OpenStack-API-Version"] == "accelerator 2.0"
         assert VERSION_HEADERS.items() <= dict(answer.headers).items()
 

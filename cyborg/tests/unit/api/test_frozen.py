@@ -10,18 +10,16 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import wsme
 import wsme.types
 
 from cyborg.api import types
 from cyborg.api.controllers import v2
-from cyborg.api.expose import Call, Controller, expose
-from cyborg.api.framework import Routes
+from cyborg.api.expose import Controller
 from cyborg.tests import committed
 
 FILE = Path(__file__).with_name("frozen.txt")
@@ -104,41 +102,3 @@ def test_requests_of_frozen_microversions_do_not_change() -> None:
     written = committed.lines_of(FILE, lines)
     assert list(filter(is_frozen, lines)) == list(filter(is_frozen, written)), FROZEN
     assert len(lines) > 30
-
-
-class Query(types.Declared):
-    """A parameter of 2.0, and another that 2.5 adds."""
-
-    old = wsme.wsattr(types.NAME)
-    new = types.Field(types.NAME, since=5)
-
-
-class Things(Controller):
-    """A resource of 2.0 to which 2.5 adds a parameter, a field and a route."""
-
-    routes: ClassVar[Routes] = {"": {"GET": "index", "POST": "create"}, "*": {"GET": "show"}}
-
-    @expose("rule", query=Query)
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the query."""
-        return dict(query)
-
-    @expose("rule", body=types.Object(Query))
-    def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the body."""
-        return dict(body)
-
-    @expose("rule", types.UUID_TYPE, query=Query, since=5)
-    def show(self, call: Call, uuid: str, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the query."""
-        return dict(query)
-
-
-def test_later_parameters_change_no_frozen_microversion() -> None:
-    assert list(lines_of(Things)) == [
-        "2.0 GET /things status=200 query=old:string body=- strict=-",
-        "2.5 GET /things query+=new:string",
-        "2.0 POST /things status=200 query=- body=Object/old:string strict=-",
-        "2.5 POST /things body+=new:string",
-        "2.5 GET /things/* status=200 query=new:string,old:string body=- strict=-",
-    ]

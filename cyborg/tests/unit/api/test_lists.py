@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from cyborg.db import models
 from cyborg.db.engine import Database
 from cyborg.tests.unit.api import people
-from cyborg.tests.unit.api.conductor import NOW, RecordedConductor
+from cyborg.tests.unit.api.conductor import NOW
 from cyborg.tests.unit.api.world import FACTS, Client, uuid_of
 
 LISTS = [
@@ -124,7 +124,7 @@ COSTS = [
 
 
 def test_reads_cost_a_constant_number_of_statements(
-    client: Client, conductor: RecordedConductor, statements: list[str], *, crowd: int
+    client: Client, statements: list[str], *, crowd: int
 ) -> None:
     for path, most in COSTS:
         statements.clear()
@@ -132,7 +132,7 @@ def test_reads_cost_a_constant_number_of_statements(
         assert 1 <= len(statements) <= most, path
         assert all(statement.startswith("SELECT") for statement in statements)
     assert len(client.send("GET", "/v2/accelerator_requests").body["arqs"]) == crowd + 5
-    assert conductor.calls == []
+    assert client.calls == []
 
 
 WRITES = [
@@ -144,9 +144,7 @@ WRITES = [
 ]
 
 
-def test_change_is_one_call_without_statements(
-    client: Client, conductor: RecordedConductor, statements: list[str]
-) -> None:
+def test_change_is_one_call_without_statements(client: Client, statements: list[str]) -> None:
     for number, (method, path, body) in enumerate(WRITES):
         assert client.send(method, path, body, service="service").status < 300, path
-        assert (len(conductor.calls), statements) == (number + 1, [])
+        assert (len(client.calls), statements) == (number + 1, [])

@@ -14,7 +14,6 @@ from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceType
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.tests.unit.api import people
-from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import NEW_DEVICE, Client, uuid_of
 
 DISCOVER = "/v2/services/discover"
@@ -117,18 +116,12 @@ CALLS: list[tuple[str, Any, str, dict[str, Any]]] = [
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize(("request_", "body", "verb", "arguments"), CALLS)
 def test_long_verb_calls_the_conductor(
-    client: Client,
-    conductor: RecordedConductor,
-    request_: str,
-    body: Any,
-    *,
-    verb: str,
-    arguments: Any,
+    client: Client, request_: str, body: Any, *, verb: str, arguments: Any
 ) -> None:
     key = str(uuid4())
     headers = {"Idempotency-Key": key}
     answer = client.send(*request_.split(), body, as_="operator", version=V24, headers=headers)
-    ((called, caller, sent),) = conductor.calls
+    ((called, caller, sent),) = client.calls
     assert (called, sent) == (verb, arguments)
     assert (caller.project_id, caller.all_projects) == (people.OTHER, True)
     if "instances" in request_:
@@ -139,7 +132,7 @@ def test_long_verb_calls_the_conductor(
 
 
 @pytest.mark.usefixtures("agent")
-def test_client_chooses_the_operation_uuid(client: Client, conductor: RecordedConductor) -> None:
+def test_client_chooses_the_operation_uuid(client: Client) -> None:
     key = str(uuid4())
     answer = client.send(
         "POST", DISCOVER, {}, version=V24, headers={"Idempotency-Key": key.upper()}
@@ -148,7 +141,7 @@ def test_client_chooses_the_operation_uuid(client: Client, conductor: RecordedCo
     for odd in ("", "7", f"{key} {key}"):
         answer = client.send("POST", DISCOVER, {}, version=V24, headers={"Idempotency-Key": odd})
         assert (answer.status, "Idempotency-Key" in answer.fault) == (400, True)
-    assert len(conductor.calls) == 1
+    assert len(client.calls) == 1
 
 
 def test_operation_shows_all_fields(client: Client, db: Database, ours: str) -> None:

@@ -75,11 +75,15 @@ def test_no_heartbeat_before_the_first_request(presence: Heartbeat, conductor: L
     assert conductor.heard == [("api-1", version.installed(), "cyborg-api@api-1")]
 
 
-def test_heartbeat_has_endpoint_of_the_operator(conductor: Listener) -> None:
-    url = "https://cloud.test/accelerator"
-    ask(present(conductor, endpoint=url))
+def test_heartbeat_has_endpoint_of_the_operator_and_sets_the_cached_clock(
+    conductor: Listener,
+) -> None:
+    url, clock = "https://cloud.test/accelerator", FakeClock()
+    presence = present(conductor, endpoint=url, clock=clock)
+    assert clock.times == 0
+    ask(presence)
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
-    assert conductor.heard[0][2] == url
+    assert (conductor.heard[0][2], clock.times) == (url, 1)
 
 
 def test_request_does_not_wait_for_the_heartbeat(presence: Heartbeat, conductor: Listener) -> None:
@@ -131,12 +135,3 @@ def test_missing_conductor_is_logged_once(
     assert ask(presence) == "heartbeat"
     assert wait_until(lambda: "heartbeat failed: " in caplog.text, timeout=5)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-
-
-def test_each_heartbeat_sets_the_cached_clock(conductor: Listener) -> None:
-    clock = FakeClock()
-    presence = present(conductor, clock=clock)
-    assert clock.times == 0
-    ask(presence)
-    assert wait_until(lambda: bool(conductor.heard), timeout=5)
-    assert clock.times == 1

@@ -3,7 +3,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import NAMESPACE_DNS, uuid3, uuid5
@@ -15,6 +15,7 @@ from cyborg.db import models, services
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.db.transaction import Transaction
+from cyborg.model.caller import Caller
 from cyborg.model.process import AGENT
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.conductor import NOW
@@ -258,6 +259,8 @@ class Client:
 
     app: webtest.TestApp
     facts: Mapping[str, str]
+    #: The calls that reached the conductor: verb, caller and arguments.
+    calls: Sequence[tuple[str, Caller, dict[str, Any]]] = ()
 
     def send(
         self,
@@ -292,10 +295,7 @@ class Client:
         )
         is_json = response.content_type == "application/json" and response.body
         return Answer(
-            response.status_int,
-            response.headers,
-            response.json if is_json else None,
-            response.body,
+            response.status_int, response.headers, response.json if is_json else None, response.body
         )
 
     def fill(self, text: str) -> str:

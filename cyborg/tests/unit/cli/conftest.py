@@ -79,9 +79,7 @@ def program(pauses: list[float]) -> Run:
     """Return a function that runs the program with its arguments only."""
 
     def run(
-        *arguments: str,
-        terminal: bool = False,
-        pause: Callable[[float], object] = pauses.append,
+        *arguments: str, terminal: bool = False, pause: Callable[[float], object] = pauses.append
     ) -> CommandResult:
         out, err = (
             (TerminalStream(), TerminalStream()) if terminal else (io.StringIO(), io.StringIO())

@@ -63,10 +63,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Driver %s loaded": ("pci_driver",),
     "Driver %s unloaded": ("pci_driver",),
     "Ended work that this release does not need: %s": ("publish_notifications",),
-    "Host %s is renamed to %s, its provider's name in Placement": (
-        _HOST,
-        "compute-1.example.org",
-    ),
+    "Host %s is renamed to %s, its provider's name in Placement": (_HOST, "compute-1.example.org"),
     "Host %s removed with %d device(s)": (_HOST, 2),
     "Instance %s has lost %d attached accelerator(s)": (_INSTANCE, 1),
     "Listening on %s:%s": ("192.0.2.10", 6666),

@@ -105,12 +105,7 @@ def verbs(bus: FakeBus) -> list[str]:
 def test_call_returns_the_answer(bus: FakeBus, line: RPCClient) -> None:
     assert line.call("show", request_id="req-1", uuid="u") == "fine"
     (call,) = bus.calls
-    assert call == (
-        "show",
-        ALWAYS | {"timeout": 0.3},
-        {"request_id": "req-1"},
-        {"uuid": "u"},
-    )
+    assert call == ("show", ALWAYS | {"timeout": 0.3}, {"request_id": "req-1"}, {"uuid": "u"})
     assert line.up
 
 
