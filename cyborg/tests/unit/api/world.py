@@ -46,23 +46,13 @@ NEW_DEVICE: Final[Mapping[str, str]] = {
 
 #: What tables of requests refer to as ``<name>``.
 FACTS: Final[Mapping[str, str]] = {
-    "profile": uuid_of("profile"),
-    "unused": uuid_of("unused"),
-    "device": uuid_of("device"),
-    "lost": uuid_of("lost"),
-    "deployable": uuid_of("deployable"),
+    name: uuid_of(name)
+    for name in (
+        *("profile", "unused", "device", "lost", "deployable", "attribute", "arq", "arq-2"),
+        *("foreign", "bound", "started", "instance", "busy", "fresh", "image", "random"),
+    )
+} | {
     "provider": str(uuid3(NAMESPACE_DNS, "host-1_FakeDevice")),
-    "attribute": uuid_of("attribute"),
-    "arq": uuid_of("arq"),
-    "arq-2": uuid_of("arq-2"),
-    "foreign": uuid_of("foreign"),
-    "bound": uuid_of("bound"),
-    "started": uuid_of("started"),
-    "instance": uuid_of("instance"),
-    "busy": uuid_of("busy"),
-    "fresh": uuid_of("fresh"),
-    "image": uuid_of("image"),
-    "random": uuid_of("random"),
     "own": people.OWN,
     "other": people.OTHER,
 }
@@ -74,28 +64,32 @@ def populate(db: Database) -> dict[str, str]:
     Returns the facts, with the numbers that the database gave to the deployables.
     """
     with db.writer() as tx:
-        groups = [{"resources:FPGA": "1", "trait:CUSTOM_A": "required"}]
-        profile = _profile(tx, "profile", "gpu", groups)
+        group = {"resources:FPGA": "1", "trait:CUSTOM_A": "required"}
+        profile = _profile(tx, "profile", "gpu", [group])
         _profile(tx, "unused", "pair", [{"resources:FPGA": "2"}, {"resources:PGPU": "1"}])
         deployable, handles = _device(tx, "device", "host-1")
         other, _ = _device(tx, "lost", "host-2")
-        plain = {"device_profile_id": profile, "group_spec": groups[0]}
-        bind = {
-            **plain,
-            "deployable_id": deployable,
-            "hostname": "host-1",
-            "device_rp_uuid": FACTS["provider"],
+        plain = {
+            "project_id": people.OWN,
+            "state": "Initial",
+            "device_profile_group_id": 0,
+            "device_profile_id": profile,
+            "group_spec": group,
         }
-        _arq(tx, "arq", plain)
-        _arq(tx, "arq-2", plain)
-        _arq(tx, "foreign", {**plain, "project_id": people.OTHER})
-        for key, state, instance, handle in (
-            ("bound", "Bound", FACTS["instance"], handles[0]),
-            ("started", "BindStarted", FACTS["busy"], handles[1]),
+        _insert(tx, models.Arq, "arq", **plain)
+        _insert(tx, models.Arq, "arq-2", **plain)
+        _insert(tx, models.Arq, "foreign", **{**plain, "project_id": people.OTHER})
+        for key, state, name, handle in (
+            ("bound", "Bound", "instance", handles[0]),
+            ("started", "BindStarted", "busy", handles[1]),
         ):
-            made = {"state": state, "attach_handle_id": handle, "instance_uuid": instance}
-            _arq(tx, key, {**bind, **made})
-            _hold(tx, handle, instance)
+            bind = {"state": state, "deployable_id": deployable, "attach_handle_id": handle}
+            place = {"hostname": "host-1", "device_rp_uuid": FACTS["provider"]}
+            _insert(tx, models.Arq, key, **plain | bind | place, instance_uuid=FACTS[name])
+            held = sa.update(models.AttachHandle).where(models.AttachHandle.id == handle)
+            tx.execute(held.values(state="held"))
+            guest = {"project_id": people.OWN, "hostname": "host-1", "bound": True}
+            _insert(tx, models.Instance, name, **guest, updated_ms=0)
     return {**FACTS, "deployable-id": str(deployable), "other-deployable-id": str(other)}
 
 
@@ -107,50 +101,32 @@ def run_agent(db: Database) -> None:
         tx.execute(
             sa.update(models.Host).where(models.Host.id == host).values(service_host="host-1")
         )
+        ready = {"state": "READY", "enabled": True}
         for name in ("card_driver", "generic_driver"):
-            driver = _insert(
-                tx,
-                models.Driver,
-                uuid=uuid_of(name),
-                host_id=host,
-                name=name,
-                state="READY",
-                enabled=True,
-            )
-        _insert(
-            tx,
-            models.Backend,
-            uuid=uuid_of("b"),
-            driver_id=driver,
-            name="b",
-            state="READY",
-            creates="TEST_PCI",
-        )
+            driver = _insert(tx, models.Driver, name, host_id=host, name=name, **ready)
+        offer = {"name": "b", "state": "READY", "creates": "TEST_PCI"}
+        _insert(tx, models.Backend, "b", driver_id=driver, **offer)
 
 
-def _insert(tx: Transaction, table: Any, **values: Any) -> int:
-    made = tx.execute(sa.insert(table).values(**values)).inserted_primary_key
+def _insert(tx: Transaction, table: Any, key: str, /, **values: Any) -> Any:
+    row = {"uuid": uuid_of(key), "created_at": NOW, **values}
+    known = {name: value for name, value in row.items() if hasattr(table, name)}
+    made = tx.execute(sa.insert(table).values(**known)).inserted_primary_key
     assert made is not None
-    return int(made[0])
+    return made[0]
 
 
-def _profile(tx: Transaction, key: str, name: str, groups: list[Any]) -> int:
-    return _insert(
-        tx,
-        models.DeviceProfile,
-        uuid=uuid_of(key),
-        name=name,
-        profile_json=json.dumps({"groups": groups}),
-        created_at=NOW,
-    )
+def _profile(tx: Transaction, key: str, name: str, groups: list[Any]) -> Any:
+    text = json.dumps({"groups": groups})
+    return _insert(tx, models.DeviceProfile, key, name=name, profile_json=text)
 
 
-def _device(tx: Transaction, name: str, host: str) -> tuple[int, list[int]]:
+def _device(tx: Transaction, name: str, host: str) -> tuple[Any, list[Any]]:
     device = _insert(
         tx,
         models.Device,
-        uuid=uuid_of(name),
-        host_id=_insert(tx, models.Host, name=host, updated_ms=0),
+        name,
+        host_id=_insert(tx, models.Host, host, name=host, updated_ms=0),
         driver="fake_driver",
         device_key="0000:0c:00.0",
         type="FPGA",
@@ -161,13 +137,12 @@ def _device(tx: Transaction, name: str, host: str) -> tuple[int, list[int]]:
         hostname=host,
         status="enabled",
         lost_ms=None if name == "device" else 1,
-        created_at=NOW,
     )
     provider = f"{host}_FakeDevice"
     deployable = _insert(
         tx,
         models.Deployable,
-        uuid=uuid_of("deployable" if name == "device" else f"deployable-of-{name}"),
+        "deployable" if name == "device" else f"deployable-of-{name}",
         name=provider,
         num_accelerators=HANDLES,
         device_id=device,
@@ -175,64 +150,22 @@ def _device(tx: Transaction, name: str, host: str) -> tuple[int, list[int]]:
         driver_name="fake",
         resource_class="FPGA",
         programmable=True,
-        created_at=NOW,
     )
     for key, value in (("rc", "FPGA"), ("trait0", "CUSTOM_FAKE_DEVICE")):
-        ours = name == "device" and key == "rc"
-        _insert(
-            tx,
-            models.Attribute,
-            uuid=FACTS["attribute"] if ours else uuid_of(f"{name}-{key}"),
-            deployable_id=deployable,
-            key=key,
-            value=value,
-            created_at=NOW,
-        )
-    cpid = _insert(
-        tx,
-        models.ControlpathId,
-        uuid=uuid_of(f"cpid-{name}"),
-        device_id=device,
-        cpid_type="PCI",
-        cpid_info="{}",
-    )
-    return deployable, [_handle(tx, deployable, cpid, number) for number in range(HANDLES)]
-
-
-def _handle(tx: Transaction, deployable: int, cpid: int, number: int) -> int:
-    info = {"domain": "0000", "bus": "0c", "device": f"{number:02x}", "function": "0"}
-    return _insert(
-        tx,
-        models.AttachHandle,
-        uuid=uuid_of(f"handle-{deployable}-{number}"),
-        deployable_id=deployable,
-        cpid_id=cpid,
-        attach_type="TEST_PCI",
-        attach_info=json.dumps(info),
-        handle_key=f"0000:0c:{number:02x}.0",
-    )
-
-
-def _arq(tx: Transaction, key: str, values: Mapping[str, Any]) -> None:
-    row = {
-        "uuid": uuid_of(key),
-        "project_id": people.OWN,
-        "state": "Initial",
-        "device_profile_group_id": 0,
-        "created_at": NOW,
-        **values,
+        uuid = "attribute" if (name, key) == ("device", "rc") else f"{name}-{key}"
+        _insert(tx, models.Attribute, uuid, deployable_id=deployable, key=key, value=value)
+    path = {"device_id": device, "cpid_type": "PCI", "cpid_info": "{}"}
+    unit = {
+        "deployable_id": deployable,
+        "cpid_id": _insert(tx, models.ControlpathId, f"cpid-{name}", **path),
+        "attach_type": "TEST_PCI",
     }
-    _insert(tx, models.Arq, **row)
-
-
-def _hold(tx: Transaction, handle: int, instance: str) -> None:
-    held = sa.update(models.AttachHandle).where(models.AttachHandle.id == handle)
-    tx.execute(held.values(state="held"))
-    tx.execute(
-        sa.insert(models.Instance).values(
-            uuid=instance, project_id=people.OWN, hostname="host-1", bound=True, updated_ms=0
-        )
-    )
+    handles = []
+    for number in range(HANDLES):
+        info = {"domain": "0000", "bus": "0c", "device": f"{number:02x}", "function": "0"}
+        place = {"attach_info": json.dumps(info), "handle_key": f"0000:0c:{number:02x}.0"}
+        handles.append(_insert(tx, models.AttachHandle, f"{name}-{number}", **unit, **place))
+    return deployable, handles
 
 
 @dataclass
