@@ -17,7 +17,6 @@ from cyborg.tests.functional.sequences.story import Site, Story
 PAGE = Path(cyborg.__file__).parents[1] / "doc/source/contributor/sequences.rst"
 HOW = committed.advice("The page does not show what happens.", "functional/sequences")
 _INDENT = "   "
-CHAPTERS = ["discover", "enable", "bind", "attach", "detach", "delete", "unbind"]
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +39,16 @@ def drawn(name: str) -> committed.Part:
     return committed.Part(PAGE, begin, r"\n\n\S")
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_page_shows_recorded_sequence(name: str, told: Mapping[str, str]) -> None:
-    lines = [f"{_INDENT}{line}".rstrip() for line in told[name].splitlines()]
-    assert drawn(name).is_shown("\n".join(lines)), HOW
-
-
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_text_explains_crash_at_each_transaction(name: str) -> None:
-    page = drawn(name)
-    text, _, _ = page.after.partition("\n.. recorded:")
-    told: set[int] = set()
-    for first, last in re.findall(r"``tx (\d+)``(?:\s+to\s+``tx (\d+)``)?", text):
-        told |= set(range(int(first), int(last or first) + 1))
-    assert told == {int(one) for one in re.findall(r"\btx (\d+):", page.text)}
+def test_page_shows_and_explains_recorded_sequences(told: Mapping[str, str]) -> None:
+    for name, diagram in told.items():
+        lines = [f"{_INDENT}{line}".rstrip() for line in diagram.splitlines()]
+        page = drawn(name)
+        assert page.is_shown("\n".join(lines)), f"{name}: {HOW}"
+        text, _, _ = page.after.partition("\n.. recorded:")
+        explained: set[int] = set()
+        for first, last in re.findall(r"``tx (\d+)``(?:\s+to\s+``tx (\d+)``)?", text):
+            explained |= set(range(int(first), int(last or first) + 1))
+        # A crash at each transaction is explained.
+        assert explained == {int(one) for one in re.findall(r"\btx (\d+):", page.text)}, name
+    recorded = re.findall(r"^\.\. recorded: (\w+)$", PAGE.read_text(), re.MULTILINE)
+    assert recorded == list(told)

@@ -252,14 +252,6 @@ def serve(make_conf: MakeConf) -> Iterator[Callable[[str], HttpServer]]:
         server.wait()
 
 
-def test_server_answers_and_stops(serve: Callable[..., HttpServer]) -> None:
-    connection = http.client.HTTPConnection(*serve().address, timeout=10)
-    connection.request("GET", "/")
-    answer = connection.getresponse()
-    assert (answer.status, answer.read()) == (200, b"http")
-    connection.close()
-
-
 def test_used_port_is_refused(make_conf: MakeConf) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -290,9 +282,10 @@ def tls(certificate: tuple[Path, Path], *, ca: bool = False) -> str:
     return text + (f"ca_file = {cert}\n" if ca else "")
 
 
-def test_server_answers_with_tls_and_requires_client_certificates_when_configured(
+def test_server_answers_and_requires_tls_and_client_certificates_as_configured(
     serve: Callable[..., HttpServer], certificate: tuple[Path, Path]
 ) -> None:
+    assert _ask(serve(), None) == b"http"
     context = ssl.create_default_context(cafile=str(certificate[0]))
     assert _ask(serve(tls(certificate)), context) == b"https"
     guarded = serve(tls(certificate, ca=True))
@@ -302,20 +295,18 @@ def test_server_answers_with_tls_and_requires_client_certificates_when_configure
     assert _ask(guarded, context) == b"https"
 
 
-def _ask(server: HttpServer, context: ssl.SSLContext) -> bytes:
-    connection = http.client.HTTPSConnection(*server.address, timeout=10, context=context)
+def _ask(server: HttpServer, context: ssl.SSLContext | None) -> bytes:
+    secure = http.client.HTTPSConnection(*server.address, timeout=10, context=context)
+    connection = secure if context else http.client.HTTPConnection(*server.address, timeout=10)
     with closing(connection):
         connection.request("GET", "/")
         return connection.getresponse().read()
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("enable_ssl_api = true\n", "cert_file and key_file"),
-        ("enable_ssl_api = true\n[ssl]\ncert_file = /no\nkey_file = /no\n", "/no"),
-    ],
-)
-def test_invalid_tls_settings_are_refused(make_conf: MakeConf, text: str, word: str) -> None:
-    with pytest.raises(exception.ConfigError, match=word):
-        HttpServer(heartbeat, make_conf(f"[api]\nport = 0\n{text}"))
+def test_invalid_tls_settings_are_refused(make_conf: MakeConf) -> None:
+    for more, word in (
+        ("", "cert_file and key_file"),
+        ("[ssl]\ncert_file = /no\nkey_file = /no\n", "/no"),
+    ):
+        with pytest.raises(exception.ConfigError, match=word):
+            HttpServer(heartbeat, make_conf(f"[api]\nport = 0\nenable_ssl_api = true\n{more}"))

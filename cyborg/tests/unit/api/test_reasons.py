@@ -54,24 +54,12 @@ def test_arq_history_is_newest_first(client: Client, db: Database) -> None:
     note(db, "enabled", noun="device", user_id="user-of-member")
     note(db, "Bound", subject_uuid=FACTS["bound"], user_id="user-of-member")
     failed, made = client.send("GET", ARQ, as_="member", version=NEW).body["events"]
-    assert made == {
-        "time": "2026-03-04T05:06:07.001+00:00",
-        "action": "Initial",
-        "hostname": None,
-        "instance_uuid": None,
-        "reason": None,
-        "request_id": "req-1",
-        "user_id": "user-of-member",
-    }
-    assert failed == {
-        "time": "2026-03-04T05:06:08.000+00:00",
-        "action": "BindFailed",
-        "hostname": None,
-        "instance_uuid": instance,
-        "reason": FAULT,
-        "request_id": None,
-        "user_id": None,
-    }
+    nothing = dict.fromkeys(("hostname", "instance_uuid", "reason", "request_id", "user_id"))
+    at = "2026-03-04T05:06"
+    who = {"request_id": "req-1", "user_id": "user-of-member"}
+    assert made == nothing | {"time": f"{at}:07.001+00:00", "action": "Initial"} | who
+    why = {"instance_uuid": instance, "reason": FAULT}
+    assert failed == nothing | {"time": f"{at}:08.000+00:00", "action": "BindFailed"} | why
 
 
 @pytest.mark.parametrize(
@@ -93,32 +81,25 @@ def test_user_ids_are_shown_to_operators_only(
     assert [event["action"] for event in events] == ["Bound", "Initial", "swept"]
 
 
-def test_long_history_shows_newest_events(client: Client, db: Database) -> None:
+def test_long_history_shows_newest_events_in_two_statements(
+    client: Client, db: Database, statements: list[str]
+) -> None:
     for number in range(60):
         note(db, f"step-{number}")
     events = client.send("GET", ARQ, version=NEW).body["events"]
     assert [event["action"] for event in events] == [f"step-{n}" for n in range(59, 9, -1)]
-
-
-def test_show_with_history_costs_two_statements(
-    client: Client, db: Database, statements: list[str]
-) -> None:
-    note(db, "Initial")
-    assert client.send("GET", ARQ, version=NEW).status == 200
     assert len(statements) == 2
 
 
-@pytest.mark.parametrize("version", OLDER)
-def test_arq_is_unchanged_below_2_4(
-    client: Client, db: Database, statements: list[str], version: str | None
-) -> None:
-    before = client.send("GET", ARQ, version=version).body
+def test_arq_is_unchanged_below_2_4(client: Client, db: Database, statements: list[str]) -> None:
+    before = client.send("GET", ARQ).body
     set_(db, models.Arq, "arq", fault=FAULT)
     note(db, "BindFailed", reason=FAULT)
-    # Its other values say when it was changed.
-    after = {**client.send("GET", ARQ, version=version).body, "updated_at": None}
-    assert list(after.items()) == list(before.items())
-    assert len(statements) == 2
+    for number, version in enumerate(OLDER):
+        # Its other values say when it was changed.
+        after = {**client.send("GET", ARQ, version=version).body, "updated_at": None}
+        assert list(after.items()) == list(before.items())
+        assert len(statements) == number + 2
 
 
 def test_lists_and_created_arqs_are_unchanged_at_2_4(client: Client) -> None:
@@ -147,15 +128,12 @@ def test_devices_show_their_status_reason(client: Client, db: Database) -> None:
     assert reasons(client) == ["new firmware", "stolen"]
 
 
-@pytest.mark.parametrize("version", OLDER)
-def test_devices_show_no_status_reason_below_2_4(
-    client: Client, db: Database, version: str | None
-) -> None:
+def test_devices_show_no_status_reason_below_2_4(client: Client, db: Database) -> None:
     set_(db, models.Device, "device", status_reason="new firmware")
-    device = client.send("GET", f"{DEVICES}/<device>", version=version).body
-    assert "status_reason" not in device
-    for device in client.send("GET", DEVICES, version=version).body["devices"]:
-        assert "status_reason" not in device
+    for version in OLDER:
+        shown = client.send("GET", f"{DEVICES}/<device>", version=version).body
+        listed = client.send("GET", DEVICES, version=version).body["devices"]
+        assert not [one for one in (shown, *listed) if "status_reason" in one]
 
 
 PROFILE = {"name": "new", "groups": [{"resources:FPGA": "1"}]}

@@ -57,7 +57,7 @@ def url(service: Service) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Remove the variables and files of the user who runs the tests."""
     for name in [name for name in os.environ if name.startswith(("OS_", "CLIFF_"))]:
         monkeypatch.delenv(name)
@@ -81,9 +81,8 @@ def program(pauses: list[float]) -> Run:
     def run(
         *arguments: str, terminal: bool = False, pause: Callable[[float], object] = pauses.append
     ) -> CommandResult:
-        out, err = (
-            (TerminalStream(), TerminalStream()) if terminal else (io.StringIO(), io.StringIO())
-        )
+        kind = TerminalStream if terminal else io.StringIO
+        out, err = kind(), kind()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 status = shell.main(arguments, pause=pause, stdout=out, stderr=err)

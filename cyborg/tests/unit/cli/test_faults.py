@@ -284,9 +284,8 @@ def test_service_disable_reports_each_failed_host(cyborg: Run, service: Service)
 
 
 def test_accelerator_update_reports_each_failed_accelerator(cyborg: Run, service: Service):
-    service.answers["/devices/other"] = [
-        Answer(404, error_body("Device other could not be found."))
-    ]
+    missing = Answer(404, error_body("Device other could not be found."))
+    service.answers["/devices/other"] = [missing]
     outcome = cyborg(f"accelerator-update other {DEVICE} {DEVICE} --status ready -f json")
     assert (outcome.status, json.loads(outcome.out)) == (1, {DEVICE: "ready"})
     assert outcome.err == "other: Device other could not be found (HTTP 404).\n"
@@ -345,15 +344,15 @@ def test_service_list_expect_fails_when_a_host_never_reported(cyborg: Run, tmp_p
     assert cyborg("service-list --expect", str(hosts)).status == 0
 
 
-@pytest.mark.parametrize("change", [{"binary": "cyborg-api"}, {"last_seen_at": None}])
 def test_service_list_expect_fails_when_only_other_services_reported(
-    change: dict[str, Any], cyborg: Run, service: Service, tmp_path: Path
+    cyborg: Run, service: Service, tmp_path: Path
 ):
     hosts = tmp_path / "hosts"
     hosts.write_text("compute-1\n")
-    answer = Answer(200, {"services": [PROCESS | change]})
-    service.answers["/services"] = [answer, answer]
-    assert cyborg("service-list --expect", str(hosts)).status == 1
+    for change in ({"binary": "cyborg-api"}, {"last_seen_at": None}):
+        answer = Answer(200, {"services": [PROCESS | change]})
+        service.answers["/services"] = [answer, answer]
+        assert cyborg("service-list --expect", str(hosts)).status == 1
 
 
 def test_service_list_expect_fails_when_file_cannot_be_read(cyborg: Run, tmp_path: Path):
@@ -362,8 +361,7 @@ def test_service_list_expect_fails_when_file_cannot_be_read(cyborg: Run, tmp_pat
     assert "cannot be read" in outcome.err
 
 
-def test_log_file_contains_the_error(program: Run, url: str, tmp_path: Path):
+def test_log_file_contains_the_error(cyborg: Run, tmp_path: Path):
     log = tmp_path / "log"
-    options = ("--os-auth-type", "none", "--os-endpoint", url, "--log-file", str(log), "--debug")
-    program(*options, "accelerator-show", "nix")
+    cyborg(f"--log-file {log} --debug accelerator-show nix")
     assert "could not be found" in log.read_text()

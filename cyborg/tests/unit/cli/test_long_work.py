@@ -150,10 +150,13 @@ def test_polling_stops_at_a_permanent_error_or_too_many_transient_ones(
     assert f"see operation {OPERATION}." in outcome.err
 
 
+UNKNOWN = exception.OutcomeUnknown(peer="cyborg-conductor")
+
+
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(503, error_body(str(exception.OutcomeUnknown(peer="cyborg-conductor")))),
+        Answer(503, error_body(str(UNKNOWN))),
         Answer(502, b"<html>Bad gateway</html>"),
         Answer(504, b"<html>Gateway time-out</html>"),
     ],
