@@ -32,7 +32,6 @@ __all__ = [
 
 pytest.register_assert_rewrite(
     "cyborg.tests.unit.api.test_arqs",
-    "cyborg.tests.unit.api.test_authorization",
     "cyborg.tests.unit.api.test_binding",
     "cyborg.tests.unit.api.test_device_profiles",
     "cyborg.tests.unit.api.test_hardware",

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that the API promises, on the database servers: the same tests as on SQLite.
+"""What the API promises about stored objects, on the database servers: the tests of unit/api.
 
 Names of tests carry the lines of the check list of what drop-in means.
 """
 
 from cyborg.tests.unit.api import (
     test_arqs,
-    test_authorization,
     test_binding,
     test_device_profiles,
     test_hardware,
@@ -16,7 +15,6 @@ from cyborg.tests.unit.api import (
 
 _MODULES = (
     test_arqs,
-    test_authorization,
     test_binding,
     test_device_profiles,
     test_hardware,

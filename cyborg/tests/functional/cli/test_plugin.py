@@ -60,17 +60,6 @@ def test_plugin_sends_the_same_request_as_the_program(
     assert request.version == "accelerator 2.5"
 
 
-def test_plugin_has_the_main_operator_commands():
-    assert {entry.openstack_name for entry in COMMANDS.values() if entry.openstack_name} >= {
-        "accelerator service list",
-        "accelerator driver install",
-        "accelerator discover",
-        "accelerator hardware list",
-        "accelerator attach",
-        "accelerator detach",
-    }
-
-
 def test_plugin_command_fails_when_one_host_failed(openstack: Shell, service: Service):
     default_states = service.operation_states
     service.operation_states = [operation("failed", result("b", "failed", error="not installed"))]
@@ -84,11 +73,6 @@ def test_plugin_error_shows_service_message_and_advice(openstack: Shell, service
     message = openstack.fails("accelerator driver list")
     assert "Not yours (HTTP 403)." in message
     assert "accelerator_operator" in message
-
-
-def test_plugin_list_returns_the_objects(openstack: Shell):
-    (driver,) = openstack.show("accelerator driver list")
-    assert driver["name"] == "fake_driver"
 
 
 def test_both_programs_start_as_processes_with_equal_output(url: str, tmp_path: Path):

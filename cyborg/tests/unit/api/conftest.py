@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API in front of a database and a real conductor, with tokens for everybody."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,23 @@ def make_client(
 ) -> Callable[..., world.Client]:
     """Make a client of an API with the given configuration."""
 
-    def make(text: str = "") -> world.Client:
+    def make(text: str = "", reader: Reader = reader) -> world.Client:
         wsgi = app.build(make_conf(text), reader=reader, conductor=conductor)  # type: ignore[arg-type]
         return world.Client(webtest.TestApp(wsgi), facts, conductor.calls)
+
+    return make
+
+
+@pytest.fixture
+def with_rules(
+    make_client: Callable[..., world.Client], tmp_path: Path
+) -> Callable[..., world.Client]:
+    """Make a client of an API whose policy file has these rules, by name."""
+
+    def make(rules: Mapping[str, str]) -> world.Client:
+        file = tmp_path / "policy.yaml"
+        file.write_text(json.dumps(dict(rules)))
+        return make_client(f"[oslo_policy]\npolicy_file = {file}\n")
 
     return make
 

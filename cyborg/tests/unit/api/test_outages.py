@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is answered while the database, the bus or Keystone is away; checklist line 122."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import webtest
@@ -16,31 +16,15 @@ from cyborg.tests.unit.api.conftest import MakeConf
 from cyborg.tests.unit.api.world import FACTS, Client
 
 
-@pytest.fixture
-def dark(
-    make_conf: MakeConf, conductor: RecordedConductor, tokens: Any, tmp_path: Path
-) -> Iterator[Client]:
-    """A client of an API whose database is away."""
-    reader = Reader(f"sqlite:///{tmp_path}/no/such/directory/cyborg.sqlite")
-    wsgi = app.build(make_conf(), reader=reader, conductor=conductor)  # type: ignore[arg-type]
-    yield Client(webtest.TestApp(wsgi), FACTS)
-    reader.close()
-
-
-def test_root_and_v2_need_no_database(dark: Client) -> None:
-    assert dark.send("GET", "/", as_=None).status == 200
-    assert dark.send("HEAD", "/", as_=None).status == 200
-    assert dark.send("GET", "/v2", as_=None).status == 200
-
-
-def test_reads_return_503_without_a_database(dark: Client) -> None:
-    answer = dark.send("GET", "/v2/devices")
-    assert answer.status == 503
-    assert answer.fault.startswith("The database is not available")
-
-
-def test_healthcheck_reports_missing_database(dark: Client) -> None:
-    answer = dark.send("GET", "/healthcheck", as_=None, headers={"Accept": "application/json"})
+def test_api_without_a_database_says_so(make_client: Callable[..., Client], tmp_path: Path) -> None:
+    with closing(Reader(f"sqlite:///{tmp_path}/no/such/directory/cyborg.sqlite")) as reader:
+        dark = make_client(reader=reader)
+        for method, path in (("GET", "/"), ("HEAD", "/"), ("GET", "/v2")):
+            assert dark.send(method, path, as_=None).status == 200
+        answer = dark.send("GET", "/v2/devices")
+        assert answer.status == 503
+        assert answer.fault.startswith("The database is not available")
+        answer = dark.send("GET", "/healthcheck", as_=None, headers={"Accept": "application/json"})
     assert answer.status == 503
     database, bus = answer.body["reasons"]
     assert "database is not available" in database

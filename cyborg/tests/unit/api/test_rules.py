@@ -3,7 +3,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from oslo_policy import policy
@@ -38,12 +37,8 @@ def test_refusal_names_the_rule(client: Client) -> None:
 
 
 @pytest.mark.parametrize("rule", OPERATIONS)
-def test_grant_of_the_rule_suffices(
-    make_client: Callable[..., Client], tmp_path: Path, rule: str
-) -> None:
-    file = tmp_path / "policy.yaml"
-    file.write_text(f'"{rule}": "{ROLE}"\n')
-    client = make_client(f"[oslo_policy]\npolicy_file = {file}\n")
+def test_grant_of_the_rule_suffices(with_rules: Callable[..., Client], rule: str) -> None:
+    client = with_rules({rule: ROLE})
     for method, path in OPERATIONS[rule]:
         answer = client.send(method, filled(path), as_="nobody", service="service", version=V25)
         assert answer.status in (200, 202, 204, 400, 404, 503), answer.body

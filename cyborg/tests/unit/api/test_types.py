@@ -17,12 +17,6 @@ def test_any_spelling_of_a_uuid_becomes_canonical(uuid: UUID, spelling: Any) -> 
     assert types.canonical_uuid(spelling(uuid)) == str(uuid)
 
 
-@given(st.text(max_size=40))
-def test_other_text_is_no_uuid(text: str) -> None:
-    uuid = types.canonical_uuid(text)
-    assert uuid is None or UUID(uuid)
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "x", "0" * 31, "0" * 33, "{" + "0" * 30 + "}", "٣" * 32, "0x" + "0" * 30, "+" + "0" * 31],

@@ -51,13 +51,6 @@ def test_directory_without_file_is_read(tmp_path: Path) -> None:
     assert prepare("--config-dir", str(tmp_path)).api.port == 8888
 
 
-def test_default_paths_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cyborg").mkdir()
-    (tmp_path / ".cyborg" / "cyborg.conf").write_text("[api]\nport = 7777\n")
-    assert prepare().api.port == 7777
-
-
 def test_given_files_replace_default_paths(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,11 +131,6 @@ def test_broken_file_is_named_with_its_line(file: Path) -> None:
 def test_log_file_is_named_after_the_program(tmp_path: Path) -> None:
     prepare("--log-dir", str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["cyborg-agent.log"]
-
-
-def test_given_log_file_takes_precedence(tmp_path: Path) -> None:
-    prepare("--log-dir", str(tmp_path), "--log-file", "mine.log")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.log"]
 
 
 def test_options_registered_later_are_checked_too(file: Path) -> None:
