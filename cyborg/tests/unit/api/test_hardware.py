@@ -153,35 +153,27 @@ def test_list_filters_attributes_by_deployable_and_key(client: Client) -> None:
 NEW = {"deployable_id": "#deployable-id", "key": "rack", "value": "r7"}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        NEW,
-        {"attribute": NEW},
-        {**NEW, "deployable_id": "<deployable-id>"},
-        {**NEW, "deployable_id": "<deployable>"},
-        {"attribute": {**NEW, "deployable_id": FACTS["deployable"].upper()}},
-        {**NEW, "unknown": "key"},
-        {**NEW, "uuid": None},
-    ],
-)
-def test_attribute_is_created_and_deleted(client: Client, body: Any) -> None:
-    created = client.send("POST", ATTRIBUTES, body)
-    assert created.status == 201
-    uuid = created.body["uuid"]
-    assert is_moment(created.body["created_at"])
-    assert {**created.body, "uuid": None, "links": None, "created_at": None} == {
-        "deployable_id": int(client.facts["deployable-id"]),
-        "key": "rack",
-        "value": "r7",
-        "uuid": None,
-        "links": None,
-        "created_at": None,
-        "updated_at": None,
-    }
-    assert client.send("GET", f"{ATTRIBUTES}/{uuid}").body == created.body
-    assert client.send("DELETE", f"{ATTRIBUTES}/{uuid}").status == 204
-    assert client.send("DELETE", f"{ATTRIBUTES}/{uuid}").status == 404
+def test_attribute_is_created_and_deleted(client: Client) -> None:
+    deployable = FACTS["deployable"].upper()
+    for body in (
+        *(NEW, {"attribute": NEW}, {**NEW, "deployable_id": "<deployable-id>"}),
+        *(
+            {**NEW, "deployable_id": "<deployable>"},
+            {**NEW, "unknown": "key"},
+            {**NEW, "uuid": None},
+        ),
+        {"attribute": {**NEW, "deployable_id": deployable}},
+    ):
+        created = client.send("POST", ATTRIBUTES, body)
+        assert created.status == 201, body
+        shown = created.body
+        assert shown["deployable_id"] == int(client.facts["deployable-id"])
+        assert (shown["key"], shown["value"], shown["updated_at"]) == ("rack", "r7", None)
+        assert is_moment(shown["created_at"])
+        path = f"{ATTRIBUTES}/{shown['uuid']}"
+        assert client.send("GET", path).body == shown
+        assert client.send("DELETE", path).status == 204
+        assert client.send("DELETE", path).status == 404
 
 
 def test_attribute_with_used_uuid_returns_409(client: Client) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from keystoneauth1 import fixture as keystone
 
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.conftest import CommandResult, Run, TerminalStream
@@ -129,20 +130,20 @@ def test_unreachable_keystone_is_named(program: Run, service: Service):
         assert "override.test" not in outcome.err
 
 
-def _keystone(catalog: list[dict[str, Any]], *, accepts: bool = True) -> Any:
-    """Return a Keystone that gives a token to every user, or to none."""
+def _keystone(endpoint: str | None, *, accepts: bool) -> Any:
+    """Return a Keystone that gives a token with this endpoint to every user, or to none."""
+    token = keystone.V3Token()
+    token.set_project_scope()
+    if endpoint is not None:
+        service = token.add_service("accelerator")
+        service.add_standard_endpoints(public=endpoint, region="RegionOne")
+    refusal = {"error": {"code": 401, "message": "Wrong password."}}
 
     def application(environ: Any, start_response: Any) -> list[bytes]:
-        host = f"http://{environ['HTTP_HOST']}"
+        url = f"http://{environ['HTTP_HOST']}/v3/"
+        status, body = "200 OK", {"version": keystone.V3Discovery(url)}
         if environ["PATH_INFO"].endswith("/auth/tokens"):
-            status, body = "201 Created", _token(catalog)
-            if not accepts:
-                status = "401 Unauthorized"
-                body = {"error": {"code": 401, "message": "Wrong password."}}
-        else:
-            links = [{"rel": "self", "href": f"{host}/v3/"}]
-            version = {"id": "v3.14", "status": "stable", "links": links}
-            status, body = "200 OK", {"version": version}
+            status, body = ("201 Created", token) if accepts else ("401 Unauthorized", refusal)
         headers = [("Content-Type", "application/json"), ("X-Subject-Token", "t")]
         start_response(status, headers)
         return [json.dumps(body).encode()]
@@ -150,52 +151,16 @@ def _keystone(catalog: list[dict[str, Any]], *, accepts: bool = True) -> Any:
     return application
 
 
-def _token(catalog: list[dict[str, Any]]) -> dict[str, Any]:
-    domain = {"id": "default", "name": "Default"}
-    return {
-        "token": {
-            "methods": ["password"],
-            "expires_at": "2099-01-01T00:00:00.000000Z",
-            "issued_at": "2026-01-01T00:00:00.000000Z",
-            "user": {"id": "u", "name": "u", "domain": domain},
-            "project": {"id": "p", "name": "p", "domain": domain},
-            "roles": [{"id": "r", "name": "admin"}],
-            "catalog": catalog,
-        }
-    }
-
-
-def _write_cloud(tmp_path: Path, keystone: str) -> None:
-    auth = {
-        "auth_url": f"{keystone}/v3",
-        "username": "u",
-        "password": "p",
-        "project_name": "p",
-        "user_domain_id": "default",
-        "project_domain_id": "default",
-    }
-    clouds = {"clouds": {"test": {"auth": auth, "region_name": "RegionOne"}}}
-    (tmp_path / "clouds.yaml").write_text(yaml.safe_dump(clouds))
-
-
-def _catalog(url: str) -> list[dict[str, Any]]:
-    endpoint = {
-        "id": "e",
-        "interface": "public",
-        "region": "RegionOne",
-        "region_id": "RegionOne",
-        "url": url,
-    }
-    return [{"id": "s", "type": "accelerator", "name": "cyborg", "endpoints": [endpoint]}]
-
-
 @pytest.fixture
 def in_cloud(program: Run, tmp_path: Path) -> Run:
     """Return a function that runs a command with a catalog of a Keystone."""
 
-    def run(catalog: list[dict[str, Any]], *arguments: str, accepts: bool = True) -> CommandResult:
-        with Loopback(_keystone(catalog, accepts=accepts)) as keystone:
-            _write_cloud(tmp_path, keystone.url)
+    def run(endpoint: str | None, *arguments: str, accepts: bool = True) -> CommandResult:
+        with Loopback(_keystone(endpoint, accepts=accepts)) as loopback:
+            auth = {"auth_url": f"{loopback.url}/v3", "username": "u", "password": "p"}
+            auth |= {"project_name": "p", "user_domain_id": "d", "project_domain_id": "d"}
+            clouds = {"clouds": {"test": {"auth": auth, "region_name": "RegionOne"}}}
+            (tmp_path / "clouds.yaml").write_text(yaml.safe_dump(clouds))
             return program("--os-cloud", "test", *arguments)
 
     return run
@@ -205,27 +170,27 @@ def test_endpoint_from_catalog_works_with_and_without_version_suffix(
     in_cloud: Run, url: str, service: Service
 ):
     for suffix in ("", "/", "/v2", "/v2/"):
-        outcome = in_cloud(_catalog(url + suffix), "driver-list", "-f", "value", "-c", "name")
+        outcome = in_cloud(url + suffix, "driver-list", "-f", "value", "-c", "name")
         assert (outcome.status, outcome.out) == (0, "fake_driver\n")
         assert service.last.path == "/drivers"
 
 
 def test_endpoint_override_takes_precedence_over_catalog(in_cloud: Run, url: str):
     for option in ("--os-endpoint-override", "--os-accelerator-endpoint-override"):
-        outcome = in_cloud(_catalog("http://127.0.0.1:9"), option, url, "driver-list")
+        outcome = in_cloud("http://127.0.0.1:9", option, url, "driver-list")
         assert outcome.status == 0, outcome.err
 
 
 def test_faults_of_catalog_and_password_are_told_apart(in_cloud: Run):
-    outcome = in_cloud(_catalog("http://127.0.0.1:9"), "driver-list")
+    outcome = in_cloud("http://127.0.0.1:9", "driver-list")
     assert outcome.status == 1
     assert "No connection to http://127.0.0.1:9/v2" in outcome.err
     assert "Check that cyborg-api runs there" in outcome.err
     assert "Keystone" not in outcome.err
-    outcome = in_cloud([], "driver-list")
+    outcome = in_cloud(None, "driver-list")
     assert outcome.status == 1
     assert "The service catalog has no matching accelerator endpoint" in outcome.err
-    outcome = in_cloud([], "driver-list", accepts=False)
+    outcome = in_cloud(None, "driver-list", accepts=False)
     assert outcome.status == 1
     assert "Keystone rejects the credentials: Wrong password" in outcome.err
 

@@ -42,21 +42,16 @@ def test_answer_of_agent_is_read(agents: AgentClient, bus: FakeBus) -> None:
     assert agents.request("host-1", Install(SETTING_UP)) == Outcome("mine")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        wire.dump(Discovered("another")),
-        wire.dump(Outcome("mine")),
-        {**wire.dump(Discovered("mine")), "version": 2},
-        {**wire.dump(Discovered("mine")), "body": {"request_key": "mine", "done": "yes"}},
-        {
-            **wire.dump(Discovered("mine")),
-            "body": {"request_key": "mine", "drivers": [{"name": 7}]},
-        },
-        "READY",
-        None,
-    ],
-)
+MINE = wire.dump(Discovered("mine"))
+INVALID = [
+    *(wire.dump(Discovered("another")), wire.dump(Outcome("mine")), {**MINE, "version": 2}),
+    {**MINE, "body": {"request_key": "mine", "done": "yes"}},
+    {**MINE, "body": {"request_key": "mine", "drivers": [{"name": 7}]}},
+    *("READY", None),
+]
+
+
+@pytest.mark.parametrize("answer", INVALID)
 def test_invalid_answer_of_agent_is_refused(
     agents: AgentClient, bus: FakeBus, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
