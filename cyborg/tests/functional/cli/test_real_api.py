@@ -80,7 +80,7 @@ def test_accelerator_list_and_show_return_discovered_device(
 
 
 @pytest.fixture
-def bound(
+def served(
     app, compute: Callable[..., ComputeHost], profile: Callable[..., str]
 ) -> Iterator[tuple[ComputeHost, str, dict[str, Any]]]:
     """Bind a request; yield the host, the uuid of the instance, and the request as created."""
@@ -93,9 +93,9 @@ def bound(
 
 
 def test_arqs_are_visible_to_members_of_their_project_only(
-    as_user: Callable[..., UserCommand], bound: tuple[ComputeHost, str, dict[str, Any]]
+    as_user: Callable[..., UserCommand], served: tuple[ComputeHost, str, dict[str, Any]]
 ):
-    host, instance, created = bound
+    host, instance, created = served
     (arq,) = as_user("member")(f"arq-list --instance {instance} -f json").json
     assert (arq["uuid"], arq["state"]) == (created["uuid"], "Bound")
     assert isinstance(arq["attach_handle_info"], dict)
@@ -115,9 +115,9 @@ def test_arqs_are_visible_to_members_of_their_project_only(
 
 
 def test_operators_read_events_and_usage_of_a_device(
-    as_user: Callable[..., UserCommand], bound: tuple[ComputeHost, str, dict[str, Any]]
+    as_user: Callable[..., UserCommand], served: tuple[ComputeHost, str, dict[str, Any]]
 ):
-    host, instance, created = bound
+    host, instance, created = served
     operator = as_user("operator")
     (device,) = operator(f"accelerator-list --host {host.compute} -f json").json
     assert (device["free"], device["total"], device["holder"]) == (

@@ -103,8 +103,7 @@ NEWER = (
 
 
 def ask(client: Client, request: str, as_: str | None, **sent: Any) -> Answer:
-    method, path = request.split()
-    return client.send(method, path, BODIES.get(request), as_=as_, **sent)
+    return client.ask(request, BODIES.get(request), as_=as_, **sent)
 
 
 def allowed(client: Client, request: str, as_: str, version: str | None = None) -> bool:

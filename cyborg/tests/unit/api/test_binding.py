@@ -71,32 +71,38 @@ def mine(*ops: Any) -> dict[str, Any]:
     return {"<arq>": list(ops)}
 
 
+def holding(word: str, *bodies: Any) -> list[tuple[Any, str]]:
+    return [(body, word) for body in bodies]
+
+
+def bound_to(path: str, *values: Any) -> list[tuple[Any, str]]:
+    return holding(path, *(mine(*changed(path, value)) for value in values))
+
+
 #: body, a word that the answer holds
-REFUSED: list[tuple[Any, str]] = [
-    *((body, "body") for body in ({}, [], "x", 1, [mine(*BIND)], b"null")),
-    ({"nonsense": BIND}, "nonsense"),
-    ({"": BIND}, "UUID"),
-    *(({"<arq>": ops}, FACTS["arq"]) for ops in ([], None, {}, "x")),
-    *((mine(op), "[0]") for op in (None, "x", [])),
-    *((mine(op), "path") for op in ({}, {"op": "add"})),
-    (mine({"path": "/hostname", "value": "x"}), "op"),
-    *((mine({**BIND[0], "op": op}, *BIND[1:]), "op") for op in ("replace", None, ["add"])),
-    *((mine({**BIND[0], "path": at}, *BIND[1:]), "path") for at in ("/state", "hostname", {})),
-    (mine(*BIND[:2], UNBIND[2]), "all add or all remove"),
-    (mine(*BIND, BIND[0]), "twice"),
-    (mine(*BIND * 100), "at most"),
-    *((mine(*(one for one in BIND if one is not op)), op["path"]) for op in BIND),
-    (mine({"op": "add", "path": "/hostname"}, *BIND[1:]), "/hostname"),
-    *((mine(*changed("/hostname", value)), "/hostname") for value in (None, "", 5, "x" * 256)),
-    *(
-        (mine(*changed("/device_rp_uuid", value)), "/device_rp_uuid")
-        for value in ("", None, "nonsense")
+REFUSED = [
+    *holding("body", {}, [], "x", 1, [mine(*BIND)], b"null"),
+    *holding("nonsense", {"nonsense": BIND}),
+    *holding("UUID", {"": BIND}),
+    *holding(FACTS["arq"], *({"<arq>": ops} for ops in list[Any](([], None, {}, "x")))),
+    *holding("[0]", mine(None), mine("x"), mine([])),
+    *holding("path", mine({}), mine({"op": "add"})),
+    *holding("op", mine({"path": "/hostname", "value": "x"})),
+    *holding("op", *(mine({**BIND[0], "op": op}, *BIND[1:]) for op in ("replace", None, 1))),
+    *holding(
+        "path", *(mine({**BIND[0], "path": at}, *BIND[1:]) for at in ("/state", "hostname", 1))
     ),
-    (mine(*changed("/instance_uuid", {"a": 1})), "/instance_uuid"),
-    (mine(*changed("/hostname", "a\u0000b")), "body"),
-    (mine(*changed("/instance_uuid", "\ud83d")), "body"),
-    ({"<arq>": BIND, FACTS["arq"].upper(): BIND}, "twice"),
-    ({"<arq-2>": BIND, "<arq>": [{}]}, FACTS["arq"]),
+    *holding("all add or all remove", mine(*BIND[:2], UNBIND[2])),
+    *holding("twice", mine(*BIND, BIND[0]), {"<arq>": BIND, FACTS["arq"].upper(): BIND}),
+    *holding("at most", mine(*BIND * 100)),
+    *((mine(*(one for one in BIND if one is not op)), op["path"]) for op in BIND),
+    *holding("/hostname", mine({"op": "add", "path": "/hostname"}, *BIND[1:])),
+    *bound_to("/hostname", None, "", 5, "x" * 256),
+    *bound_to("/device_rp_uuid", "", None, "nonsense"),
+    *bound_to("/instance_uuid", {"a": 1}),
+    *holding("body", mine(*changed("/hostname", "a\u0000b"))),
+    *holding("body", mine(*changed("/instance_uuid", "\ud83d"))),
+    *holding(FACTS["arq"], {"<arq-2>": BIND, "<arq>": [{}]}),
 ]
 
 

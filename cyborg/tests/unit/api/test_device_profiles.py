@@ -159,7 +159,7 @@ def test_profile_limits_are_options(make_client: Callable[..., Client]) -> None:
         assert client.send("POST", PATH, body).status == status
 
 
-CHANGES = [
+CHANGES: list[tuple[dict[str, Any], ProfileChange]] = [
     ({"name": "new"}, ProfileChange(name="new")),
     ({"description": "d"}, ProfileChange(description="d", sets_description=True)),
     ({"description": ""}, ProfileChange(description="", sets_description=True)),

@@ -192,7 +192,13 @@ CHANGES: list[tuple[Any, Any]] = [
 
 
 def test_update_changes_device(client: Client) -> None:
-    nothing = {"project": None, "status": None, "labels": {}, "facts": {}, "reason": None}
+    nothing: dict[str, Any] = {
+        "project": None,
+        "status": None,
+        "labels": {},
+        "facts": {},
+        "reason": None,
+    }
     for body, arguments in CHANGES:
         answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
         # Only accelerators that operators created have facts to change.

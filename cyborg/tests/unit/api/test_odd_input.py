@@ -74,7 +74,7 @@ def test_any_json_is_answered_without_500(client: Client, door: str) -> None:
     @given(VALUES | NEWER, VERSIONS)
     def send(value: Any, version: str | None) -> None:
         body = json.dumps(value).encode()
-        answer = client.send(*door.split(), body, service="service", version=version)
+        answer = client.ask(door, body, service="service", version=version)
         assert is_expected(answer)
 
     send()
@@ -95,7 +95,7 @@ UNUSUAL = [
 def test_unusual_json_is_answered_without_500(client: Client) -> None:
     for door in DOORS:
         for body in UNUSUAL:
-            answer = client.send(*door.split(), body, service="service", version=V24)
+            answer = client.ask(door, body, service="service", version=V24)
             assert answer.status < 500, (door, body[:60])
 
 
@@ -105,7 +105,7 @@ def test_any_bytes_are_refused_with_4xx(client: Client) -> None:
         st.sampled_from(DOORS), st.binary(max_size=60).filter(lambda body: body.strip() != b"{}")
     )
     def send(door: str, body: bytes) -> None:
-        answer = client.send(*door.split(), body, service="service", version=V24)
+        answer = client.ask(door, body, service="service", version=V24)
         assert 400 <= answer.status < 500
 
     send()

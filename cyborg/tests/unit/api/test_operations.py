@@ -120,7 +120,7 @@ def test_long_verb_calls_the_conductor(
 ) -> None:
     key = str(uuid4())
     headers = {"Idempotency-Key": key}
-    answer = client.send(*request_.split(), body, as_="operator", version=V24, headers=headers)
+    answer = client.ask(request_, body, as_="operator", version=V24, headers=headers)
     ((called, caller, sent),) = client.calls
     assert (called, sent) == (verb, arguments)
     assert (caller.project_id, caller.all_projects) == (people.OTHER, True)

@@ -195,6 +195,11 @@ class Client:
     #: The calls that reached the conductor: verb, caller and arguments.
     calls: Sequence[tuple[str, Caller, dict[str, Any]]] = ()
 
+    def ask(self, request: str, body: Any = None, **sent: Any) -> Answer:
+        """Send ``METHOD /path``; see ``send``."""
+        method, path = request.split()
+        return self.send(method, path, body, **sent)
+
     def send(
         self,
         method: str,

@@ -140,6 +140,7 @@ def _keystone(endpoint: str | None, *, accepts: bool) -> Any:
     refusal = {"error": {"code": 401, "message": "Wrong password."}}
 
     def application(environ: Any, start_response: Any) -> list[bytes]:
+        body: Any
         url = f"http://{environ['HTTP_HOST']}/v3/"
         status, body = "200 OK", {"version": keystone.V3Discovery(url)}
         if environ["PATH_INFO"].endswith("/auth/tokens"):

@@ -72,7 +72,8 @@ def test_kinds_are_unique_literals_as_recorded() -> None:
 
 
 def test_values_survive_a_round_trip() -> None:
-    for value in (None, 0, [], {}, {"error": 1}, "text", False):
+    values: list[Any] = [None, 0, [], {}, {"error": 1}, "text", False]
+    for value in values:
         assert unwrap(answered("good", {}, value=value), "peer", "") == value
 
 
@@ -100,11 +101,12 @@ def test_unknown_arguments_are_refused(
 
 def test_invalid_replies_are_peer_faults() -> None:
     kinds = ("NotFound", "SystemExit", None)
-    for reply in (
+    replies: list[Any] = [
         *(None, "text", [], {}, {"error": None}, {"error": {"type": "NotFound"}}),
         {"error": {"type": "NotFound", "fields": []}},
         *({"error": {"type": kind, "fields": {}}} for kind in kinds),
-    ):
+    ]
+    for reply in replies:
         with pytest.raises(exception.PeerFault) as caught:
             unwrap(reply, "peer", "req-1")
         assert caught.value.fields == {"peer": "peer", "request_id": "req-1"}
