@@ -13,14 +13,7 @@ from cyborg.tests.unit.api import (
     test_reasons,
 )
 
-_MODULES = (
-    test_arqs,
-    test_binding,
-    test_device_profiles,
-    test_hardware,
-    test_lists,
-    test_reasons,
-)
+_MODULES = (test_arqs, test_binding, test_device_profiles, test_hardware, test_lists, test_reasons)
 # pytest collects what it finds here by name; fixtures of these modules come along.
 for _module in _MODULES:
     globals().update(

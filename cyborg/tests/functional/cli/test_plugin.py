@@ -28,13 +28,11 @@ LINES = {
 
 @pytest.fixture(scope="module")
 def service() -> Service:
-    """Return the fake service."""
     return Service()
 
 
 @pytest.fixture(scope="module")
 def url(service: Service) -> Iterator[str]:
-    """Return the URL of the fake service."""
     with Loopback(service) as loopback:
         yield f"{loopback.url}/v2"
 

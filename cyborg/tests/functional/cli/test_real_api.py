@@ -21,7 +21,6 @@ GROUPS = ("--group", ",".join(f"{key}={value}" for key, value in GROUP.items()))
 
 @pytest.fixture
 def name() -> str:
-    """Return a unique name for a device profile."""
     return f"profile-{uuid4().hex}"
 
 

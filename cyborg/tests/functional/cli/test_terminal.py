@@ -79,7 +79,6 @@ class Output:
 
     @property
     def text(self) -> str:
-        """Return the whole output."""
         return "\n".join(self.lines)
 
 
@@ -101,7 +100,6 @@ class PseudoTerminal:
                 self._output += part
 
     def type(self, text: str) -> None:
-        """Send these characters to the terminal as input."""
         os.write(self._master, text.encode())
 
     def lines(self) -> list[str]:
@@ -120,7 +118,6 @@ class ProgramRunner:
 
     @property
     def global_options(self) -> tuple[str, ...]:
-        """Return the options before the command."""
         return ("--os-auth-type", "none", "--os-endpoint", self.url)
 
     def terminal(self, *arguments: str, columns: int = 80) -> Output:
@@ -131,7 +128,6 @@ class ProgramRunner:
         return Output(status, terminal.lines(), errors.getvalue())
 
     def pipe(self, *arguments: str) -> Output:
-        """Run the program with an output that is not a terminal."""
         out, errors = io.StringIO(), io.StringIO()
         status = shell.main((*self.global_options, *arguments), stdout=out, stderr=errors)
         return Output(status, out.getvalue().splitlines(), errors.getvalue())
@@ -161,7 +157,6 @@ class ProgramRunner:
 
 @pytest.fixture
 def service() -> Service:
-    """Return the fake service, whose operation has ended."""
     service = Service()
     service.operation_states = [ENDED_OPERATION]
     return service
@@ -171,7 +166,6 @@ def service() -> Service:
 def runner(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ProgramRunner]:
-    """Return a runner for the programs."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
     with Loopback(service) as loopback:

@@ -46,16 +46,13 @@ class RecordedConductor:
         self._process.stop()
 
     def reached(self) -> bool:
-        """See ConductorClient."""
         return self.up
 
     @property
     def trouble(self) -> str:
-        """See ConductorClient."""
         return "" if self.up else self.bus_error
 
     def write(self, command: Write[Answer]) -> Answer:
-        """See ConductorClient."""
         arguments = dict(vars(command))
         caller = arguments.pop("caller")
         del arguments["request_key"]

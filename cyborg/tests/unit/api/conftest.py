@@ -24,7 +24,6 @@ MakeConf = Callable[..., cfg.ConfigOpts]
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A database for all tests."""
     path = tmp_path_factory.mktemp("api") / "cyborg.sqlite"
     db = Database(f"sqlite:///{path}", settings=Settings(sqlite_synchronous=False))
     METADATA.create_all(db.engine)
@@ -58,7 +57,6 @@ def reader(database: Database) -> Iterator[Reader]:
 
 @pytest.fixture(scope="session")
 def process(database: Database) -> Iterator[RecordedConductor]:
-    """The conductor of all tests."""
     conductor = RecordedConductor(database)
     yield conductor
     conductor.close()

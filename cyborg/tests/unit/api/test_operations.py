@@ -84,7 +84,7 @@ CALLS: list[tuple[str, Any, str, dict[str, Any]]] = [
     ),
     (f"PATCH {ONE}", {"options": {"k": None}}, "update_driver", UPDATE | {"options": {"k": None}}),
     (f"PATCH {ONE}", {"enabled": False}, "update_driver", UPDATE | {"enabled": False}),
-    (f"PATCH {ONE}", {}, "update_driver", UPDATE),
+    (f"PATCH {ONE}?wait=true", {}, "update_driver", UPDATE | {"wait": True}),
     (f"DELETE {ONE}", None, "uninstall_driver", UNINSTALL),
     (
         f"DELETE {ONE}?drain=true&wait=true",

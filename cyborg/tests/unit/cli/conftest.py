@@ -45,13 +45,11 @@ Run = Callable[..., CommandResult]
 
 @pytest.fixture
 def service() -> Service:
-    """Return the fake service."""
     return Service()
 
 
 @pytest.fixture
 def url(service: Service) -> Iterator[str]:
-    """Return the URL of the fake service."""
     with Loopback(service) as loopback:
         yield loopback.url
 

@@ -52,7 +52,6 @@ def result(host: str, state: str, **more: Any) -> dict[str, Any]:
 
 
 def error_body(message: str) -> dict[str, Any]:
-    """Return the body of an error."""
     error = {"faultcode": "Client", "faultstring": message, "debuginfo": None}
     return {"error_message": json.dumps(error)}
 
@@ -94,7 +93,6 @@ class Service:
 
     @property
     def last(self) -> ReceivedRequest:
-        """Return the last request."""
         return self.requests[-1]
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:

@@ -15,49 +15,51 @@ from cyborg.conf import clients, opts
 ROOT: Final = Path(__file__).resolve().parents[4]
 
 # What the existing service's files may set, with the defaults that its operators rely on.
-EXPECTED = {
-    ("DEFAULT", "host"): socket.gethostname(),
-    ("DEFAULT", "periodic_interval"): 60,
-    ("DEFAULT", "thread_pool_size"): 10,
-    ("DEFAULT", "bind_timeout"): 60,
-    ("DEFAULT", "fatal_exception_format_errors"): False,
-    ("agent", "enabled_drivers"): ["fake_driver"],
-    ("agent", "resource_provider_startup_retries"): 3,
-    ("agent", "resource_provider_name"): socket.getfqdn(),
-    ("agent", "heartbeat_interval"): 10,
-    ("agent", "full_check_interval"): 600,
-    ("api", "host_ip"): "127.0.0.1",
-    ("api", "port"): 6666,
-    ("api", "api_workers"): None,
-    ("api", "enable_ssl_api"): False,
-    ("api", "public_endpoint"): None,
-    ("api", "api_paste_config"): "api-paste.ini",
-    ("api", "auth_strategy"): "keystone",
-    ("api", "noauth_anywhere"): False,
-    ("api", "max_groups"): 100,
-    ("api", "max_units_per_group"): 64,
-    ("conductor", "heartbeat"): 1,
-    ("conductor", "lease"): 3,
-    ("conductor", "lost_retention"): 30,
-    ("conductor", "history_retention"): 90,
-    ("conductor", "agent_grace"): 3600,
-    ("conductor", "instance_refresh"): 300,
-    ("database", "mysql_engine"): "InnoDB",
-    ("glance", "num_retries"): 0,
-    ("glance", "service_type"): "image",
-    ("nova", "service_type"): "compute",
-    ("nova", "valid_interfaces"): ["internal", "public"],
-    ("placement", "service_type"): "placement",
-    ("placement", "valid_interfaces"): ["internal", "public"],
-    ("service_user", "send_service_user_token"): False,
-    ("gpu_devices", "enabled_vgpu_types"): [],
-    ("gpu_devices", "filter_sriov_vfs"): False,
-    ("nic_devices", "enabled_nic_types"): [],
-    ("nvme", "cleanup_timeout"): 900,
-    ("nvme", "device_spec"): [],
-    ("pci", "passthrough_whitelist"): [],
-    ("upgrade_levels", "agent"): None,
-    ("upgrade_levels", "conductor"): None,
+EXPECTED: dict[str, dict[str, object]] = {
+    "DEFAULT": {
+        "host": socket.gethostname(),
+        "periodic_interval": 60,
+        "thread_pool_size": 10,
+        "bind_timeout": 60,
+        "fatal_exception_format_errors": False,
+    },
+    "agent": {
+        "enabled_drivers": ["fake_driver"],
+        "resource_provider_startup_retries": 3,
+        "resource_provider_name": socket.getfqdn(),
+        "heartbeat_interval": 10,
+        "full_check_interval": 600,
+    },
+    "api": {
+        "host_ip": "127.0.0.1",
+        "port": 6666,
+        "api_workers": None,
+        "enable_ssl_api": False,
+        "public_endpoint": None,
+        "api_paste_config": "api-paste.ini",
+        "auth_strategy": "keystone",
+        "noauth_anywhere": False,
+        "max_groups": 100,
+        "max_units_per_group": 64,
+    },
+    "conductor": {
+        "heartbeat": 1,
+        "lease": 3,
+        "lost_retention": 30,
+        "history_retention": 90,
+        "agent_grace": 3600,
+        "instance_refresh": 300,
+    },
+    "database": {"mysql_engine": "InnoDB"},
+    "glance": {"num_retries": 0, "service_type": "image"},
+    "nova": {"service_type": "compute", "valid_interfaces": ["internal", "public"]},
+    "placement": {"service_type": "placement", "valid_interfaces": ["internal", "public"]},
+    "service_user": {"send_service_user_token": False},
+    "gpu_devices": {"enabled_vgpu_types": [], "filter_sriov_vfs": False},
+    "nic_devices": {"enabled_nic_types": []},
+    "nvme": {"cleanup_timeout": 900, "device_spec": []},
+    "pci": {"passthrough_whitelist": []},
+    "upgrade_levels": {"agent": None, "conductor": None},
 }
 
 
@@ -76,7 +78,8 @@ def read(conf: cfg.ConfigOpts, group: str, name: str) -> object:
 
 def test_options_have_expected_defaults() -> None:
     conf = registered()
-    assert {(group, name): read(conf, group, name) for group, name in EXPECTED} == EXPECTED
+    for group, options in EXPECTED.items():
+        assert {name: read(conf, group, name) for name in options} == options, group
     assert conf.database.connection is None
     assert conf.bindir == f"{conf.pybasedir}/bin"
 

@@ -26,7 +26,6 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return the path of a configuration file still to be written."""
     return tmp_path / "given.conf"
 
 
