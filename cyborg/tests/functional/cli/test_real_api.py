@@ -59,25 +59,6 @@ def test_refused_profile_names_role_and_invalid_group(
     assert as_user("admin")(f"profile-list --name {name} -f json").json == []
 
 
-def test_accelerator_list_and_show_return_discovered_device(
-    as_user: Callable[..., UserCommand], compute: Callable[..., ComputeHost]
-):
-    host, admin = compute(), as_user("admin")
-    (device,) = admin(f"accelerator-list --host {host.compute} --long -f json").json
-    assert (device["type"], device["vendor"], device["hostname"]) == (
-        "FPGA",
-        "0xABCD",
-        host.compute,
-    )
-    details = admin(f"accelerator-show {device['uuid']} -f json").json
-    assert details["uuid"] == device["uuid"]
-    assert "links" not in details
-    assert admin("accelerator-list --vendor none -f json").json == []
-    outcome = admin("accelerator-show", str(uuid4()))
-    assert outcome.status == 1
-    assert "could not be found" in outcome.err
-
-
 @pytest.fixture
 def served(
     app, compute: Callable[..., ComputeHost], profile: Callable[..., str]
@@ -127,6 +108,9 @@ def test_operators_read_events_and_usage_of_a_device(
     details = operator(f"accelerator-show {device['uuid']} -f json").json
     assert details["providers"][0]["uuid"] == host.fake_provider
     assert details["address"] == device["address"]
+    assert "links" not in details
+    missing = operator("accelerator-show", str(uuid4()))
+    assert (missing.status, "could not be found" in missing.err) == (1, True)
     bound, discovered = operator(f"event-list --device {device['uuid']} -f json").json
     assert [bound["action"], discovered["action"]] == ["Bound", "discovered"]
     assert bound["at"].endswith("+00:00")

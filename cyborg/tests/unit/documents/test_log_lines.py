@@ -3,6 +3,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +67,7 @@ def logged_at_info(call: ast.Call, levels: set[str]) -> ast.expr | None:
     return None
 
 
+@cache
 def formats_by_process() -> dict[str, set[str]]:
     """Return the formats of the INFO lines of the service, by the heading of their process."""
     formats: dict[str, set[str]] = {heading: set() for heading in PROCESSES.values()}
