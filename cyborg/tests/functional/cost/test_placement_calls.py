@@ -40,109 +40,53 @@ class Cards(Driver):
         return list(self._devices)
 
 
-class Agent:
-    """An agent's loop, beating when told to, on a host with so many devices of one class."""
-
-    def __init__(
-        self,
-        counted_service: CountedService,
-        placement: PlacementService,
-        conf: cfg.ConfigOpts,
-        *,
-        devices: int,
-        resource_class: str,
-        state_path: Path,
-    ) -> None:
-        self.resource_class = resource_class
-        self.host = fresh_host()
-        self.root = placement.make_compute(self.host)
-        self.clock = FakeClock()
-        report = report_of(self.host, devices, resource_class=resource_class)
-        self.beat = ManualAgent(
-            DirectBus(Exchange()),
-            self.host,
-            [LoadResult(DRIVER, Cards(conf, report.drivers[0].devices))],
-            placement=CountedAdapter(placement.adapter(), counted_service.meter),
-            state_path=state_path,
-            clock=self.clock.monotonic,
-            conductor=counted_service.agent,
-            scan=60.0,
-            full_check=FULL_CHECK,
-            rpc_timeout=1.0,
-        ).run_once
-
-
-@pytest.fixture(params=["FPGA", "CUSTOM_BENCH"])
-def agent(
-    request: pytest.FixtureRequest,
+@pytest.mark.parametrize(
+    ("devices", "resource_class"),
+    [(1, "FPGA"), (8, "FPGA"), (1, "CUSTOM_BENCH"), (8, "CUSTOM_BENCH")],
+)
+def test_cost_of_the_rounds_of_an_agent(
     counted_service: CountedService,
+    statements: Callable[[], AbstractContextManager[Tally]],
     placement: PlacementService,
     conf: cfg.ConfigOpts,
     tmp_path: Path,
-) -> Callable[[int], Agent]:
-    """Make an agent for a host with so many devices, of a standard class and of a custom one."""
-    return lambda devices: Agent(
-        counted_service,
-        placement,
-        conf,
-        devices=devices,
-        resource_class=request.param,
+    *,
+    devices: int,
+    resource_class: str,
+):
+    host, clock = fresh_host(), FakeClock()
+    placement.make_compute(host)
+    report = report_of(host, devices, resource_class=resource_class)
+    agent = ManualAgent(
+        DirectBus(Exchange()),
+        host,
+        [LoadResult(DRIVER, Cards(conf, report.drivers[0].devices))],
+        placement=CountedAdapter(placement.adapter(), counted_service.meter),
         state_path=tmp_path,
+        clock=clock.monotonic,
+        conductor=counted_service.agent,
+        scan=60.0,
+        full_check=FULL_CHECK,
+        rpc_timeout=1.0,
     )
 
+    def run(seconds: float) -> Tally:
+        clock.advance(seconds)
+        with statements() as tally:
+            agent.run_once()
+        return tally
 
-def _lacking(calls: list[str]) -> int:
-    """How many classes and traits were made because this Placement lacked them."""
-    words = ("PUT /resource_classes/", "PUT /traits/")
-    return sum(call.startswith(words) for call in calls)
-
-
-@pytest.mark.parametrize("devices", [1, 8])
-def test_cost_of_first_report(agent: Callable[[int], Agent], statements: Statements, devices: int):
-    one = agent(devices)
-    with statements() as tally:
-        one.beat()
-    assert len(tally.http) == 3 * devices + FIXED + _lacking(tally.http), tally.http
-    assert tally.rpc == ["heartbeat", "desired", "report", "desired"]
-
-
-def test_cost_of_an_unchanged_round(agent: Callable[[int], Agent], statements: Statements):
-    one = agent(3)
-    one.beat()
-    one.clock.advance(61.0)
-    with statements() as tally:
-        one.beat()
-    assert tally.http == []
-    assert tally.rpc == ["heartbeat"]
-
-
-def test_cost_of_a_full_check_without_changes(
-    agent: Callable[[int], Agent], statements: Statements
-):
-    one = agent(3)
-    one.beat()
-    one.clock.advance(FULL_CHECK + 1)
-    with statements() as tally:
-        one.beat()
-    assert len(tally.http) == 1, tally.http
-
-
-def test_full_check_costs_two_more_for_each_changed_provider(
-    agent: Callable[[int], Agent], statements: Statements, placement: PlacementService
-):
-    one = agent(3)
-    one.beat()
-    placement.call(
-        "PUT",
-        f"/resource_providers/{provider_of(one.host, 1)}/aggregates",
-        {"resource_provider_generation": _generation(placement, one), "aggregates": [str(uuid4())]},
-    )
-    one.clock.advance(FULL_CHECK + 1)
-    with statements() as tally:
-        one.beat()
-    assert len(tally.http) == 3, tally.http
-
-
-def _generation(placement: PlacementService, agent: Agent) -> int:
-    provider = placement.call("GET", f"/resource_providers/{provider_of(agent.host, 1)}")
-    return int(provider["generation"])
+    first = run(0.0)
+    # Classes and traits that this Placement lacked.
+    made = sum(call.startswith(("PUT /resource_classes/", "PUT /traits/")) for call in first.http)
+    assert len(first.http) == 3 * devices + FIXED + made, first.http
+    assert first.rpc == ["heartbeat", "desired", "report", "desired"]
+    unchanged = run(61.0)
+    assert (unchanged.http, unchanged.rpc) == ([], ["heartbeat"])
+    assert len(run(FULL_CHECK + 1).http) == 1
+    # Two more for each provider that was changed.
+    path = f"/resource_providers/{provider_of(host, 0)}"
+    generation = placement.call("GET", path)["generation"]
+    body = {"resource_provider_generation": generation, "aggregates": [str(uuid4())]}
+    placement.call("PUT", f"{path}/aggregates", body)
+    assert len(run(FULL_CHECK + 1).http) == 3
