@@ -27,11 +27,18 @@ from cyborg.tests.unit.model.clouds import HOUR, RESOURCE_CLASS, Whole, reshow
 
 DAY = 24 * HOUR
 T = TypeVar("T")
-Damaged = tuple[Whole, str] | None
+Damaged = tuple[Whole, str]
+Damage = Callable[[Whole, int], Damaged]
 
 
-def _pick(rows: list[T], choice: int) -> T | None:
-    return rows[choice % len(rows)] if rows else None
+class NothingToBreak(Exception):
+    """A cloud has no such row."""
+
+
+def _pick(rows: list[T], choice: int) -> T:
+    if not rows:
+        raise NothingToBreak
+    return rows[choice % len(rows)]
 
 
 def _swap(whole: Whole, table: str, old: Any, *new: Any) -> Whole:
@@ -41,7 +48,7 @@ def _swap(whole: Whole, table: str, old: Any, *new: Any) -> Whole:
     return replace(whole, cloud=replace(whole.cloud, **changed))
 
 
-def _arq(whole: Whole, choice: int, *states: State) -> ArqRow | None:
+def _arq(whole: Whole, choice: int, *states: State) -> ArqRow:
     return _pick([one for one in whole.cloud.arqs if one.state in states], choice)
 
 
@@ -49,7 +56,7 @@ def _handle_of(whole: Whole, arq: ArqRow) -> HandleRow:
     return whole.cloud.handle_by_id[arq.handle_id or 0]
 
 
-def _lone(whole: Whole, choice: int, state: str) -> HandleRow | None:
+def _lone(whole: Whole, choice: int, state: str) -> HandleRow:
     """A handle in a state that no ARQ has."""
     rows = [
         one
@@ -59,7 +66,7 @@ def _lone(whole: Whole, choice: int, state: str) -> HandleRow | None:
     return _pick(rows, choice)
 
 
-def _work(whole: Whole, choice: int, kind: WorkKind) -> WorkRow | None:
+def _work(whole: Whole, choice: int, kind: WorkKind) -> WorkRow:
     return _pick([one for one in whole.cloud.work if one.kind == kind], choice)
 
 
@@ -70,28 +77,22 @@ def _place(whole: Whole, deployable: DeployableRow) -> tuple[HostRow, str, Provi
     return host, provider, whole.peers.placement[host.name].providers[provider]
 
 
-def _deployable(whole: Whole, choice: int) -> DeployableRow | None:
+def _deployable(whole: Whole, choice: int) -> DeployableRow:
     return _pick(list(whole.cloud.deployables), choice)
 
 
 def _held_for_nobody(whole: Whole, choice: int) -> Damaged:
     handle = _lone(whole, choice, "free")
-    if handle is None:
-        return None
     return _swap(whole, "handles", handle, replace(handle, state="held")), handle.uuid
 
 
 def _release_without_work(whole: Whole, choice: int) -> Damaged:
     work = _work(whole, choice, WorkKind.RELEASE)
-    if work is None:
-        return None
     return _swap(whole, "work", work), whole.cloud.handle_by_id[work.handle_id or 0].uuid
 
 
 def _refused_release(whole: Whole, choice: int) -> Damaged:
     work = _work(whole, choice, WorkKind.RELEASE)
-    if work is None:
-        return None
     handle = whole.cloud.handle_by_id[work.handle_id or 0]
     failing = replace(work, attempts=8, error="it is stuck")
     stuck = _swap(whole, "work", work, failing)
@@ -100,16 +101,12 @@ def _refused_release(whole: Whole, choice: int) -> Damaged:
 
 def _free_but_bound(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND)
-    if arq is None:
-        return None
     handle = _handle_of(whole, arq)
     return _swap(whole, "handles", handle, replace(handle, state="free")), handle.uuid
 
 
 def _quarantined_but_bound(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND)
-    if arq is None:
-        return None
     handle = _handle_of(whole, arq)
     return _swap(whole, "handles", handle, replace(handle, state="quarantined")), handle.uuid
 
@@ -117,66 +114,48 @@ def _quarantined_but_bound(whole: Whole, choice: int) -> Damaged:
 def _held_by_a_failed_one(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.INITIAL, State.UNBOUND, State.BIND_FAILED)
     handle = _lone(whole, choice, "free")
-    if arq is None or handle is None:
-        return None
     broken = _swap(whole, "arqs", arq, replace(arq, handle_id=handle.id))
     return _swap(broken, "handles", handle, replace(handle, state="held")), arq.uuid
 
 
 def _two_on_one(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND)
-    if arq is None:
-        return None
     again = replace(arq, uuid=f"{arq.uuid[:-1]}x")
     return _swap(whole, "arqs", arq, arq, again), _handle_of(whole, arq).uuid
 
 
 def _bound_to_nothing(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND)
-    return (
-        None if arq is None else (_swap(whole, "arqs", arq, replace(arq, handle_id=None)), arq.uuid)
-    )
+    return _swap(whole, "arqs", arq, replace(arq, handle_id=None)), arq.uuid
 
 
 def _bound_for_nobody(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND, State.BIND_STARTED)
-    return (
-        None
-        if arq is None
-        else (_swap(whole, "arqs", arq, replace(arq, instance_uuid=None)), arq.uuid)
-    )
+    return _swap(whole, "arqs", arq, replace(arq, instance_uuid=None)), arq.uuid
 
 
 def _bound_elsewhere(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND, State.BIND_STARTED)
     other = provider_uuid("another")
-    return (
-        None if arq is None else (_swap(whole, "arqs", arq, replace(arq, rp_uuid=other)), arq.uuid)
-    )
+    return _swap(whole, "arqs", arq, replace(arq, rp_uuid=other)), arq.uuid
 
 
 def _server_deleted(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND, State.BIND_FAILED)
-    if arq is None or arq.instance_uuid is None:
-        return None
+    if arq.instance_uuid is None:
+        raise NothingToBreak
     gone = frozenset({arq.instance_uuid})
     return replace(whole, peers=replace(whole.peers, vanished=gone)), arq.instance_uuid
 
 
 def _instance_opened(whole: Whole, choice: int) -> Damaged:
     row = _pick(list(whole.cloud.instances), choice)
-    return (
-        None
-        if row is None
-        else (_swap(whole, "instances", row, replace(row, bound=False)), row.uuid)
-    )
+    return _swap(whole, "instances", row, replace(row, bound=False)), row.uuid
 
 
 def _reserved_lowered(whole: Whole, choice: int) -> Damaged:
     """Placement gives out units that are reserved, or that nobody has."""
     deployable = _deployable(whole, choice)
-    if deployable is None:
-        return None
     host, provider, shown = _place(whole, deployable)
     total = len(whole.cloud.handles_of[deployable.id])
     inventory = {**shown.inventories[RESOURCE_CLASS], "total": 2 * total + 1, "reserved": 0}
@@ -186,8 +165,8 @@ def _reserved_lowered(whole: Whole, choice: int) -> Damaged:
 
 def _allocation_deleted(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND)
-    if arq is None or arq.instance_uuid is None:
-        return None
+    if arq.instance_uuid is None:
+        raise NothingToBreak
     host, provider, shown = _place(whole, whole.cloud.deployable_by_id[arq.deployable_id or 0])
     left = {one: of for one, of in shown.allocations.items() if one != arq.instance_uuid}
     shown = replace(shown, allocations=left)
@@ -203,41 +182,31 @@ def _deployable_deleted(whole: Whole, choice: int) -> Damaged:
 
 def _bind_forgotten(whole: Whole, choice: int) -> Damaged:
     work = _work(whole, choice, WorkKind.PREPARE)
-    return None if work is None else (_swap(whole, "work", work), work.arq_uuid or "")
+    return _swap(whole, "work", work), work.arq_uuid or ""
 
 
 def _bind_overdue(whole: Whole, choice: int) -> Damaged:
     work = _work(whole, choice, WorkKind.PREPARE)
-    return (
-        None
-        if work is None
-        else (_swap(whole, "work", work, replace(work, overdue=HOUR)), work.arq_uuid or "")
-    )
+    return _swap(whole, "work", work, replace(work, overdue=HOUR)), work.arq_uuid or ""
 
 
 def _arq_aged(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.INITIAL, State.UNBOUND)
-    return None if arq is None else (_swap(whole, "arqs", arq, replace(arq, age=2 * DAY)), arq.uuid)
+    return _swap(whole, "arqs", arq, replace(arq, age=2 * DAY)), arq.uuid
 
 
 def _state_of_old(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BIND_FAILED)
-    return (
-        None
-        if arq is None
-        else (_swap(whole, "arqs", arq, replace(arq, state="UnbindFailed")), arq.uuid)
-    )
+    return _swap(whole, "arqs", arq, replace(arq, state="UnbindFailed")), arq.uuid
 
 
 def _arqs_of_instance_gone(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BIND_FAILED)
-    return None if arq is None else (_swap(whole, "arqs", arq), arq.instance_uuid or "")
+    return _swap(whole, "arqs", arq), arq.instance_uuid or ""
 
 
 def _conductors_dead(whole: Whole, choice: int) -> Damaged:
     work = _pick(list(whole.cloud.work), choice)
-    if work is None:
-        return None
     waiting = _swap(whole, "work", work, replace(work, waiting=HOUR))
     return replace(waiting, cloud=replace(waiting.cloud, conductor_silence=HOUR)), "work"
 
@@ -245,20 +214,11 @@ def _conductors_dead(whole: Whole, choice: int) -> Damaged:
 def _nova_silent(whole: Whole, choice: int) -> Damaged:
     work = _work(whole, choice, WorkKind.NOTIFY)
     error = "Nova is not available"
-    return (
-        None
-        if work is None
-        else (
-            _swap(whole, "work", work, replace(work, age=HOUR, error=error)),
-            work.arq_uuid or "",
-        )
-    )
+    return _swap(whole, "work", work, replace(work, age=HOUR, error=error)), work.arq_uuid or ""
 
 
 def _compute_gone(whole: Whole, choice: int) -> Damaged:
     deployable = _deployable(whole, choice)
-    if deployable is None:
-        return None
     host, _, _ = _place(whole, deployable)
     views = {**whole.peers.placement, host.name: HostView(None)}
     return replace(whole, peers=replace(whole.peers, placement=views)), host.name
@@ -266,16 +226,12 @@ def _compute_gone(whole: Whole, choice: int) -> Damaged:
 
 def _provider_gone(whole: Whole, choice: int) -> Damaged:
     deployable = _deployable(whole, choice)
-    if deployable is None:
-        return None
     host, provider, _ = _place(whole, deployable)
     return reshow(whole, host.name, provider, None), provider
 
 
 def _provider_moved(whole: Whole, choice: int) -> Damaged:
     deployable = _deployable(whole, choice)
-    if deployable is None:
-        return None
     host, provider, shown = _place(whole, deployable)
     moved = replace(shown, parent_uuid=provider_uuid("elsewhere"))
     return reshow(whole, host.name, provider, moved), provider
@@ -284,32 +240,17 @@ def _provider_moved(whole: Whole, choice: int) -> Damaged:
 def _provider_renamed(whole: Whole, choice: int) -> Damaged:
     deployable = _deployable(whole, choice)
     other = provider_uuid("another")
-    return (
-        None
-        if deployable is None
-        else (
-            _swap(whole, "deployables", deployable, replace(deployable, rp_uuid=other)),
-            other,
-        )
-    )
+    return _swap(whole, "deployables", deployable, replace(deployable, rp_uuid=other)), other
 
 
 def _provider_refused(whole: Whole, choice: int) -> Damaged:
     deployable = _deployable(whole, choice)
-    return (
-        None
-        if deployable is None
-        else (
-            _swap(whole, "deployables", deployable, replace(deployable, publish_error="claimed")),
-            deployable.rp_uuid or "",
-        )
-    )
+    refused = replace(deployable, publish_error="claimed")
+    return _swap(whole, "deployables", deployable, refused), deployable.rp_uuid or ""
 
 
 def _trait_lost(whole: Whole, choice: int) -> Damaged:
     deployable = _deployable(whole, choice)
-    if deployable is None:
-        return None
     host, provider, shown = _place(whole, deployable)
     return reshow(whole, host.name, provider, replace(shown, traits=frozenset())), provider
 
@@ -317,8 +258,6 @@ def _trait_lost(whole: Whole, choice: int) -> Damaged:
 def _trait_lost_just_now(whole: Whole, choice: int) -> Damaged:
     deployable = _deployable(whole, choice)
     damaged = _trait_lost(whole, choice)
-    if deployable is None or damaged is None:
-        return None
     host, _, _ = _place(whole, deployable)
     return _swap(damaged[0], "hosts", host, replace(host, changed_age=1000)), damaged[1]
 
@@ -333,8 +272,6 @@ def _consumer_gone(whole: Whole, choice: int, *, age: int | None) -> Damaged:
         if all(consumer != one.uuid for one in known)
     )
     consumer = _pick(consumers, choice)
-    if consumer is None:
-        return None
     ages = {} if age is None else {consumer: age}
     peers = replace(whole.peers, vanished=frozenset({consumer}), consumer_ages=ages)
     return replace(whole, peers=peers), consumer
@@ -344,8 +281,6 @@ def _preparation_lost(whole: Whole, choice: int) -> Damaged:
     arq = _pick(
         [one for one in whole.cloud.arqs if one.state == State.BOUND and one.prepared], choice
     )
-    if arq is None:
-        return None
     host = whole.cloud.host_of(arq.deployable_id)
     assert host is not None
     nothing = {**whole.peers.prepared, host.name: frozenset[tuple[str, str]]()}
@@ -354,8 +289,6 @@ def _preparation_lost(whole: Whole, choice: int) -> Damaged:
 
 def _preparation_left(whole: Whole, choice: int) -> Damaged:
     handle = _lone(whole, choice, "free")
-    if handle is None:
-        return None
     deployable = whole.cloud.deployable_by_id[handle.deployable_id]
     host, _, _ = _place(whole, deployable)
     there = whole.peers.prepared[host.name] | {(deployable.name, handle.key)}
@@ -366,8 +299,6 @@ def _preparation_left(whole: Whole, choice: int) -> Damaged:
 
 def _agent_deaf(whole: Whole, choice: int) -> Damaged:
     host = _pick([one for one in whole.cloud.hosts if one.agent_silence is not None], choice)
-    if host is None:
-        return None
     seen = whole.cloud.taken_ms
     agent = Process(AGENT, host.name, 0, seen, "403 ACCESS_REFUSED", seen)
     return _swap(whole, "hosts", host, replace(host, agent=agent)), f"{AGENT}@{host.name}"
@@ -380,8 +311,6 @@ def _agent_dead(whole: Whole, choice: int) -> Damaged:
 
 def _release_stuck(whole: Whole, choice: int) -> Damaged:
     work = _work(whole, choice, WorkKind.RELEASE)
-    if work is None:
-        return None
     stuck = _swap(whole, "work", work, replace(work, age=DAY, attempts=9, error="no answer"))
     return stuck, whole.cloud.handle_by_id[work.handle_id or 0].uuid
 
@@ -397,18 +326,10 @@ def _driver_broken(whole: Whole, choice: int) -> Damaged:
 def _device_away(whole: Whole, choice: int) -> Damaged:
     lost = [one for one in whole.cloud.devices if one.lost_age is not None]
     device = _pick(lost, choice)
-    return (
-        None
-        if device is None
-        else (
-            _swap(whole, "devices", device, replace(device, lost_age=30 * DAY)),
-            device.uuid,
-        )
-    )
+    return _swap(whole, "devices", device, replace(device, lost_age=30 * DAY)), device.uuid
 
 
-#: Every kind of finding has a damage that leads to it.
-DAMAGES: Mapping[Kind, Callable[[Whole, int], Damaged]] = {
+_DAMAGES: Mapping[Kind, Damage] = {
     Kind.LEAKED_HANDLE: _held_for_nobody,
     Kind.STRANDED_RELEASE: _release_without_work,
     Kind.UNHELD_HANDLE: _free_but_bound,
@@ -448,3 +369,17 @@ DAMAGES: Mapping[Kind, Callable[[Whole, int], Damaged]] = {
     Kind.LOST_DEVICE: _device_away,
     Kind.QUARANTINED_HANDLE: _refused_release,
 }
+
+
+def _or_none(damage: Damage) -> Callable[[Whole, int], Damaged | None]:
+    def done(whole: Whole, choice: int) -> Damaged | None:
+        try:
+            return damage(whole, choice)
+        except NothingToBreak:
+            return None
+
+    return done
+
+
+#: Every kind of finding has a damage that leads to it.
+DAMAGES = {kind: _or_none(damage) for kind, damage in _DAMAGES.items()}

@@ -14,7 +14,6 @@ from cyborg.model.provider import (
     SetTraits,
     Verdict,
     changes,
-    is_custom,
     is_resource_class_name,
     is_trait_name,
     provider_uuid,
@@ -62,11 +61,6 @@ def test_names_follow_patterns_of_placement(name: str, valid: bool):
     assert is_resource_class_name(name) is valid
 
 
-def test_custom_names_are_recognised():
-    assert is_custom("CUSTOM_PCI")
-    assert not is_custom("FPGA")
-
-
 @pytest.mark.parametrize(
     ("change", "word"),
     [
@@ -80,49 +74,16 @@ def test_custom_names_are_recognised():
     ],
 )
 def test_invalid_provider_names_its_flaw(change: dict[str, object], word: str):
+    assert replace(FPGA, name="x" * 200, reserved=16).validate() is None
     flaw = replace(FPGA, **change).validate()  # type: ignore[arg-type]
     assert flaw is not None
     assert word in flaw
-
-
-def test_valid_provider_has_no_flaw():
-    assert FPGA.validate() is None
-    assert replace(FPGA, name="x" * 200, reserved=16).validate() is None
-
-
-def test_equal_provider_needs_no_change():
-    assert changes(FPGA, shown(FPGA), NONE) == ()
-
-
-def test_new_provider_gets_traits_before_inventory():
-    first, second = changes(FPGA, Actual(0, {}, NONE), NONE)
-    assert first == SetTraits(FPGA.traits)
-    assert second == SetInventories(FPGA.inventories())
-
-
-def test_units_are_reserved_before_traits_change():
-    lost = replace(FPGA, reserved=16, traits=frozenset({"OWNER_CYBORG"}))
-    first, second = changes(lost, shown(FPGA), FPGA.traits)
-    assert first == SetInventories(lost.inventories())
-    assert second == SetTraits(frozenset({"OWNER_CYBORG"}))
-
-
-def test_new_resource_class_is_offered_after_traits():
-    other = replace(FPGA, resource_class="CUSTOM_FPGA", traits=frozenset({"CUSTOM_X"}))
-    first, second = changes(other, shown(FPGA), FPGA.traits)
-    assert first == SetTraits(frozenset({"CUSTOM_X"}))
-    assert second == SetInventories(other.inventories())
 
 
 def test_changed_ratio_is_a_difference():
     held = shown(FPGA)
     held = replace(held, inventories={"FPGA": {**held.inventories["FPGA"], "allocation_ratio": 2}})
     assert changes(FPGA, held, NONE) == (SetInventories(FPGA.inventories()),)
-
-
-def test_provider_without_units_has_no_inventory():
-    empty = replace(FPGA, total=0)
-    assert changes(empty, shown(FPGA), NONE) == (SetInventories({}),)
 
 
 def test_unpublished_providers_are_problems():
@@ -159,3 +120,23 @@ def test_changes_lead_to_the_desired_provider(
     assert held.inventories == desired.inventories()
     assert held.traits == desired.traits | (foreign - ours)
     assert changes(desired, held, ours) == ()
+
+
+LOST = replace(FPGA, reserved=16, traits=frozenset({"OWNER_CYBORG"}))
+OTHER = replace(FPGA, resource_class="CUSTOM_FPGA", traits=frozenset({"CUSTOM_X"}))
+
+
+@pytest.mark.parametrize(
+    ("desired", "actual", "order"),
+    [
+        (FPGA, Actual(0, {}, NONE), [SetTraits, SetInventories]),
+        (OTHER, shown(FPGA), [SetTraits, SetInventories]),
+        # Nobody gets a unit that has lost its traits.
+        (LOST, shown(FPGA), [SetInventories, SetTraits]),
+    ],
+    ids=["new", "another class", "reserved"],
+)
+def test_units_are_offered_only_with_their_traits(
+    desired: Provider, actual: Actual, order: list[type]
+):
+    assert [type(change) for change in changes(desired, actual, FPGA.traits)] == order
