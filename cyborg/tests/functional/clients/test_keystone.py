@@ -89,27 +89,6 @@ def section(name: str, identity: Identity, user: str = "cyborg", more: str = "")
     return f"[{name}]{ACCOUNT.format(url=identity.url, user=user)}{more}\n"
 
 
-def test_groups_with_the_same_account_share_a_token(
-    configure: Callable[[str], cfg.ConfigOpts], identity: Identity, nova: SimulatedNova
-):
-    sessions = Sessions(configure(section("placement", identity) + section("nova", identity)))
-    for _ in range(3):
-        assert Placement(sessions.placement()).find_by_name("nobody") is None
-        assert Nova(sessions.nova()).server_project("0") is None
-    assert identity.tokens == ["cyborg"]
-    assert sessions.placement() is sessions.placement()
-
-
-def test_another_account_has_another_token(
-    configure: Callable[[str], cfg.ConfigOpts], identity: Identity
-):
-    text = section("placement", identity, "placement") + section("nova", identity, "nova")
-    sessions = Sessions(configure(text))
-    Placement(sessions.placement()).find_by_name("nobody")
-    Nova(sessions.nova()).server_project("0")
-    assert identity.tokens == ["placement", "nova"]
-
-
 def test_a_token_is_renewed_when_it_expires(
     configure: Callable[[str], cfg.ConfigOpts], identity: Identity
 ):
@@ -130,22 +109,6 @@ def test_glance_uses_its_own_account_or_service_user(
     for text, user in ((both, "images"), (section("service_user", identity, "service"), "service")):
         Sessions(configure(text)).glance().get("/v2/images/0", raise_exc=False)
         assert identity.tokens[-1] == user
-
-
-def test_placement_accepts_a_fixed_token_without_keystone(
-    configure: Callable[[str], cfg.ConfigOpts], placement: PlacementService, host: str
-):
-    text = f"[placement]\nauth_type = admin_token\nendpoint = {placement.url}\ntoken = admin\n"
-    client = Placement(Sessions(configure(text)).placement())
-    assert client.find_root([host])[1] == host
-
-
-def test_nova_accepts_an_endpoint_without_keystone_and_token(
-    configure: Callable[[str], cfg.ConfigOpts], nova: SimulatedNova
-):
-    nova.own("1", "blue")
-    text = f"[nova]\nauth_type = none\nendpoint_override = {nova.url}\n"
-    assert Nova(Sessions(configure(text)).nova()).server_project("1") == "blue"
 
 
 def test_request_times_out_after_60_seconds_by_default(
@@ -172,3 +135,29 @@ def test_unusable_group_is_named_in_the_error(
     with pytest.raises(exception.ConfigError) as caught:
         sessions.nova()
     assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("user", ["cyborg", "nova"])
+def test_groups_with_the_same_account_share_a_token(
+    configure: Callable[[str], cfg.ConfigOpts], identity: Identity, user: str
+):
+    sessions = Sessions(configure(section("placement", identity) + section("nova", identity, user)))
+    for _ in range(3):
+        assert Placement(sessions.placement()).find_by_name("nobody") is None
+        assert Nova(sessions.nova()).server_project("0") is None
+    assert identity.tokens == list(dict.fromkeys(["cyborg", user]))
+    assert sessions.placement() is sessions.placement()
+
+
+def test_fixed_tokens_and_endpoints_need_no_keystone(
+    configure: Callable[[str], cfg.ConfigOpts],
+    placement: PlacementService,
+    nova: SimulatedNova,
+    host: str,
+):
+    nova.own("1", "blue")
+    text = f"[placement]\nauth_type = admin_token\nendpoint = {placement.url}\ntoken = admin\n"
+    text += f"[nova]\nauth_type = none\nendpoint_override = {nova.url}\n"
+    sessions = Sessions(configure(text))
+    assert Placement(sessions.placement()).find_root([host])[1] == host
+    assert Nova(sessions.nova()).server_project("1") == "blue"

@@ -10,7 +10,7 @@ import pytest
 from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.model.provider import Verdict, provider_uuid
+from cyborg.model.provider import Verdict
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host, requested
 from cyborg.tests.functional.clients.conftest import Wire
 from cyborg.tests.functional.clients.trees import (
@@ -49,14 +49,8 @@ def test_compute_and_foreign_providers_are_unchanged(
     publisher.publish(tree(host, card(host, reserved=4)))
     publisher.check(tree(host, card(host, 1)))
     assert [everything(placement, one) for one in (root, foreign)] == before
-
-
-def test_providers_missing_in_the_tree_are_kept(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host, size=2))
-    publisher.check(tree(host, size=1))
-    assert shows(placement, card(host, 1))
+    # Providers that are missing in the tree stay as they are.
+    assert shows(placement, card(host, reserved=4))
 
 
 def test_foreign_traits_are_kept_and_own_traits_follow_the_tree(
@@ -68,27 +62,6 @@ def test_foreign_traits_are_kept_and_own_traits_follow_the_tree(
     assert publisher.publish(tree(host, renamed)).problems == {}
     _, traits = shown(placement, renamed)
     assert traits == {"OWNER_CYBORG", "CUSTOM_TEST_CARD_2", "HW_GPU_API_VULKAN"}
-
-
-def test_after_a_restart_traits_of_a_tree_that_is_not_recalled_stay(
-    publisher: Publisher, client: Placement, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"})))
-    assert Publisher(client).check(tree(host)).problems == {}
-    assert shown(placement, card(host))[1] == TRAITS | {"CUSTOM_TEST_OLD"}
-
-
-def test_restarted_publisher_removes_traits_of_the_recalled_tree(
-    publisher: Publisher, client: Placement, placement: PlacementService, host: str
-):
-    earlier = tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"}))
-    publisher.publish(earlier)
-    everybody = [*TRAITS, "CUSTOM_TEST_OLD", "HW_GPU_API_VULKAN"]
-    put_by_hand(placement, card(host).uuid, "traits", everybody)
-    again = Publisher(client)
-    again.recall(earlier)
-    assert again.check(tree(host)).problems == {}
-    assert shown(placement, card(host))[1] == TRAITS | {"HW_GPU_API_VULKAN"}
 
 
 def test_own_traits_are_removed_after_a_write_that_failed(
@@ -111,6 +84,11 @@ def test_check_repairs_manual_changes(publisher: Publisher, placement: Placement
     placement.call("DELETE", f"/resource_providers/{card(host, 2).uuid}")
     assert publisher.check(tree(host, size=3)).problems == {}
     assert all(shows(placement, card(host, one)) for one in range(3))
+    # A publish finds it out when it has something to write.
+    placement.call("DELETE", f"/resource_providers/{card(host).uuid}")
+    changed = card(host, reserved=1)
+    assert publisher.publish(tree(host, changed)).problems == {}
+    assert shows(placement, changed)
 
 
 @pytest.mark.parametrize("renamed", [False, True])
@@ -133,43 +111,6 @@ def test_provider_that_is_deleted_during_a_check_is_created_again(
     # The new provider has the right name.
     assert "PUT /resource_providers/*" not in wire.take()
     assert shows(placement, mine)
-
-
-def test_deleted_provider_is_created_again(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host))
-    placement.call("DELETE", f"/resource_providers/{card(host).uuid}")
-    changed = card(host, reserved=1)
-    assert publisher.publish(tree(host, changed)).problems == {}
-    assert shows(placement, changed)
-
-
-def test_children_are_created_below_a_recreated_compute(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host))
-    for one in (card(host).uuid, placement.make_compute(host)):
-        placement.call("DELETE", f"/resource_providers/{one}")
-    anew = placement.make_compute(host)
-    result = publisher.check(tree(host))
-    assert (result.root_uuid, result.problems) == (anew, {})
-    assert placement.call("GET", f"/resource_providers/{card(host).uuid}")[
-        "parent_provider_uuid"
-    ] == (anew)
-
-
-def test_recreated_compute_is_found_after_a_publish_that_failed(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host))
-    for one in (card(host).uuid, placement.make_compute(host)):
-        placement.call("DELETE", f"/resource_providers/{one}")
-    anew = placement.make_compute(host)
-    changed = tree(host, card(host, reserved=1))
-    assert list(publisher.publish(changed).problems) == [card(host).name]
-    result = publisher.publish(changed)
-    assert (result.root_uuid, result.problems) == (anew, {})
 
 
 def test_reserved_provider_keeps_its_allocations(
@@ -267,15 +208,6 @@ def test_uuid_used_in_another_tree_is_refused(
     assert everything(placement, mine.uuid) == before
 
 
-def test_refused_provider_is_retried_when_it_changes(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
-    assert list(publisher.publish(tree(host, novel)).problems) == [novel.name]
-    assert publisher.publish(tree(host)).problems == {}
-    assert shows(placement, card(host))
-
-
 def test_a_refusal_is_forgotten_when_the_provider_is_published(
     publisher: Publisher, placement: PlacementService, host: str
 ):
@@ -287,27 +219,6 @@ def test_a_refusal_is_forgotten_when_the_provider_is_published(
     assert shows(placement, card(host))
 
 
-def test_lasting_problem_is_logged_once(
-    publisher: Publisher, wire: Wire, host: str, caplog: pytest.LogCaptureFixture
-):
-    wire.before = lambda call: 500 if card(host).uuid in call else None
-    for _ in range(3):
-        publisher.publish(tree(host))
-    warnings = [one for one in caplog.records if one.name == "cyborg.clients.placement_sync"]
-    assert [one.levelname for one in warnings if "is not as desired" in one.message] == ["WARNING"]
-
-
-def test_what_is_written_is_logged_once(
-    publisher: Publisher, host: str, caplog: pytest.LogCaptureFixture
-):
-    caplog.set_level(logging.INFO, "cyborg.clients.placement_sync")
-    text = f"Provider {card(host).name} is as desired in Placement"
-    for written in (1, 0):
-        caplog.clear()
-        publisher.publish(tree(host))
-        assert caplog.messages.count(text) == written
-
-
 def test_invalid_provider_is_refused_without_a_request(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
@@ -315,19 +226,6 @@ def test_invalid_provider_is_refused_without_a_request(
     result = publisher.publish(tree(host, evil, card(host, 1)))
     assert list(result.problems) == [evil.name]
     assert not [one for one in wire.calls if evil.uuid in one or ".." in one]
-    assert shows(placement, card(host, 1))
-
-
-def test_unknown_standard_trait_stops_only_its_provider(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
-    result = publisher.publish(tree(host, novel, card(host, 1)))
-    assert "HW_FROM_THE_FUTURE" in result.problems[novel.name]
-    assert result.outcomes[0].verdict is Verdict.REFUSED
-    assert placement.call("GET", f"/resource_providers?uuid={novel.uuid}") == {
-        "resource_providers": []
-    }
     assert shows(placement, card(host, 1))
 
 
@@ -367,20 +265,6 @@ def test_provider_that_changes_constantly_is_given_up(
     assert shows(placement, busy)
 
 
-def test_missing_compute_is_named(publisher: Publisher):
-    name = fresh_host()
-    with pytest.raises(exception.NotFound, match=f"Compute provider {name} could not be found"):
-        publisher.publish(tree(name))
-
-
-def test_compute_that_appears_later_is_found(publisher: Publisher, placement: PlacementService):
-    name = fresh_host()
-    with pytest.raises(exception.NotFound):
-        publisher.check(tree(name))
-    placement.make_compute(name)
-    assert publisher.publish(tree(name)).problems == {}
-
-
 @pytest.mark.parametrize("status", [401, 403, 502, 503])
 def test_publish_continues_after_placement_outage(
     publisher: Publisher, wire: Wire, host: str, status: int
@@ -392,14 +276,6 @@ def test_publish_continues_after_placement_outage(
     wire.take()
     assert publisher.publish(tree(host, size=2)).problems == {}
     assert "POST /resource_providers" not in wire.take()
-
-
-def test_failing_request_stops_only_its_provider(
-    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
-):
-    wire.before = lambda call: 500 if card(host, 0).uuid in call else None
-    assert list(publisher.publish(tree(host, size=2)).problems) == [card(host, 0).name]
-    assert shows(placement, card(host, 1))
 
 
 @pytest.mark.parametrize("resource_class", ["FPGA", "CUSTOM_TEST_CLASS"])
@@ -414,32 +290,6 @@ def test_deleted_trait_is_created_again(
     assert "No such trait" in publisher.publish(tree(host, marked)).problems[marked.name]
     assert publisher.publish(tree(host, marked)).problems == {}
     assert shows(placement, marked)
-
-
-def test_retire_deletes_provider_and_is_idempotent(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host, size=2))
-    for _ in range(2):
-        publisher.retire(card(host, 0).uuid)
-        found = placement.call("GET", f"/resource_providers?uuid={card(host, 0).uuid}")
-        assert found == {"resource_providers": []}
-    assert shows(placement, card(host, 1))
-    assert publisher.publish(tree(host, size=2)).problems == {}
-    assert shows(placement, card(host, 0))
-
-
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_retired_provider_is_published_again(
-    publisher: Publisher, placement: PlacementService, host: str, by_hand: bool
-):
-    """Nothing is remembered of it, whoever has deleted it."""
-    publisher.publish(tree(host))
-    if by_hand:
-        placement.call("DELETE", f"/resource_providers/{card(host).uuid}")
-    publisher.retire(card(host).uuid)
-    assert publisher.publish(tree(host)).problems == {}
-    assert shows(placement, card(host))
 
 
 def test_provider_below_another_compute_is_not_retired(
@@ -457,7 +307,103 @@ def test_provider_below_another_compute_is_not_retired(
     assert found == {"resource_providers": []}
 
 
-def test_retire_of_an_allocated_provider_is_refused(
+@pytest.mark.parametrize("recalled", [False, True])
+def test_restarted_publisher_removes_only_traits_of_the_recalled_tree(
+    publisher: Publisher, client: Placement, placement: PlacementService, host: str, recalled: bool
+):
+    earlier = tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"}))
+    publisher.publish(earlier)
+    everybody = [*TRAITS, "CUSTOM_TEST_OLD", "HW_GPU_API_VULKAN"]
+    put_by_hand(placement, card(host).uuid, "traits", everybody)
+    again = Publisher(client)
+    if recalled:
+        again.recall(earlier)
+    assert again.check(tree(host)).problems == {}
+    kept = frozenset(() if recalled else ("CUSTOM_TEST_OLD",))
+    assert shown(placement, card(host))[1] == TRAITS | {"HW_GPU_API_VULKAN"} | kept
+
+
+@pytest.mark.parametrize("publishes", [False, True])
+def test_children_are_created_below_a_recreated_compute(
+    publisher: Publisher, placement: PlacementService, host: str, publishes: bool
+):
+    """A check finds it; a publish fails once."""
+    publisher.publish(tree(host))
+    for one in (card(host).uuid, placement.make_compute(host)):
+        placement.call("DELETE", f"/resource_providers/{one}")
+    anew = placement.make_compute(host)
+    changed = tree(host, card(host, reserved=1))
+    if publishes:
+        assert list(publisher.publish(changed).problems) == [card(host).name]
+    result = (publisher.publish if publishes else publisher.check)(changed)
+    assert (result.root_uuid, result.problems) == (anew, {})
+    child = placement.call("GET", f"/resource_providers/{card(host).uuid}")
+    assert child["parent_provider_uuid"] == anew
+
+
+def test_lasting_problem_and_its_end_are_logged_once(
+    publisher: Publisher,
+    placement: PlacementService,
+    wire: Wire,
+    host: str,
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO, "cyborg.clients.placement_sync")
+    wire.before = lambda call: 500 if card(host).uuid in call else None
+    for _ in range(3):
+        result = publisher.publish(tree(host, size=2))
+        assert list(result.problems) == [card(host, 0).name]
+    assert shows(placement, card(host, 1))
+    warnings = [one for one in caplog.records if one.name == "cyborg.clients.placement_sync"]
+    assert [one.levelname for one in warnings if "is not as desired" in one.message] == ["WARNING"]
+    wire.before = lambda _call: None
+    text = f"Provider {card(host).name} is as desired in Placement"
+    for written in (1, 0):
+        caplog.clear()
+        publisher.publish(tree(host, size=2))
+        assert caplog.messages.count(text) == written
+
+
+def test_unknown_standard_trait_stops_only_its_provider_until_it_changes(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
+    result = publisher.publish(tree(host, novel, card(host, 1)))
+    assert "HW_FROM_THE_FUTURE" in result.problems[novel.name]
+    assert result.outcomes[0].verdict is Verdict.REFUSED
+    found = placement.call("GET", f"/resource_providers?uuid={novel.uuid}")
+    assert found == {"resource_providers": []}
+    assert shows(placement, card(host, 1))
+    assert publisher.publish(tree(host)).problems == {}
+    assert shows(placement, card(host))
+
+
+def test_compute_is_named_until_it_appears(publisher: Publisher, placement: PlacementService):
+    name = fresh_host()
+    for attempt in (publisher.publish, publisher.check):
+        with pytest.raises(exception.NotFound, match=f"Compute provider {name} could not be found"):
+            attempt(tree(name))
+    placement.make_compute(name)
+    assert publisher.publish(tree(name)).problems == {}
+
+
+def test_retire_deletes_provider_and_is_idempotent(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    """Nothing is remembered of it, whoever has deleted it."""
+    publisher.publish(tree(host, size=2))
+    for _ in range(2):
+        publisher.retire(card(host, 0).uuid)
+        found = placement.call("GET", f"/resource_providers?uuid={card(host, 0).uuid}")
+        assert found == {"resource_providers": []}
+    assert shows(placement, card(host, 1))
+    placement.call("DELETE", f"/resource_providers/{card(host, 1).uuid}")
+    publisher.retire(card(host, 1).uuid)
+    assert publisher.publish(tree(host, size=2)).problems == {}
+    assert all(shows(placement, card(host, index)) for index in range(2))
+
+
+def test_compute_and_allocated_providers_are_not_retired(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     root = placement.make_compute(host)
@@ -467,17 +413,6 @@ def test_retire_of_an_allocated_provider_is_refused(
     with pytest.raises(exception.Conflict):
         publisher.retire(card(host).uuid)
     assert shows(placement, card(host))
-
-
-def test_compute_is_never_retired(publisher: Publisher, placement: PlacementService, host: str):
-    root = placement.make_compute(host)
     with pytest.raises(exception.Conflict, match="not ours"):
         publisher.retire(root)
     assert placement.call("GET", f"/resource_providers/{root}/inventories")["inventories"]
-
-
-def test_provider_uuid_follows_from_its_name(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host))
-    assert placement.name_of(provider_uuid(f"{host}_0")) == f"{host}_0"

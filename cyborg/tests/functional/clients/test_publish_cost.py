@@ -35,6 +35,10 @@ def test_a_first_publish_costs_three_requests_per_provider_and_three(
         *PER_PROVIDER * size,
     ]
     assert all(shows(placement, one) for one in cards)
+    # Traits and classes are known now.
+    more = card(host, size, resource_class=word, traits=traits)
+    assert publisher.publish(tree(host, *cards, more)).problems == {}
+    assert wire.take() == PER_PROVIDER
 
 
 def test_second_host_looks_up_only_traits(
@@ -77,16 +81,6 @@ def test_known_compute_is_not_looked_up_again(
     assert "GET /resource_providers?name" not in wire.take()
 
 
-def test_existing_traits_and_classes_are_looked_up_once(
-    publisher: Publisher, wire: Wire, host: str
-):
-    publisher.publish(tree(host, card(host, resource_class="CUSTOM_PCI")))
-    wire.take()
-    both = [card(host, one, resource_class="CUSTOM_PCI") for one in range(2)]
-    assert publisher.publish(tree(host, *both)).problems == {}
-    assert wire.take() == PER_PROVIDER
-
-
 def test_many_long_traits_are_looked_up_in_one_request(publisher: Publisher, wire: Wire, host: str):
     traits = frozenset(f"CUSTOM_{'X' * 90}_{one}" for one in range(50))
     assert publisher.publish(tree(host, card(host, traits=traits))).problems == {}
@@ -106,18 +100,13 @@ def test_unknown_traits_and_used_names_are_looked_up_once_for_all_providers(
     assert requests.count("GET /resource_providers?in_tree") == 1
 
 
-def test_an_unchanged_tree_costs_nothing(publisher: Publisher, wire: Wire, host: str):
-    publisher.publish(tree(host, size=3))
-    wire.take()
-    assert publisher.publish(tree(host, size=3)).problems == {}
-    assert wire.take() == []
-
-
-def test_a_changed_reservation_costs_one_request(
+def test_an_unchanged_tree_costs_nothing_and_a_reservation_one_request(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     publisher.publish(tree(host, size=3))
     wire.take()
+    assert publisher.publish(tree(host, size=3)).problems == {}
+    assert wire.take() == []
     lost = card(host, 1, reserved=4)
     publisher.publish(tree(host, card(host, 0), lost, card(host, 2)))
     assert wire.take() == ["PUT /resource_providers/*/inventories"]
@@ -140,34 +129,6 @@ def test_a_full_check_costs_one_request_and_two_per_moved_provider(
     assert wire.take() == ["GET /resource_providers?in_tree"]
 
 
-def test_the_first_check_after_a_restart_only_reads(
-    publisher: Publisher, client: Placement, wire: Wire, host: str
-):
-    publisher.publish(tree(host, size=3))
-    wire.take()
-    assert Publisher(client).check(tree(host, size=3)).problems == {}
-    assert wire.take() == [
-        "GET /resource_providers?name",
-        "GET /resource_providers?in_tree",
-        *READ * 3,
-    ]
-
-
-def test_publish_after_a_restart_finds_its_providers(
-    publisher: Publisher, client: Placement, wire: Wire, host: str
-):
-    publisher.publish(tree(host, size=3))
-    wire.take()
-    assert Publisher(client).publish(tree(host, size=3)).problems == {}
-    assert wire.take() == [
-        "GET /resource_providers?name",
-        "GET /traits?name",
-        "POST /resource_providers",
-        "GET /resource_providers?in_tree",
-        *READ * 3,
-    ]
-
-
 def test_changed_generation_costs_a_second_attempt(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
@@ -184,3 +145,16 @@ def test_changed_generation_costs_a_second_attempt(
         "PUT /resource_providers/*/inventories",
     ]
     assert shows(placement, lost)
+
+
+def test_a_restarted_publisher_reads_its_providers(
+    publisher: Publisher, client: Placement, wire: Wire, host: str
+):
+    publisher.publish(tree(host, size=3))
+    root, listing = "GET /resource_providers?name", "GET /resource_providers?in_tree"
+    wire.take()
+    assert Publisher(client).check(tree(host, size=3)).problems == {}
+    assert wire.take() == [root, listing, *READ * 3]
+    assert Publisher(client).publish(tree(host, size=3)).problems == {}
+    first = "POST /resource_providers"
+    assert wire.take() == [root, "GET /traits?name", first, listing, *READ * 3]

@@ -39,15 +39,14 @@ def test_reserve_reserves_all_units_and_changes_nothing_else(
     after = shown(placement, card(host))
     assert after == ({"FPGA": {**before["FPGA"], "reserved": 4}}, traits)
     assert shows(placement, card(host, 1))
-
-
-def test_reserved_provider_is_only_read(
-    publisher: Publisher, wire: Wire, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host, card(host, reserved=4)))
-    wire.take()
+    # What is reserved is only read.
     assert publisher.reserve([card(host).uuid]) == []
     assert wire.take() == [READ]
+    publisher.publish(tree(host, size=2))
+    assert shows(placement, card(host))
+    wire.before = lambda _call: 503
+    with pytest.raises(exception.Unavailable):
+        publisher.reserve([card(host).uuid])
 
 
 @pytest.mark.parametrize("another", [False, True], ids=["the-same", "after-a-restart"])
@@ -59,15 +58,11 @@ def test_next_check_releases_the_reservation(
     back = Publisher(client) if another else publisher
     assert back.check(tree(host)).problems == {}
     assert shows(placement, card(host))
-
-
-def test_publisher_writes_again_after_it_reserved_units(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host))
-    publisher.reserve([card(host).uuid])
-    publisher.publish(tree(host))
-    assert shows(placement, card(host))
+    # A provider without units stays as it is.
+    publisher.publish(tree(host, card(host, total=0)))
+    before = everything(placement, card(host).uuid)
+    assert publisher.reserve([card(host).uuid]) == []
+    assert everything(placement, card(host).uuid) == before
 
 
 def test_provider_in_use_is_read_again_after_a_conflict(
@@ -120,19 +115,3 @@ def test_missing_provider_does_not_stop_the_others(
     # Only a provider that has changed in the meantime is tried again.
     assert wire.take().count(WRITE) == 2
     assert (free(placement, host, 0), free(placement, host, 1)) == (4, 0)
-
-
-def test_reserve_fails_without_placement(publisher: Publisher, wire: Wire, host: str):
-    publisher.publish(tree(host))
-    wire.before = lambda _call: 503
-    with pytest.raises(exception.Unavailable):
-        publisher.reserve([card(host).uuid])
-
-
-def test_provider_without_units_is_unchanged(
-    publisher: Publisher, placement: PlacementService, host: str
-):
-    publisher.publish(tree(host, card(host, total=0)))
-    before = everything(placement, card(host).uuid)
-    assert publisher.reserve([card(host).uuid]) == []
-    assert everything(placement, card(host).uuid) == before

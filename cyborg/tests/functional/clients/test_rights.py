@@ -27,12 +27,6 @@ def test_permissions_are_granted_to_accounts_with_roles(
     assert placement.call("GET", "/resource_providers") == before
 
 
-def test_permission_to_publish_is_refused_by_placement(placement: PlacementService) -> None:
-    right = permissions.to_write_providers(adapter(placement.url, "nobody"))
-    assert right.answer is Answer.REFUSED
-    assert right.roles == ()
-
-
 @pytest.mark.parametrize("status", [401, 403])
 def test_permission_to_send_events_is_refused_by_nova(nova: SimulatedNova, status: int) -> None:
     nova.answer_calls(status)
@@ -55,7 +49,11 @@ def test_permission_is_unknown_when_nova_gives_no_answer(
     assert words in right.reason
 
 
-def test_endpoint_that_answers_404_is_not_placement(nova: SimulatedNova) -> None:
+def test_permission_to_publish_is_refused_by_placement(
+    nova: SimulatedNova, placement: PlacementService
+) -> None:
+    right = permissions.to_write_providers(adapter(placement.url, "nobody"))
+    assert (right.answer, right.roles) == (Answer.REFUSED, ())
     right = permissions.to_write_providers(adapter(f"{nova.url}/elsewhere", "admin"))
     assert right == Permission(
         Answer.UNKNOWN, "Placement is not available: something else answers at its endpoint"
