@@ -94,23 +94,12 @@ def test_device_is_failed_when_setup_fails_after_a_reboot(
     here.driver.refusal = None
     here.enable()
     here.becomes("enabled")
-
-
-def test_device_is_failed_when_host_needs_another_reboot(here: Site) -> None:
+    assert here.device["status_reason"] is None
+    here.unready(required=False)
     here.driver.useless = here.driver.reboot = True
     here.driver.boot()
     here.becomes("failed")
     assert "has to be rebooted" in here.device["status_reason"]
-
-
-@pytest.mark.parametrize("status", ["inactive", "maintaining"])
-def test_device_out_of_service_is_not_set_up(site: Sites, status: str) -> None:
-    here = site()
-    if status == "maintaining":
-        here.operator.post(f"{here.path}/disable", status=204)
-    assert discover(here)["installing"] == []
-    assert (here.device["status"], here.driver.installed) == (status, [])
-    assert work_left(here.database) == []
 
 
 def test_setup_waits_for_units_in_use(here: Site, placement: PlacementService) -> None:
@@ -133,7 +122,9 @@ def test_setup_waits_for_units_in_use(here: Site, placement: PlacementService) -
     bind(nova, more, here.provider(), host=here.compute)
 
 
-def test_device_that_is_ready_needs_no_setup(here: Site) -> None:
+def test_device_that_is_ready_or_disabled_needs_no_setup(
+    here: Site, placement: PlacementService
+) -> None:
     nova, arqs, _ = hold(here)
     here.driver.boot()
     eventually(lambda: waits(here))
@@ -144,10 +135,6 @@ def test_device_that_is_ready_needs_no_setup(here: Site) -> None:
     assert here.device["status_reason"] is None
     assert states(nova, arqs) == ["Bound"]
     assert here.driver.installed == [CARD, CARD]
-
-
-def test_disable_cancels_a_waiting_setup(here: Site, placement: PlacementService) -> None:
-    hold(here)
     here.driver.boot()
     eventually(lambda: waits(here))
     here.operator.post(f"{here.path}/disable", status=204)
@@ -156,10 +143,15 @@ def test_disable_cancels_a_waiting_setup(here: Site, placement: PlacementService
     eventually(lambda: offered(placement, here.provider()) == 0)
 
 
-def test_discovery_sets_up_enabled_devices_that_need_it(site: Sites) -> None:
+def test_discovery_sets_up_enabled_devices_only(site: Sites) -> None:
     """Its hardware has needed it since before it was in service."""
     here = site()
-    here.unready()
+    for status in ("inactive", "maintaining"):
+        if status == "maintaining":
+            here.operator.post(f"{here.path}/disable", status=204)
+        assert discover(here)["installing"] == []
+        assert (here.device["status"], here.driver.installed) == (status, [])
+        assert work_left(here.database) == []
     meddle(here.database, sa.update(Device).values(status="enabled"))
     assert discover(here)["installing"] == [here.device["uuid"]]
     here.becomes("enabled")

@@ -50,52 +50,6 @@ def _reported(site: Site) -> bool:
         return tx.execute(digest).scalar_one_or_none() is not None
 
 
-def test_device_without_setup_is_enabled_at_once(site: Sites, placement: PlacementService) -> None:
-    here = site(bare=False)
-    assert (here.device["status"], here.device["status_reason"]) == ("inactive", None)
-    eventually(lambda: _units(placement, here.provider()) == (2, 2))
-    here.enable()
-    assert here.device["status"] == "enabled"
-    eventually_offered(placement, here.provider(), 2)
-    assert here.driver.installed == [CARD]  # by the test, before it was found
-
-
-def test_inactive_device_is_not_bound(site: Sites) -> None:
-    here = site(bare=False)
-    member = here.as_("member", None)
-    arqs = create(member, here.profile())
-    nova = member.with_service_token()
-    instance = bind(nova, arqs, here.provider(), host=here.compute, status=409)
-    assert states(member, arqs) == ["Initial"]
-    here.enable()
-    bind(nova, arqs, here.provider(), host=here.compute, instance=instance)
-    assert states(member, arqs) == ["Bound"]
-
-
-@pytest.mark.parametrize("version", ["2.3", "2.0"])
-def test_older_microversions_show_two_states(site: Sites, version: str) -> None:
-    here = site()
-    older = here.as_("admin", version)
-    uuid = here.device["uuid"]
-
-    def reads() -> tuple[str | None, int]:
-        shown = older.get(f"/devices/{uuid}").get("status", "maintaining")
-        return shown, len(older.get("/devices?status=maintaining")["devices"])
-
-    assert reads() == ("maintaining", 1)
-    here.driver.gate.clear()
-    here.enable()
-    assert here.device["status"] == "installing"
-    assert reads() == ("maintaining", 1)
-    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
-    here.driver.gate.set()
-    here.becomes("failed")
-    assert reads() == ("maintaining", 1)
-    here.pull(CARD)
-    here.becomes("lost")
-    assert reads() == ("maintaining", 1)
-
-
 def test_enable_runs_setup_first(site: Sites, placement: PlacementService) -> None:
     here = site()
     here.driver.gate.clear()
@@ -113,50 +67,6 @@ def test_enable_runs_setup_first(site: Sites, placement: PlacementService) -> No
     assert work_left(here.database) == []
 
 
-def test_failed_setup_is_shown_and_retried_by_enable(
-    site: Sites, placement: PlacementService
-) -> None:
-    here = site()
-    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
-    here.enable()
-    here.becomes("failed")
-    assert "no power" in here.device["status_reason"]
-    assert offered(placement, here.provider()) == 0
-    here.driver.refusal = None
-    here.enable()
-    here.becomes("enabled")
-    assert here.device["status_reason"] is None
-    eventually_offered(placement, here.provider(), 2)
-
-
-def test_device_that_needs_setup_after_success_is_failed(site: Sites) -> None:
-    here = site()
-    here.driver.useless = True
-    here.enable()
-    here.becomes("failed")
-    assert "no image is loaded" in here.device["status_reason"]
-
-
-def test_enable_fails_when_host_needs_a_reboot(site: Sites) -> None:
-    here = site()
-    here.driver.useless = here.driver.reboot = True
-    here.enable()
-    here.becomes("failed")
-    assert "has to be rebooted" in here.device["status_reason"]
-    here.driver.useless = False
-    here.enable()
-    here.becomes("enabled")
-    assert here.device["status_reason"] == "Its host has to be rebooted."
-
-
-def test_enable_fails_without_driver_support(site: Sites) -> None:
-    here = site()
-    here.driver.refusal = exception.DriverCannot(driver="card_driver", verb="install")
-    here.enable()
-    here.becomes("failed")
-    assert "does not support install" in here.device["status_reason"]
-
-
 def test_enable_fails_when_device_is_gone(site: Sites) -> None:
     here = site()
     here.driver.gate.clear()
@@ -169,18 +79,6 @@ def test_enable_fails_when_device_is_gone(site: Sites) -> None:
     assert "does not list the device" in here.device["status_reason"]
 
 
-def test_disable_cancels_setup(site: Sites, placement: PlacementService) -> None:
-    here = site()
-    here.driver.gate.clear()
-    here.enable()
-    here.operator.post(f"{here.path}/disable", status=204)
-    assert here.device["status"] == "maintaining"
-    here.driver.gate.set()
-    eventually(lambda: here.driver.installed == [CARD] or work_left(here.database) == [])
-    assert here.device["status"] == "maintaining"
-    assert offered(placement, here.provider()) == 0
-
-
 def test_setup_is_repeated_after_agent_restart(site: Sites) -> None:
     here = site()
     here.stop()
@@ -188,12 +86,6 @@ def test_setup_is_repeated_after_agent_restart(site: Sites) -> None:
     assert here.device["status"] == "installing"
     here.start()
     here.becomes("enabled")
-
-
-def test_auto_enable_enables_new_devices(site: Sites, placement: PlacementService) -> None:
-    here = site(bare=False, auto_enable=("other_driver", "card_driver"))
-    assert here.device["status"] == "enabled"
-    eventually_offered(placement, here.provider(), 2)
 
 
 @pytest.mark.parametrize("plugged", [True, False])
@@ -216,34 +108,6 @@ def test_auto_enable_runs_setup_first(
     assert (here.device["status"], here.driver.installed) == ("enabled", [CARD])
 
 
-def test_auto_enable_ignores_other_drivers(site: Sites) -> None:
-    assert site(bare=False, auto_enable=("other_driver",)).device["status"] == "inactive"
-
-
-def test_repeated_enable_runs_once(site: Sites) -> None:
-    here = site()
-    here.driver.gate.clear()
-    uuid, once = here.device["uuid"], str(uuid4())
-    here.conductor.write(SetDeviceStatus(CALLER, once, uuid, DeviceStatus.ENABLED))
-    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
-    here.driver.gate.set()
-    here.becomes("failed")
-    # hosts and drivers follow the reports, which go on.
-    before = everything(here.database, but=["hosts", "drivers"])
-    here.conductor.write(SetDeviceStatus(CALLER, once, uuid, DeviceStatus.ENABLED))
-    assert everything(here.database, but=["hosts", "drivers"]) == before
-
-
-@pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
-@pytest.mark.parametrize("verb", ["enable", "disable"])
-def test_only_operators_enable_and_disable(site: Sites, role: str, verb: str) -> None:
-    here = site(bare=False)
-    assert here.as_(role).answer("POST", f"{here.path}/{verb}") == 403
-    stranger = replace(here.as_("member"), project="elsewhere")
-    assert stranger.answer("POST", f"{here.path}/{verb}") == 403
-    assert here.device["status"] == "inactive"
-
-
 def test_discovery_with_setup_enables_inactive_devices(site: Sites) -> None:
     here = site()
     here.becomes("inactive")
@@ -260,9 +124,108 @@ def test_discovery_with_setup_enables_inactive_devices(site: Sites) -> None:
     here.becomes("enabled")
 
 
-def test_maintenance_has_reason_of_the_operator(site: Sites) -> None:
-    here = site(auto_enable=("*",))
+def test_device_without_setup_is_enabled_and_bound_at_once(
+    site: Sites, placement: PlacementService
+) -> None:
+    here = site(bare=False, auto_enable=("other_driver",))
+    assert (here.device["status"], here.device["status_reason"]) == ("inactive", None)
+    eventually(lambda: _units(placement, here.provider()) == (2, 2))
+    member = here.as_("member", None)
+    arqs = create(member, here.profile())
+    nova = member.with_service_token()
+    instance = bind(nova, arqs, here.provider(), host=here.compute, status=409)
+    assert states(member, arqs) == ["Initial"]
+    stranger = replace(here.as_("member"), project="elsewhere")
+    for verb in ("enable", "disable"):
+        for other in (here.as_("manager"), stranger):
+            assert other.answer("POST", f"{here.path}/{verb}") == 403
+    assert here.device["status"] == "inactive"
+    here.enable()
+    assert here.device["status"] == "enabled"
+    eventually_offered(placement, here.provider(), 2)
+    assert here.driver.installed == [CARD]  # by the test, before it was found
+    bind(nova, arqs, here.provider(), host=here.compute, instance=instance)
+    assert states(member, arqs) == ["Bound"]
+
+
+def test_older_microversions_show_two_states(site: Sites) -> None:
+    here = site()
+    older = [here.as_("admin", version) for version in ("2.3", "2.0")]
+    uuid = here.device["uuid"]
+
+    def becomes(status: str) -> None:
+        here.becomes(status)
+        for one in older:
+            assert one.get(f"/devices/{uuid}").get("status", "maintaining") == "maintaining"
+            assert len(one.get("/devices?status=maintaining")["devices"]) == 1
+
+    becomes("inactive")
+    here.driver.gate.clear()
+    here.enable()
+    becomes("installing")
+    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
+    here.driver.gate.set()
+    becomes("failed")
+    here.pull(CARD)
+    becomes("lost")
+
+
+def test_failed_setup_is_shown_and_retried_by_enable(
+    site: Sites, placement: PlacementService
+) -> None:
+    here = site()
+
+    def fails(reason: str) -> None:
+        here.enable()
+        here.becomes("failed")
+        assert reason in here.device["status_reason"]
+        assert offered(placement, here.provider()) == 0
+
+    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
+    fails("no power")
+    here.driver.refusal = exception.DriverCannot(driver="card_driver", verb="install")
+    fails("does not support install")
+    here.driver.refusal, here.driver.useless = None, True
+    fails("no image is loaded")
+    here.driver.reboot = True
+    fails("has to be rebooted")
+    here.driver.useless = False
+    here.enable()
     here.becomes("enabled")
+    assert here.device["status_reason"] == "Its host has to be rebooted."
+
+
+def test_repeated_enable_runs_once_and_disable_cancels_setup(
+    site: Sites, placement: PlacementService
+) -> None:
+    here = site()
+    here.driver.gate.clear()
+    uuid, once = here.device["uuid"], str(uuid4())
+    here.conductor.write(SetDeviceStatus(CALLER, once, uuid, DeviceStatus.ENABLED))
+    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
+    here.driver.gate.set()
+    here.becomes("failed")
+    # hosts and drivers follow the reports, which go on.
+    before = everything(here.database, but=["hosts", "drivers"])
+    here.conductor.write(SetDeviceStatus(CALLER, once, uuid, DeviceStatus.ENABLED))
+    assert everything(here.database, but=["hosts", "drivers"]) == before
+    here.driver.refusal = None
+    here.driver.gate.clear()
+    here.enable()
+    here.operator.post(f"{here.path}/disable", status=204)
+    assert here.device["status"] == "maintaining"
+    here.driver.gate.set()
+    eventually(lambda: here.driver.installed == [CARD] or work_left(here.database) == [])
+    assert here.device["status"] == "maintaining"
+    assert offered(placement, here.provider()) == 0
+
+
+def test_enabled_device_has_status_reason_of_the_operator(
+    site: Sites, placement: PlacementService
+) -> None:
+    here = site(bare=False, auto_enable=("other_driver", "card_driver"))
+    assert here.device["status"] == "enabled"
+    eventually_offered(placement, here.provider(), 2)
     operator, path = here.as_("operator", "2.5"), here.path
     order = {"status": "maintaining", "status_reason": "fans"}
     here.operator.patch(path, order, status=400)

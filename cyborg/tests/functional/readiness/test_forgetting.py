@@ -17,7 +17,6 @@ from cyborg.model.provider import provider_uuid
 from cyborg.rpc.verbs import DeleteDevice
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD
-from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
@@ -50,67 +49,6 @@ def published(placement: PlacementService, provider: str) -> bool:
 
 def devices(here: Site) -> list[str]:
     return [one["uuid"] for one in here.operator.get("/devices")["devices"]]
-
-
-def bound(here: Site) -> tuple[Client, str]:
-    """A request for one unit, bound: Nova, and the uuid of the instance."""
-    name = here.profile()
-    member = here.as_("member", None)
-    nova = member.with_service_token()
-    return nova, bind(nova, create(member, name), here.provider(), host=here.compute)
-
-
-def test_deleted_lost_device_leaves_placement_and_database(
-    here: Site, placement: PlacementService
-) -> None:
-    uuid = here.device["uuid"]
-    here.pull(CARD)
-    here.becomes("lost")
-    here.operator.delete(f"/devices/{uuid}")
-    eventually(lambda: devices(here) == [])
-    assert not published(placement, here.provider())
-    here.operator.delete(f"/devices/{uuid}", status=404)
-    here.plug(CARD, 2)
-    eventually(lambda: len(devices(here)) == 1)
-    assert devices(here) != [uuid]
-    eventually_offered(placement, here.provider(), 2)
-
-
-def test_present_device_is_not_deleted(here: Site) -> None:
-    before = everything(here.database, but=_STEADY)
-    answer = here.operator.delete(here.path, status=409)
-    assert "report it again" in answer["error_message"]
-    assert everything(here.database, but=_STEADY) == before
-    here.operator.delete(f"/devices/{uuid4()}", status=404)
-
-
-def test_bound_device_is_not_deleted(here: Site, placement: PlacementService) -> None:
-    nova, instance = bound(here)
-    (arq,) = nova.get("/accelerator_requests", instance=instance)["arqs"]
-    path = here.path
-    assert arq["uuid"] in here.operator.delete(path, status=409)["error_message"]
-    here.pull(CARD)
-    here.becomes("lost")
-    assert arq["uuid"] in here.operator.delete(path, status=409)["error_message"]
-    assert published(placement, here.provider())
-    nova.delete(f"/accelerator_requests?instance={instance}")
-    here.operator.delete(path)
-    eventually(lambda: devices(here) == [])
-
-
-def test_delete_removes_lost_units(here: Site, placement: PlacementService) -> None:
-    path = here.path
-    here.plug(CARD, 1)
-    eventually_offered(placement, here.provider(), 1)
-    here.operator.delete(path)
-
-    def total() -> int:
-        (one,) = Placement(placement.adapter()).inventories(here.provider())[1].values()
-        return int(one["total"])
-
-    eventually(lambda: total() == 1)
-    here.operator.delete(path, status=409)
-    assert here.device["status"] == "enabled"
 
 
 def test_delete_removes_lost_deployable(here: Site, placement: PlacementService) -> None:
@@ -157,23 +95,53 @@ def test_device_reported_before_removal_is_kept(here: Site, placement: Placement
     assert uuid in devices(here)
 
 
-def test_repeated_delete_runs_once(here: Site) -> None:
-    uuid, once = here.device["uuid"], str(uuid4())
+def test_deleted_lost_device_leaves_placement_and_database(
+    here: Site, placement: PlacementService
+) -> None:
+    """Only operators delete it, once it is lost and no request has a unit of it."""
+    uuid, path, once = here.device["uuid"], here.path, str(uuid4())
+    profile, member = here.profile(), here.as_("member", None)
+    nova = member.with_service_token()
+    before = everything(here.database, but=_STEADY)
+    answer = here.operator.delete(path, status=409)
+    assert "report it again" in answer["error_message"]
+    assert everything(here.database, but=_STEADY) == before
+    here.operator.delete(f"/devices/{uuid4()}", status=404)
+    (arq,) = create(member, profile)
+    instance = bind(nova, [arq], here.provider(), host=here.compute)
+    assert arq["uuid"] in here.operator.delete(path, status=409)["error_message"]
     here.pull(CARD)
     here.becomes("lost")
+    assert arq["uuid"] in here.operator.delete(path, status=409)["error_message"]
+    assert published(placement, here.provider())
+    nova.delete(f"/accelerator_requests?instance={instance}")
+    for other in (here.as_("manager"), replace(here.as_("member"), project=uuid4().hex)):
+        assert other.answer("DELETE", path) == 403
+    assert here.as_("admin", "2.3").answer("DELETE", path) == 404
+    assert here.device["status"] == "lost"
     here.conductor.write(DeleteDevice(CALLER, once, uuid))
     eventually(lambda: devices(here) == [])
+    assert not published(placement, here.provider())
     before = everything(here.database, but=_STEADY)
     here.conductor.write(DeleteDevice(CALLER, once, uuid))
     assert everything(here.database, but=_STEADY) == before
+    here.operator.delete(path, status=404)
+    here.plug(CARD, 2)
+    eventually(lambda: len(devices(here)) == 1)
+    assert devices(here) != [uuid]
+    eventually_offered(placement, here.provider(), 2)
 
 
-@pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
-def test_only_operators_delete_devices(here: Site, role: str) -> None:
-    here.pull(CARD)
-    here.becomes("lost")
-    assert here.as_(role).answer("DELETE", here.path) == 403
-    stranger = replace(here.as_("member"), project=uuid4().hex)
-    assert stranger.answer("DELETE", here.path) == 403
-    assert here.as_("admin", "2.3").answer("DELETE", here.path) == 404
-    assert here.device["status"] == "lost"
+def test_delete_removes_lost_units(here: Site, placement: PlacementService) -> None:
+    path = here.path
+    here.plug(CARD, 1)
+    eventually_offered(placement, here.provider(), 1)
+    here.operator.delete(path)
+
+    def total() -> int:
+        (one,) = Placement(placement.adapter()).inventories(here.provider())[1].values()
+        return int(one["total"])
+
+    eventually(lambda: total() == 1)
+    here.operator.delete(path, status=409)
+    assert here.device["status"] == "enabled"

@@ -39,39 +39,6 @@ def change(who: Client, here: Site, body: Any, status: int = 200) -> Any:
     return who.patch(here.path, body, status=status)
 
 
-def test_labels_are_merged(here: Site) -> None:
-    operator = here.operator
-    assert change(operator, here, {"labels": {"rack": "7", "tier": "a"}})["labels"] == {
-        "rack": "7",
-        "tier": "a",
-    }
-    after = change(operator, here, {"labels": {"rack": "8", "tier": None, "none": None}})
-    assert after["labels"] == {"rack": "8"}
-    assert here.device["labels"] == {"rack": "8"}
-
-
-def test_labels_outlive_reports_and_never_become_traits(here: Site) -> None:
-    change(here.operator, here, {"labels": {"rack": "7"}})
-    scans = here.driver.scans
-    here.plug("0000:83:00.0", 1)
-    # A second card has been reported: the host's tree was compared and written.
-    eventually(lambda: len(here.operator.get("/devices")["devices"]) == 2)
-    assert here.driver.scans > scans
-    found = here.operator.get("/devices?labels=rack=7")["devices"]
-    assert [one["labels"] for one in found] == [{"rack": "7"}]
-
-
-def test_invalid_labels_change_no_status(here: Site) -> None:
-    many = {f"label-{number}": "x" for number in range(65)}
-    before = everything(here.database, but=["hosts"])
-    change(here.operator, here, {"status": "maintaining", "labels": many}, status=400)
-    assert everything(here.database, but=["hosts"]) == before
-    body = {"status": "maintaining", "labels": {"why": "fan"}}
-    after = change(here.operator, here, body)
-    assert (after["status"], after["labels"]) == ("maintaining", {"why": "fan"})
-    assert change(here.operator, here, {"status": "ready"})["status"] == "enabled"
-
-
 def test_members_label_devices_that_they_hold(here: Site) -> None:
     stranger = replace(here.as_("member"), project=uuid4().hex)
     change(stranger, here, {"labels": {"mine": "no"}}, status=404)
@@ -91,27 +58,41 @@ def test_members_label_devices_that_they_hold(here: Site) -> None:
     assert here.device["status"] == "enabled"
 
 
+def test_labels_are_merged_and_outlive_reports(here: Site) -> None:
+    operator, labels = here.operator, {"rack": "7", "tier": "a"}
+    assert change(operator, here, {"labels": labels})["labels"] == labels
+    after = change(operator, here, {"labels": {"rack": "8", "tier": None, "none": None}})
+    assert after["labels"] == {"rack": "8"}
+    scans = here.driver.scans
+    many = {f"label-{number}": "x" for number in range(65)}
+    before = everything(here.database, but=["hosts"])
+    change(operator, here, {"status": "maintaining", "labels": many}, status=400)
+    assert everything(here.database, but=["hosts"]) == before
+    after = change(operator, here, {"status": "maintaining", "labels": {"why": "fan"}})
+    assert (after["status"], after["labels"]) == ("maintaining", {"rack": "8", "why": "fan"})
+    assert change(operator, here, {"status": "ready"})["status"] == "enabled"
+    here.plug("0000:83:00.0", 1)
+    # A second card has been reported: the host's tree was compared and written.
+    eventually(lambda: len(operator.get("/devices")["devices"]) == 2)
+    assert here.driver.scans > scans
+    found = operator.get("/devices?labels=rack=8")["devices"]
+    assert [one["labels"] for one in found] == [{"rack": "8", "why": "fan"}]
+
+
 def test_repeated_update_runs_once(here: Site) -> None:
     uuid, once = here.device["uuid"], str(uuid4())
 
-    def update(request_key: str, label: str) -> None:
-        here.conductor.write(
-            UpdateDevice(
-                CALLER,
-                request_key,
-                uuid,
-                status=DeviceStatus.MAINTAINING,
-                labels={"rack": label},
-                project=None,
-            )
+    def update(request_key: str, device: str, label: str) -> None:
+        labels, status = {"rack": label}, DeviceStatus.MAINTAINING
+        request = UpdateDevice(
+            CALLER, request_key, device, status=status, labels=labels, project=None
         )
+        here.conductor.write(request)
 
-    update(once, "7")
-    update(str(uuid4()), "8")
+    update(once, uuid, "7")
+    update(str(uuid4()), uuid, "8")
     before = everything(here.database, but=["hosts"])
-    update(once, "7")
+    update(once, uuid, "7")
     assert everything(here.database, but=["hosts"]) == before
     with pytest.raises(exception.NotFound):
-        here.conductor.write(
-            UpdateDevice(CALLER, once, str(uuid4()), status=None, labels={"a": "b"}, project=None)
-        )
+        update(once, str(uuid4()), "7")
