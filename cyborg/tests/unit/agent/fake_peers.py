@@ -47,7 +47,7 @@ from cyborg.rpc.verbs import AgentRequest
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.agent_runs import run_agent
 
-AWAY = exception.Unavailable(peer="peer", reason="away")
+AWAY = exception.Unavailable(peer="peer", reason="away", http=503)
 
 
 #: The one provider that is desired.
@@ -97,6 +97,14 @@ class FakePeers:
         if call in self.away:
             raise AWAY
 
+    def supersede(self) -> None:
+        """Refuse each heartbeat from now on: there is a newer agent."""
+
+        def refuse(heartbeat: AgentHeartbeat) -> HeartbeatReply:
+            raise exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
+
+        object.__setattr__(self, "heartbeat", refuse)
+
     def take_calls(self) -> list[str]:
         """Return and forget the calls, without scans, syncs and those that read Placement."""
         calls, self.calls = self.calls, []
@@ -141,7 +149,7 @@ class FakePeers:
     def retire(self, uuid: str, *, root: str) -> None:
         assert root == "root"
         (name,) = [name for name in self.retiring if provider_uuid(name) == uuid]
-        self.calls.append(f"retire {name}")
+        self.record(f"retire {name}")
         if name in self.removal_errors:
             raise self.removal_errors[name]
 

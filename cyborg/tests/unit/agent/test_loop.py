@@ -34,20 +34,24 @@ def test_the_first_run_reports_and_publishes_and_the_second_only_sends_a_heartbe
     assert {heartbeat.provider_names for heartbeat in peers.heartbeats} == {("compute",)}
 
 
-def test_a_restarted_agent_checks_placement(peers: FakePeers) -> None:
-    peers.agent().run_once()
-    peers.take_calls()
-    peers.agent().run_once()
-    assert peers.take_calls() == ["heartbeat", "desired", "check"]
-
-
-def test_the_hardware_is_scanned_when_it_is_due(peers: FakePeers) -> None:
+@pytest.mark.parametrize(("units", "call"), [(None, "publish"), (1, "check")])
+def test_a_new_desired_state_is_fetched_and_published(
+    peers: FakePeers, units: int | None, call: str
+) -> None:
+    """With the same tree it leads to a check of Placement, which is also due every 600 seconds."""
+    peers.units = units
     agent = peers.agent()
-    for now, scans in ((0, 1), (59, 0), (60, 1), (61, 0), (120, 1)):
-        peers.now = now
-        peers.calls.clear()
-        agent.run_once()
-        assert peers.calls.count("scan") == scans, now
+    agent.run_once()
+    peers.take_calls()
+    peers.generation += 1
+    agent.run_once()
+    assert peers.take_calls() == ["heartbeat", "desired", call]
+    peers.now = 599
+    agent.run_once()
+    assert peers.take_calls() == ["heartbeat"]
+    peers.now = 1200
+    agent.run_once()
+    assert peers.take_calls() == ["heartbeat", "check"]
 
 
 def test_a_report_is_sent_only_when_the_conductor_does_not_have_it(peers: FakePeers) -> None:
@@ -65,39 +69,6 @@ def test_a_report_is_sent_only_when_the_conductor_does_not_have_it(peers: FakePe
     assert peers.take_calls() == ["heartbeat", "report", "desired", "publish"]
 
 
-def test_a_new_desired_state_is_fetched_and_published(peers: FakePeers) -> None:
-    agent = peers.agent()
-    agent.run_once()
-    peers.take_calls()
-    peers.generation += 1
-    agent.run_once()
-    assert peers.take_calls() == ["heartbeat", "desired", "publish"]
-
-
-def test_a_new_generation_with_the_same_tree_leads_to_a_check_of_placement(
-    peers: FakePeers,
-) -> None:
-    peers.units = 1
-    agent = peers.agent()
-    agent.run_once()
-    peers.take_calls()
-    peers.generation += 1
-    agent.run_once()
-    assert peers.take_calls() == ["heartbeat", "desired", "check"]
-
-
-def test_placement_is_checked_when_it_is_due(peers: FakePeers) -> None:
-    agent = peers.agent()
-    agent.run_once()
-    peers.take_calls()
-    peers.now = 599
-    agent.run_once()
-    assert peers.take_calls() == ["heartbeat"]
-    peers.now = 600
-    agent.run_once()
-    assert peers.take_calls() == ["heartbeat", "check"]
-
-
 def test_the_report_is_sent_while_placement_is_away(peers: FakePeers) -> None:
     peers.away = {"find_root"}
     agent = peers.agent()
@@ -111,18 +82,49 @@ def test_the_report_is_sent_while_placement_is_away(peers: FakePeers) -> None:
     assert list(peers.heartbeats[-1].provider_names) == ["compute"]
 
 
-def test_the_desired_state_is_published_when_placement_is_back(peers: FakePeers) -> None:
+def test_a_restarted_agent_sends_the_end_of_a_refusal(peers: FakePeers) -> None:
+    peers.set_verdict(Verdict.REFUSED, "claimed by another")
+    peers.agent().run_once()
+    peers.agent().run_once()
+    assert peers.published_refusals == [{"unit": "claimed by another"}]
+    peers.verdicts.clear()
+    peers.agent().run_once()
+    assert peers.published_refusals[1:] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("away", "again"),
+    [
+        ("report", ["heartbeat", "report", "desired", "publish"]),
+        ("publish", ["heartbeat", "publish"]),
+        ("published", ["heartbeat", "publish", "published"]),
+        ("retire first", ["heartbeat", "publish", "retire first", "providers_removed"]),
+        ("providers_removed", ["heartbeat", "publish", "retire first", "providers_removed"]),
+    ],
+)
+def test_what_was_not_answered_is_sent_again(peers: FakePeers, away: str, again: list[str]) -> None:
+    peers.away = {away}
+    if "retire" in away or "removed" in away:
+        peers.retiring = ("first",)
+    elif away == "published":
+        peers.set_verdict(Verdict.REFUSED, "claimed by another")
     agent = peers.agent()
-    agent.run_once()
-    peers.take_calls()
-    peers.away, peers.generation = {"publish"}, peers.generation + 1
-    for _ in range(2):
-        with pytest.raises(exception.Unavailable):
-            agent.run_once()
+    with pytest.raises(exception.Unavailable):
+        agent.run_once()
+    if away == "publish":
+        # Also when it was away for several runs.
+        peers.away = set()
+        agent.run_once()
+        peers.away, peers.generation = {"publish"}, peers.generation + 1
+        for _ in range(2):
+            with pytest.raises(exception.Unavailable):
+                agent.run_once()
     peers.away = set()
     peers.take_calls()
     agent.run_once()
-    assert peers.take_calls() == ["heartbeat", "publish"]
+    assert peers.take_calls() == again
+    assert not peers.retiring
+    assert peers.refused == ({UNIT: "claimed by another"} if away == "published" else {})
 
 
 def test_nothing_is_published_while_the_conductor_is_away(peers: FakePeers) -> None:
@@ -138,66 +140,48 @@ def test_nothing_is_published_while_the_conductor_is_away(peers: FakePeers) -> N
     assert peers.take_calls() == ["heartbeat", "check"]
 
 
-def test_a_report_that_was_not_answered_is_sent_again(peers: FakePeers) -> None:
-    peers.away = {"report"}
-    agent = peers.agent()
-    with pytest.raises(exception.Unavailable):
-        agent.run_once()
-    peers.away = set()
-    peers.take_calls()
-    agent.run_once()
-    assert peers.take_calls()[:2] == ["heartbeat", "report"]
-
-
-def test_a_refusal_of_placement_is_sent_to_the_conductor_once(peers: FakePeers) -> None:
+def test_a_refusal_and_its_end_are_sent_to_the_conductor_once(peers: FakePeers) -> None:
     peers.set_verdict(Verdict.REFUSED, "claimed by another")
     agent = peers.agent()
     agent.run_once()
     agent.run_once()
     assert peers.published_refusals == [{"unit": "claimed by another"}]
-    peers.verdicts.clear()
-    peers.generation += 1
-    agent.run_once()
-    assert peers.published_refusals == [{"unit": "claimed by another"}, {}]
-
-
-def test_a_restarted_agent_sends_the_end_of_a_refusal(peers: FakePeers) -> None:
-    peers.set_verdict(Verdict.REFUSED, "claimed by another")
-    peers.agent().run_once()
-    peers.agent().run_once()
-    assert peers.published_refusals == [{"unit": "claimed by another"}]
-    peers.verdicts.clear()
-    peers.agent().run_once()
-    assert peers.published_refusals[1:] == [{}]
-
-
-def test_a_provider_that_failed_is_published_in_each_run(peers: FakePeers) -> None:
+    # What failed for now is published in each run, and no refusal.
     peers.set_verdict(Verdict.FAILED, "for now")
-    agent = peers.agent()
-    agent.run_once()
-    peers.take_calls()
-    agent.run_once()
-    assert peers.take_calls() == ["heartbeat", "publish"]
-    assert peers.published_refusals == []
+    peers.generation += 1
+    for _ in range(2):
+        peers.take_calls()
+        agent.run_once()
+        assert "publish" in peers.take_calls()
+    assert peers.published_refusals[1:] == [{}]
 
 
 def test_a_superseded_agent_publishes_nothing(peers: FakePeers) -> None:
     agent = peers.agent()
     agent.run_once()
-    peers.take_calls()
     peers.generation += 1
-    stale = exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
+    agent.heartbeats.run_once()
 
-    def refuse(heartbeat: AgentHeartbeat) -> HeartbeatReply:
-        raise stale
+    def scan(context: DriverContext) -> list[Device]:
+        peers.supersede()
+        with pytest.raises(exception.StaleEpoch):
+            agent.heartbeats.run_once()
+        return []
 
-    object.__setattr__(peers, "heartbeat", refuse)
+    object.__setattr__(peers, "discover", scan)
+    peers.now = 60
+    peers.take_calls()
+    agent.loop.run_once()
+    assert "publish" not in peers.take_calls()
+    agent.loop.run_once()
     with pytest.raises(exception.StaleEpoch):
         agent.run_once()
     assert peers.take_calls() == []
 
 
-def test_drivers_get_the_claims_of_nova_and_the_desired_providers(peers: FakePeers) -> None:
+def test_drivers_get_the_claims_of_nova_and_the_desired_providers(
+    peers: FakePeers, caplog: pytest.LogCaptureFixture
+) -> None:
     ours = "compute_0000:82:00.0"
     peers.tree_nodes = {
         node.uuid: node
@@ -209,36 +193,13 @@ def test_drivers_get_the_claims_of_nova_and_the_desired_providers(peers: FakePee
             Node("n5", "other_0000:83:00.0", 1, "n1", "n1"),
         )
     }
+    peers.rejected = {"unit": "it is another host's"}
     peers.agent().run_once()
+    assert "Deployable unit of host host refused by the conductor: it is another" in caplog.text
     assert peers.context is not None
     assert list(peers.context.claims) == ["0000:81:00.0"]
     assert "Nova" in peers.context.claims["0000:81:00.0"]
     assert peers.context.managed_deployables == {"unit"}
-
-
-def test_a_deployable_that_the_conductor_refuses_is_logged(
-    peers: FakePeers, caplog: pytest.LogCaptureFixture
-) -> None:
-    peers.rejected = {"unit": "it is another host's"}
-    peers.agent().run_once()
-    assert (
-        "Deployable unit of host host refused by the conductor: it is another host's" in caplog.text
-    )
-
-
-def test_retired_providers_are_removed_and_sent_to_the_conductor(peers: FakePeers) -> None:
-    agent = peers.agent()
-    peers.retiring = "child", "parent"
-    agent.run_once()
-    assert peers.take_calls()[-4:] == [
-        "publish",
-        "retire child",
-        "retire parent",
-        "providers_removed",
-    ]
-    peers.now = 600
-    agent.run_once()
-    assert peers.take_calls() == ["heartbeat", "check"]
 
 
 @pytest.mark.parametrize(
@@ -270,40 +231,6 @@ def test_a_provider_that_cannot_be_removed_does_not_keep_the_others(
     assert peers.published_refusals[1:] == [{}]
 
 
-def test_a_removal_that_the_conductor_did_not_answer_is_sent_again(peers: FakePeers) -> None:
-    agent = peers.agent()
-    peers.retiring, peers.away = ("first",), {"providers_removed"}
-    with pytest.raises(exception.Unavailable):
-        agent.run_once()
-    peers.away = set()
-    peers.take_calls()
-    agent.run_once()
-    assert peers.take_calls() == ["heartbeat", "publish", "retire first", "providers_removed"]
-    assert not peers.retiring
-
-
-def test_a_refusal_that_the_conductor_did_not_answer_is_sent_again(peers: FakePeers) -> None:
-    peers.set_verdict(Verdict.REFUSED, "claimed by another")
-    peers.away = {"published"}
-    agent = peers.agent()
-    with pytest.raises(exception.Unavailable):
-        agent.run_once()
-    peers.away = set()
-    agent.run_once()
-    assert peers.published_refusals == [{"unit": "claimed by another"}]
-
-
-def test_retired_providers_are_removed_when_placement_is_back(peers: FakePeers) -> None:
-    agent = peers.agent()
-    away = exception.Unavailable(peer="Placement", reason="away", http=503)
-    peers.retiring, peers.removal_errors = ("first",), {"first": away}
-    with pytest.raises(exception.Unavailable):
-        agent.run_once()
-    peers.removal_errors = {}
-    agent.run_once()
-    assert not peers.retiring
-
-
 def test_steps_run_without_a_new_heartbeat(peers: FakePeers) -> None:
     agent = peers.agent()
     agent.run_once()
@@ -333,31 +260,6 @@ def test_a_heartbeat_during_a_report_does_not_repeat_the_report(peers: FakePeers
     assert peers.take_calls() == []
 
 
-def test_an_agent_that_is_superseded_during_its_scan_publishes_nothing(peers: FakePeers) -> None:
-    agent = peers.agent()
-    agent.run_once()
-    peers.generation += 1
-    agent.heartbeats.run_once()
-    stale = exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
-
-    def refuse(heartbeat: AgentHeartbeat) -> HeartbeatReply:
-        raise stale
-
-    def scan(context: DriverContext) -> list[Device]:
-        with pytest.raises(exception.StaleEpoch):
-            agent.heartbeats.run_once()
-        return []
-
-    object.__setattr__(peers, "heartbeat", refuse)
-    object.__setattr__(peers, "discover", scan)
-    peers.now = 60
-    peers.take_calls()
-    agent.loop.run_once()
-    assert "publish" not in peers.take_calls()
-    agent.loop.run_once()
-    assert peers.take_calls() == []
-
-
 def test_a_takeover_counts_while_the_answer_to_a_report_is_noted(peers: FakePeers) -> None:
     agent, threads = peers.agent(), list[threading.Thread]()
 
@@ -365,14 +267,11 @@ def test_a_takeover_counts_while_the_answer_to_a_report_is_noted(peers: FakePeer
         with contextlib.suppress(exception.StaleEpoch):
             agent.heartbeats.run_once()
 
-    def refuse(heartbeat: AgentHeartbeat) -> HeartbeatReply:
-        raise exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
-
     @dataclass(frozen=True)
     class Reply(HeartbeatReply):
         def __post_init__(self) -> None:
             if self.digest is not None and not threads:
-                object.__setattr__(peers, "heartbeat", refuse)
+                peers.supersede()
                 threads.append(threading.Thread(target=send_heartbeat))
                 threads[0].start()
                 threads[0].join(0.2)
