@@ -66,6 +66,20 @@ class Recorder(Driver):
     def program(self, task: ProgramTask, image_path: str) -> None:
         self._run(f"program {Path(image_path).read_text()}")
 
+    def hang(self) -> threading.Event:
+        """Let each call wait for this event."""
+        gate = threading.Event()
+        self.action = lambda: cast(None, gate.wait(10))
+        return gate
+
+    def fail(self) -> None:
+        """Let each call fail."""
+
+        def fail() -> None:
+            raise RuntimeError("vendor's error")
+
+        self.action = fail
+
     def _run(self, call: str) -> None:
         with self._lock:
             self.calls.append(call)
@@ -144,6 +158,10 @@ def image(request_key: str, uuid: str, order: int = 0) -> ProgramTask:
     return ProgramTask(request_key, "recorder", "d", "u", uuid, order=order)
 
 
+def entry(**changes: Any) -> Hardware:
+    return Hardware("d", "FPGA", "v", "m", offered=True, **changes)
+
+
 def wait_for_device(operations: Operations) -> None:
     """Wait until all tasks of the device have ended."""
     last = task("last", "last")
@@ -161,8 +179,7 @@ def test_each_operation_runs_once(operations: Operations, driver: Recorder) -> N
 def test_a_slow_operation_continues_and_its_result_is_polled(
     operations: Operations, driver: Recorder
 ) -> None:
-    gate = threading.Event()
-    driver.action = lambda: cast(None, gate.wait(10))
+    gate = driver.hang()
     for _ in range(3):
         assert operations.prepare(task("o1")) == Outcome("o1", done=False)
     gate.set()
@@ -170,22 +187,34 @@ def test_a_slow_operation_continues_and_its_result_is_polled(
     assert driver.calls == ["prepare k"]
 
 
-def test_a_failed_operation_may_be_tried_again(operations: Operations, driver: Recorder) -> None:
-    def fail() -> None:
-        raise RuntimeError("vendor's error")
-
-    driver.action = fail
+def test_a_failed_operation_may_be_tried_again_and_is_not_interrupted(
+    operations: Operations, driver: Recorder, tmp_path: Path
+) -> None:
+    driver.fail()
     outcome = operations.prepare(task("o1"))
     assert outcome.done
     assert "vendor's error" in str(outcome.fault)
+    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
     driver.action = lambda: None
     assert operations.prepare(task("o1")) == Outcome("o1")
+    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
+
+    class Stopped(BaseException):
+        pass
+
+    def stop() -> None:
+        raise Stopped
+
+    driver.action = stop
+    with contextlib.suppress(Stopped):
+        operations.prepare(task("o2"))
+    units = OperationJournal(StateStore(tmp_path, "host")).interrupted_units
+    assert units == {Unit("u", "k")}
 
 
 @short_timeout
 def test_each_device_runs_one_operation_at_a_time(operations: Operations, driver: Recorder) -> None:
-    gate = threading.Event()
-    driver.action = lambda: cast(None, gate.wait(10))
+    gate = driver.hang()
     outcomes = [operations.prepare(task(f"o{key}", str(key))) for key in range(3)]
     assert {outcome.done for outcome in outcomes} == {False}
     assert wait_until(lambda: driver.calls == ["prepare 0"], timeout=5)
@@ -213,14 +242,8 @@ def test_a_task_that_arrives_after_a_later_one_is_refused(
     assert driver.calls == ["prepare k", "release k", "prepare k", "prepare other"]
 
 
-def test_a_task_for_a_driver_that_is_not_loaded_fails(operations: Operations) -> None:
-    with pytest.raises(exception.Unavailable, match="not loaded"):
-        operations.prepare(task("o1", driver="unknown"))
-
-
 def test_a_repair_runs_in_the_background(operations: Operations, driver: Recorder) -> None:
-    gate = threading.Event()
-    driver.action = lambda: cast(None, gate.wait(10))
+    gate = driver.hang()
     since = operations.change_count
     for _ in range(3):
         operations.repair(WorkKind.PREPARE, task("r1"), since=since)
@@ -246,8 +269,7 @@ def test_a_repair_is_skipped_after_a_later_task(operations: Operations, driver: 
 def test_a_repair_is_skipped_after_a_task_that_was_running(
     operations: Operations, driver: Recorder
 ) -> None:
-    gate = threading.Event()
-    driver.action = lambda: cast(None, gate.wait(10))
+    gate = driver.hang()
     operations.release(task("o1", order=1))
     operations.repair(WorkKind.PREPARE, task("r1"), since=operations.change_count)
     gate.set()
@@ -264,31 +286,13 @@ def test_a_task_runs_after_an_earlier_repair(operations: Operations, driver: Rec
     assert wait_until(lambda: driver.calls[2:] == ["prepare k"], timeout=5)
 
 
-def test_a_repair_that_fails_is_logged(
-    operations: Operations, driver: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> None:
-        raise RuntimeError("vendor's error")
-
-    driver.action = fail
-    operations.repair(WorkKind.PREPARE, task("r1"), since=operations.change_count)
-    assert wait_until(
-        lambda: (
-            "Repair (prepare) of handle k of deployable u failed: Driver recorder failed"
-            in caplog.text
-        ),
-        timeout=5,
-    )
-
-
 @short_timeout
 def test_repairs_are_not_queued_behind_a_device_that_hangs(
     operations: Operations, driver: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each comparison requests the repair again while the device hangs."""
     caplog.set_level(logging.INFO)
-    gate = threading.Event()
-    driver.action = lambda: cast(None, gate.wait(10))
+    gate = driver.hang()
     for _ in range(5):
         operations.repair(WorkKind.PREPARE, task("r1"), since=operations.change_count)
     gate.set()
@@ -309,28 +313,6 @@ def test_a_repair_is_skipped_after_an_earlier_repair(
     assert driver.calls == ["prepare k", "prepare last", "prepare later"]
 
 
-@pytest.mark.parametrize(
-    ("verb", "line"),
-    [
-        (
-            WorkKind.PREPARE,
-            "Repair (prepare) of handle k of deployable u completed: a guest has it",
-        ),
-        (
-            WorkKind.RELEASE,
-            "Repair (release) of handle k of deployable u completed: no guest has it",
-        ),
-    ],
-)
-def test_a_repair_that_succeeds_is_logged(
-    operations: Operations, caplog: pytest.LogCaptureFixture, verb: WorkKind, line: str
-) -> None:
-    caplog.set_level(logging.INFO)
-    operations.repair(verb, task("r1"), since=operations.change_count)
-    wait_for_device(operations)
-    assert line in caplog.messages
-
-
 def test_only_the_last_operations_are_remembered(operations: Operations, driver: Recorder) -> None:
     for number in range(MAX_OPERATIONS + 1):
         operations.prepare(task(f"o{number}", str(number), order=number))
@@ -342,94 +324,16 @@ def test_only_the_last_operations_are_remembered(operations: Operations, driver:
     assert driver.calls[count:] == ["prepare 0"]
 
 
-def test_an_order_issued_at_the_same_time_is_not_from_a_restored_database(
-    operations: Operations,
-) -> None:
-    assert operations.prepare(task("o9", order=9, issued_ms=900)) == Outcome("o9")
-    assert "later order" in str(operations.release(task("o8", order=8, issued_ms=900)).fault)
-
-
 def test_a_device_that_hangs_blocks_no_other_device(
     operations: Operations, driver: Recorder
 ) -> None:
-    gate = threading.Event()
-    driver.action = lambda: cast(None, gate.wait(10))
+    gate = driver.hang()
     for number in range(40):
         operations.repair(WorkKind.PREPARE, task(f"r{number}", str(number)), since=0)
     assert wait_until(lambda: driver.calls == ["prepare 0"], timeout=5)
     driver.action = lambda: None
     assert operations.prepare(task("o1", device_key="another")) == Outcome("o1")
     gate.set()
-
-
-@pytest.mark.parametrize("ended", [True, False])
-def test_the_journal_has_the_unit_of_an_interrupted_operation(
-    operations: Operations, driver: Recorder, tmp_path: Path, ended: bool
-) -> None:
-    class Stopped(BaseException):
-        pass
-
-    def stop() -> None:
-        raise Stopped
-
-    driver.action = (lambda: None) if ended else stop
-    with contextlib.suppress(Stopped):
-        operations.prepare(task("o1"))
-    units = OperationJournal(StateStore(tmp_path, "host")).interrupted_units
-    assert units == (frozenset() if ended else {Unit("u", "k")})
-
-
-def test_an_image_is_downloaded_later_when_the_disk_has_no_space(
-    operations: Operations, driver: Recorder, images: Path
-) -> None:
-    images.parent.mkdir()
-    images.write_text("a file")
-    with pytest.raises(exception.Unavailable, match="images"):
-        operations.program(image("o1", "image"))
-    images.unlink()
-    assert operations.program(image("o1", "image")) == Outcome("o1")
-    assert driver.calls == ["program data of image"]
-
-
-def test_a_task_of_a_restored_database_is_run(operations: Operations) -> None:
-    """Its orders continue from the backup, but their times of issue are later."""
-    assert operations.prepare(task("o9", order=9, issued_ms=900)) == Outcome("o9")
-    stale = operations.release(task("o8", order=8, issued_ms=800))
-    assert "later order" in str(stale.fault)
-    assert operations.release(task("o5", order=5, issued_ms=1000)) == Outcome("o5")
-    assert "later order" in str(operations.prepare(task("o4", order=4, issued_ms=950)).fault)
-    assert operations.prepare(task("o6", order=6, issued_ms=1100)) == Outcome("o6")
-
-
-def test_without_a_time_of_issue_only_the_order_counts(operations: Operations) -> None:
-    assert operations.prepare(task("o9", order=9)) == Outcome("o9")
-    assert "later order" in str(operations.release(task("o8", order=8, issued_ms=8)).fault)
-
-
-def test_an_image_is_loaded_once_and_its_file_removed(
-    operations: Operations, driver: Recorder, images: Path
-) -> None:
-    for _ in range(2):
-        assert operations.program(image("o1", "image")) == Outcome("o1")
-    assert driver.calls == ["program data of image"]
-    assert list(images.iterdir()) == []
-
-
-def test_programming_fails_when_the_image_does_not_exist(
-    operations: Operations, driver: Recorder
-) -> None:
-    outcome = operations.program(image("o1", "none"))
-    assert "Image none could not be found" in str(outcome.fault)
-    assert driver.calls == []
-
-
-def test_programming_may_be_tried_again_when_glance_is_away(
-    operations: Operations, driver: Recorder
-) -> None:
-    for _ in range(2):
-        with pytest.raises(exception.Unavailable):
-            operations.program(image("o1", "away"))
-    assert driver.calls == []
 
 
 @short_timeout
@@ -483,82 +387,6 @@ def test_images_of_an_earlier_process_are_removed(tmp_path: Path, images: Path) 
     assert not images.exists()
 
 
-def test_no_other_user_can_read_images(
-    operations: Operations, driver: Recorder, images: Path
-) -> None:
-    operations.program(image("o1", "image"))
-    assert images.stat().st_mode & 0o777 == 0o700
-    assert operations.program(image("o2", "image")) == Outcome("o2")
-
-
-def test_a_failed_operation_is_not_interrupted(
-    operations: Operations, driver: Recorder, tmp_path: Path
-) -> None:
-    def fail() -> None:
-        raise exception.DriverFailed(driver="recorder", verb="prepare", reason="broken")
-
-    driver.action = fail
-    assert "broken" in str(operations.prepare(task("o1")).fault)
-    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
-
-
-def entry(**changes: Any) -> Hardware:
-    return Hardware("d", "FPGA", "v", "m", offered=True, **changes)
-
-
-def test_a_device_is_set_up_and_the_hardware_read_again(
-    operations: Operations, driver: Recorder
-) -> None:
-    driver.devices = [replace(entry(setup_required=True), key="another"), entry()]
-    outcome = operations.install(InstallTask("o1", "recorder", "d"))
-    assert outcome == Outcome("o1", health=DeviceHealth("recorder d"))
-    assert driver.calls == ["install d", "scan"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "note"),
-    [
-        ({"reboot_required": True}, "Its host has to be rebooted."),
-        (
-            {"reboot_required": True, "reason": "new firmware"},
-            "Its host has to be rebooted: new firmware",
-        ),
-    ],
-)
-def test_a_set_up_says_that_the_host_has_to_be_rebooted(
-    operations: Operations, driver: Recorder, changes: dict[str, Any], note: str
-) -> None:
-    driver.devices = [entry(**changes)]
-    outcome = operations.install(InstallTask("o1", "recorder", "d"))
-    assert (outcome.fault, outcome.note) == (None, note)
-
-
-@pytest.mark.parametrize(
-    ("devices", "fault"),
-    [
-        ([], "the driver does not list the device any more"),
-        ([entry(setup_required=True)], "it still has to be set up"),
-        ([entry(setup_required=True, reason="no licence")], "no licence"),
-        (
-            [entry(setup_required=True, reboot_required=True)],
-            "the host has to be rebooted before it is ready (it still has to be set up)",
-        ),
-    ],
-)
-def test_a_device_that_is_not_ready_is_not_set_up(
-    operations: Operations,
-    driver: Recorder,
-    caplog: pytest.LogCaptureFixture,
-    devices: list[Hardware],
-    fault: str,
-) -> None:
-    driver.devices = devices
-    outcome = operations.install(InstallTask("o1", "recorder", "d"))
-    assert str(outcome.fault).endswith(fault)
-    assert driver.calls == ["install d", "scan"]
-    assert "install of d failed" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("order", "calls", "loaded"),
     [
@@ -584,19 +412,137 @@ def test_the_image_of_a_bind_is_loaded_if_it_is_not_there(
     assert driver.calls == calls
 
 
-@pytest.mark.parametrize("loaded", [None, "image"])
-def test_the_image_of_a_device_in_use_is_not_replaced(
-    operations: Operations, driver: Recorder, loaded: str | None
+@pytest.mark.parametrize(
+    ("verb", "fails", "end"),
+    [
+        (
+            WorkKind.PREPARE,
+            False,
+            "completed: a guest has it",
+        ),
+        (
+            WorkKind.RELEASE,
+            False,
+            "completed: no guest has it",
+        ),
+        (
+            WorkKind.PREPARE,
+            True,
+            "failed: Driver recorder failed",
+        ),
+    ],
+    ids=["prepared", "released", "failed"],
+)
+def test_the_end_of_a_repair_is_logged(
+    operations: Operations,
+    driver: Recorder,
+    caplog: pytest.LogCaptureFixture,
+    verb: WorkKind,
+    fails: bool,
+    end: str,
 ) -> None:
-    outcome = operations.prepare(task("o1"), ImageOrder("another", loaded=loaded))
-    assert f"u is in use with image {loaded or 'unknown'}, and image another" in str(outcome.fault)
-    assert driver.calls == []
+    caplog.set_level(logging.INFO)
+    if fails:
+        driver.fail()
+    operations.repair(verb, task("r1"), since=operations.change_count)
+    wait_for_device(operations)
+    (logged,) = (text for text in caplog.messages if text.startswith("Repair "))
+    line = f"Repair ({verb}) of handle k of deployable u {end}"
+    assert logged.startswith(line)
+    assert fails or logged == line
 
 
-def test_no_image_is_loaded_for_a_bind_that_was_cancelled(
+def test_a_task_of_a_restored_database_is_run(operations: Operations) -> None:
+    """Its orders continue from the backup, but their times of issue are later."""
+
+    def late(order: int, issued_ms: int) -> bool:
+        handle = task(f"o{order} {issued_ms}", order=order, issued_ms=issued_ms)
+        outcome = operations.prepare(handle)
+        assert outcome.fault is None or "later order" in outcome.fault
+        return outcome.fault is not None
+
+    assert not late(9, 900)
+    assert late(8, 800)
+    assert late(8, 900)
+    assert not late(5, 1000)
+    assert late(4, 950)
+    assert not late(6, 1100)
+    # Without a time of issue only the order counts.
+    assert operations.release(task("o9", order=9)) == Outcome("o9")
+    assert late(8, 8)
+
+
+def test_an_image_is_loaded_once_and_its_file_removed(
+    operations: Operations, driver: Recorder, images: Path
+) -> None:
+    images.parent.mkdir()
+    images.write_text("a file")
+    with pytest.raises(exception.Unavailable, match="images"):
+        operations.program(image("o1", "image"))
+    images.unlink()
+    for _ in range(2):
+        assert operations.program(image("o1", "image")) == Outcome("o1")
+    assert driver.calls == ["program data of image"]
+    assert list(images.iterdir()) == []
+    # No other user can read it.
+    assert images.stat().st_mode & 0o777 == 0o700
+    assert operations.program(image("o2", "image")) == Outcome("o2")
+
+
+def test_nothing_is_loaded_without_driver_image_or_glance(
     operations: Operations, driver: Recorder
 ) -> None:
-    operations.release(task("o2", order=2))
-    outcome = operations.prepare(task("o1", order=1), ImageOrder("image", exclusive=True))
+    outcome = operations.program(image("o1", "none"))
+    assert "Image none could not be found" in str(outcome.fault)
+    for _ in range(2):
+        with pytest.raises(exception.Unavailable):
+            operations.program(image("o2", "away"))
+    with pytest.raises(exception.Unavailable, match="not loaded"):
+        operations.prepare(task("o3", driver="unknown"))
+    for loaded in (None, "image"):
+        outcome = operations.prepare(task("o4"), ImageOrder("another", loaded=loaded))
+        words = f"u is in use with image {loaded or 'unknown'}, and image another"
+        assert words in str(outcome.fault)
+    assert driver.calls == []
+    operations.release(task("o6", order=2))
+    outcome = operations.prepare(task("o5", order=1), ImageOrder("image", exclusive=True))
     assert "later order" in str(outcome.fault)
     assert driver.calls == ["release k"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "fault", "note"),
+    [
+        ([replace(entry(setup_required=True), key="another"), entry()], None, None),
+        ([entry(reboot_required=True)], None, "Its host has to be rebooted."),
+        (
+            [entry(reboot_required=True, reason="new firmware")],
+            None,
+            "Its host has to be rebooted: new firmware",
+        ),
+        ([], "the driver does not list the device any more", None),
+        ([entry(setup_required=True)], "it still has to be set up", None),
+        ([entry(setup_required=True, reason="no licence")], "no licence", None),
+        (
+            [entry(setup_required=True, reboot_required=True)],
+            "the host has to be rebooted before it is ready (it still has to be set up)",
+            None,
+        ),
+    ],
+)
+def test_a_device_is_set_up_and_the_hardware_read_again(
+    operations: Operations,
+    driver: Recorder,
+    caplog: pytest.LogCaptureFixture,
+    devices: list[Hardware],
+    fault: str | None,
+    note: str | None,
+) -> None:
+    driver.devices = devices
+    outcome = operations.install(InstallTask("o1", "recorder", "d"))
+    assert driver.calls == ["install d", "scan"]
+    if fault is None:
+        assert outcome == Outcome("o1", note=note, health=DeviceHealth("recorder d"))
+    else:
+        assert str(outcome.fault).endswith(fault)
+    assert ("install of d failed" in caplog.text) == (fault is not None)

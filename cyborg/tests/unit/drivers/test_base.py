@@ -36,28 +36,6 @@ def driver() -> Driver:
     return Least(bare(), configured())
 
 
-def test_a_driver_without_discover_cannot_be_constructed() -> None:
-    with pytest.raises(TypeError, match="discover"):
-        Driver(bare(), configured())  # type: ignore[abstract]
-
-
-def test_hardware_lists_the_offered_devices_by_default(driver: Driver) -> None:
-    units = sum(len(deployable.handles) for deployable in DEVICE.deployables)
-    assert driver.hardware() == [
-        Hardware(
-            key="0000:01:00.0", kind="QAT", vendor="8086", model="37c8", offered=True, num=units
-        )
-    ]
-
-
-def test_backends_are_empty_by_default(driver: Driver) -> None:
-    assert list(driver.backends()) == []
-
-
-def test_hardware_passes_the_context_to_discover(driver: Driver) -> None:
-    assert driver.hardware(DriverContext(claims={DEVICE.key: "claimed"})) == []
-
-
 @pytest.mark.parametrize(
     ("call", "verb"),
     [
@@ -81,9 +59,11 @@ def test_methods_that_are_not_overridden_raise_driver_cannot(
     assert str(caught.value) == f"Driver least_driver does not support {verb}."
 
 
-def test_prepare_and_release_do_nothing_by_default(driver: Driver) -> None:
+def test_other_methods_have_defaults(driver: Driver) -> None:
+    assert driver.hardware() == [Hardware.of(DEVICE)]
+    assert driver.hardware(DriverContext(claims={DEVICE.key: "claimed"})) == []
+    assert list(driver.backends()) == []
     task = HandleTask("operation", driver.name, DEVICE.key, "unit", DEVICE.key, "uuid")
     driver.prepare(task)
     driver.release(task)
     assert not driver.can_program
-    assert driver.discover() == [DEVICE]

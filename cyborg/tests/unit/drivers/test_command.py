@@ -15,29 +15,8 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-I", "-c", script]
 
 
-def test_run_returns_status_and_both_streams() -> None:
-    script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
-    assert command.run(python(script), timeout=30) == command.Completed(3, "out\n", "err\n")
-
-
-def test_run_passes_input_and_a_minimal_environment() -> None:
-    script = "import os, sys; print(sys.stdin.read().upper(), os.environ['LC_ALL'])"
-    assert command.run(python(script), timeout=30, stdin=b"words").stdout == "WORDS C\n"
-
-
-def test_run_does_not_pass_the_agents_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OS_PASSWORD", "secret")
-    script = "import os; print('OS_PASSWORD' in os.environ)"
-    assert command.run(python(script), timeout=30).stdout == "False\n"
-
-
 def test_run_succeeds_when_the_command_ignores_its_input() -> None:
     assert command.run(python("pass"), timeout=30, stdin=b"x" * 1_000_000).status == 0
-
-
-def test_undecodable_output_is_replaced() -> None:
-    script = r"import sys; sys.stdout.buffer.write(b'a\xff')"
-    assert command.run(python(script), timeout=30).stdout == "a\ufffd"
 
 
 def test_a_missing_command_raises_host_error() -> None:
@@ -49,10 +28,6 @@ def test_a_command_with_too_much_output_is_killed() -> None:
     script = "import sys\nwhile True: sys.stdout.write('x' * 4096)"
     with pytest.raises(exception.HostError, match="it printed more than 10000 bytes"):
         command.run(python(script), timeout=30, cap=10_000)
-
-
-def test_output_up_to_the_cap_is_returned() -> None:
-    assert len(command.run(python("print('x' * 99)"), timeout=30, cap=100).stdout) == 100
 
 
 def test_the_process_group_is_killed_at_the_timeout(tmp_path: pathlib.Path) -> None:
@@ -75,3 +50,16 @@ def test_the_timeout_applies_after_both_streams_are_closed() -> None:
     script = "import os, signal; os.close(1); os.close(2); signal.pause()"
     with pytest.raises(exception.HostError, match="did not end within"):
         command.run(python(script), timeout=0.5)
+
+
+def test_run_passes_input_and_a_minimal_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_PASSWORD", "secret")
+    script = (
+        "import os, sys; print(sys.stdin.read().upper(), os.environ['LC_ALL']);"
+        "print('OS_PASSWORD' in os.environ, flush=True); sys.stdout.buffer.write(b'a\\xff');"
+        "print('err', file=sys.stderr); sys.exit(3)"
+    )
+    output = "WORDS C\nFalse\na\ufffd"
+    # All that it prints is returned up to the cap.
+    ended = command.run(python(script), timeout=30, stdin=b"words", cap=len(output) - 1 + 5)
+    assert ended == command.Completed(3, output, "err\n")

@@ -12,7 +12,7 @@ from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.model.device import AttachType, DeviceType
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.unit.drivers.configured import configured, written
+from cyborg.tests.unit.drivers.configured import written
 
 LEAST = {"pci_ids": "10de:*", "resource_class": "CUSTOM_GPU"}
 SETUP = "/usr/sbin/card-setup {address}"
@@ -31,10 +31,6 @@ def backends(file: Path, *sections: str, names: str = "a") -> tuple[GenericBacke
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "cyborg.conf"
-
-
-def test_read_returns_nothing_without_backends() -> None:
-    assert generic_options.read(configured(), FakeHost()) == ()
 
 
 def test_a_backend_needs_only_a_selector_and_a_resource_class(file: Path) -> None:
@@ -59,41 +55,6 @@ def test_enumerations_ignore_case_and_lists_keep_their_order(file: Path) -> None
 def test_backends_come_in_the_configured_order(file: Path) -> None:
     loaded = backends(file, section("a", **LEAST), section("b", **LEAST), names="b, a, b")
     assert [backend.name for backend in loaded] == ["b", "a"]
-
-
-@pytest.mark.parametrize(
-    ("options", "option", "reason"),
-    [
-        (
-            {"services": "a, b", "service_file": "/run/engine"},
-            "service_file",
-            "it must contain {service} to distinguish the services",
-        ),
-        (
-            {"services": "a, b c", "service_file": "/run/{service}"},
-            "services",
-            "'b c' cannot replace {service} in service_file",
-        ),
-        (
-            {"services": "../a", "service_command": "/bin/true {service}"},
-            "services",
-            "'../a' cannot replace {service} in service_command",
-        ),
-        (
-            {"services": "a", "service_file": "/run/a", "service_command": "/bin/true"},
-            "service_command",
-            "it excludes service_file, which has the same purpose",
-        ),
-    ],
-)
-def test_service_options_that_cannot_distinguish_services_are_refused(
-    file: Path, options: dict[str, str], option: str, reason: str
-) -> None:
-    with pytest.raises(exception.ConfigError) as caught:
-        backends(file, section("a", **{**LEAST, **options}))
-    sentence = str(caught.value)
-    assert sentence.startswith(f"Option [generic_driver:a] {option} cannot be ")
-    assert reason in sentence
 
 
 @pytest.mark.parametrize(
@@ -146,46 +107,56 @@ def test_an_invalid_value_raises_config_error_with_one_sentence(
     assert sentence.endswith(".")
 
 
+NETWORK = {"attach_type": "TEST_PCI", "physical_network": "physnet1"}
+SAME = "which has the same purpose."
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "Option [generic_driver:a] resource_class must be set."),
+        ({"attach_type": "MDEV"}, "mdev_type cannot be None: it must be set with attach_type MDEV"),
+        (NETWORK, "physical_network cannot be 'physnet1': only a whole PCI function can be"),
         (
-            {"resource_class": "CUSTOM_A"},
-            (
-                "Section [generic_driver:a] must set pci_ids, pci_classes, addresses, sysfs_class "
-                "or devices."
-            ),
+            {"ready_file": "/run/ready", "ready_command": "/usr/bin/true"},
+            f"ready_command cannot be '/usr/bin/true': it excludes ready_file, {SAME}",
         ),
         (
-            {**LEAST, "attach_type": "MDEV"},
-            (
-                "Option [generic_driver:a] mdev_type cannot be None: it must be set with "
-                "attach_type MDEV, and only with it."
-            ),
+            {"services": "a", "service_file": "/run/a", "service_command": "/bin/true"},
+            f"service_command cannot be '/bin/true': it excludes service_file, {SAME}",
         ),
         (
-            {**LEAST, "attach_type": "TEST_PCI", "physical_network": "physnet1"},
-            (
-                "Option [generic_driver:a] physical_network cannot be 'physnet1': only a "
-                "whole PCI function can be attached to a port of Neutron."
-            ),
+            {"services": "a, b", "service_file": "/run/engine"},
+            "service_file cannot be '/run/engine': it must contain {service} to distinguish the",
         ),
         (
-            {**LEAST, "ready_file": "/run/ready", "ready_command": "/usr/bin/true"},
-            (
-                "Option [generic_driver:a] ready_command cannot be '/usr/bin/true': it excludes "
-                "ready_file, which has the same purpose."
-            ),
+            {"services": "a, b c", "service_file": "/run/{service}"},
+            "services cannot be 'a, b c': 'b c' cannot replace {service} in service_file",
+        ),
+        (
+            {"services": "../a", "service_command": "/bin/true {service}"},
+            "services cannot be '../a': '../a' cannot replace {service} in service_command",
         ),
     ],
+    ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
 )
-def test_missing_and_conflicting_options_raise_config_error(
+def test_conflicting_options_raise_config_error(
     file: Path, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(exception.ConfigError) as caught:
-        backends(file, section("a", **options))
-    assert str(caught.value) == sentence
+        backends(file, section("a", **LEAST, **options))
+    assert str(caught.value).startswith(f"Option [generic_driver:a] {sentence}")
+
+
+def test_a_backend_without_selector_or_class_is_refused(file: Path) -> None:
+    with pytest.raises(exception.ConfigError) as caught:
+        backends(file, section("a"))
+    assert str(caught.value) == "Option [generic_driver:a] resource_class must be set."
+    with pytest.raises(exception.ConfigError) as caught:
+        backends(file, section("a", resource_class="CUSTOM_A"))
+    assert str(caught.value) == (
+        "Section [generic_driver:a] must set pci_ids, pci_classes, addresses, sysfs_class or "
+        "devices."
+    )
 
 
 def test_an_invalid_backend_name_raises_config_error(file: Path) -> None:

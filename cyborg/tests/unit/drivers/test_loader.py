@@ -8,9 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.loader import LoadResult, load, load_disabled, load_with_options
-from cyborg.drivers.pci import PciDriver
 from cyborg.model.report import DriverState, InstalledDriver
 from cyborg.testing.servers import bare
 from cyborg.tests.unit.drivers.configured import configured
@@ -69,33 +67,6 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return installed
 
 
-def error_of(name: str, namespace: str) -> str:
-    (result,) = load([name], bare(), configured(), namespace)
-    assert result.name == name
-    assert result.driver is None
-    assert result.error is not None
-    return result.error
-
-
-def test_each_driver_is_loaded_once_in_the_given_order(install: Install) -> None:
-    namespace = install(
-        "fake_driver = cyborg.drivers.fake:FakeDriver\npci_driver = cyborg.drivers.pci:PciDriver"
-    )
-    results = load(["pci_driver", "fake_driver", "pci_driver"], bare(), configured(), namespace)
-    assert [result.name for result in results] == ["pci_driver", "fake_driver"]
-    assert isinstance(results[0].driver, PciDriver)
-    assert isinstance(results[1].driver, FakeDriver)
-    assert [result.error for result in results] == [None, None]
-
-
-def test_an_unknown_name_does_not_prevent_other_drivers(install: Install) -> None:
-    namespace = install("other = vendor:Other")
-    missing, other = load(["intel_qat_driver", "other"], bare(), configured(), namespace)
-    assert missing == LoadResult("intel_qat_driver", error="no driver of this name is installed")
-    assert other.driver is not None
-    assert other.driver.name == "other"
-
-
 @pytest.mark.parametrize(
     ("name", "target", "error"),
     [
@@ -111,17 +82,9 @@ def test_an_unknown_name_does_not_prevent_other_drivers(install: Install) -> Non
 def test_the_result_of_a_driver_that_cannot_be_loaded_has_a_reason(
     install: Install, name: str, target: str, error: str
 ) -> None:
-    assert error_of(name, install(f"{name} = {target}")).startswith(error)
-
-
-def test_an_invalid_option_of_a_named_driver_raises_config_error(install: Install) -> None:
-    namespace = install("pci_driver = cyborg.drivers.pci:PciDriver")
-    with pytest.raises(exception.ConfigError, match="passthrough_whitelist"):
-        load(["pci_driver"], bare(), configured("nonsense"), namespace)
-
-
-def test_no_driver_is_loaded_without_names() -> None:
-    assert load([], bare(), configured()) == []
+    (result,) = load([name], bare(), configured(), install(f"{name} = {target}"))
+    assert (result.name, result.driver) == (name, None)
+    assert str(result.error).startswith(error)
 
 
 def test_an_operators_options_override_the_configuration(install: Install) -> None:
@@ -141,6 +104,11 @@ def test_an_operators_options_override_the_configuration(install: Install) -> No
     )
     missing = load_with_options("other", bare(), configured(), options={}, namespace=namespace)
     assert missing == LoadResult("other", error="no driver of this name is installed")
+    refused = load_with_options(
+        "pci_driver", bare(), configured(), options={"pci.passthrough_whitelist": "no JSON"}
+    )
+    assert refused.driver is None
+    assert "passthrough_whitelist" in str(refused.error)
 
 
 def test_a_package_installed_after_the_start_is_found(
@@ -162,19 +130,14 @@ def test_a_package_installed_after_the_start_is_found(
     assert result.driver is not None
 
 
-def test_options_that_a_driver_does_not_accept_are_an_error() -> None:
-    options = {"pci.passthrough_whitelist": "no JSON"}
-    refused = load_with_options("pci_driver", bare(), configured(), options=options)
-    assert refused.driver is None
-    assert "passthrough_whitelist" in str(refused.error)
-
-
 TWO = "fake_driver = cyborg.drivers.fake:FakeDriver\npci_driver = cyborg.drivers.pci:PciDriver"
 
 
 @pytest.mark.parametrize(
     ("names", "order"),
     [
+        ([], []),
+        (["pci_driver", "fake_driver", "pci_driver"], ["pci_driver", "fake_driver"]),
         (["*"], ["fake_driver", "pci_driver"]),
         (["pci_driver", "*"], ["pci_driver", "fake_driver"]),
         (["*", "missing"], ["missing", "fake_driver", "pci_driver"]),
@@ -194,8 +157,9 @@ def test_an_invalid_option_does_not_raise_when_the_driver_is_loaded_by_star(
     assert (fine.name, fine.error) == ("fake_driver", None)
     assert (bad.driver, bad.enabled, bad.installed.status) == (None, True, DriverState.FAILED)
     assert "passthrough_whitelist" in str(bad.error)
-    with pytest.raises(exception.ConfigError, match="passthrough_whitelist"):
-        load(["*", "pci_driver"], bare(), configured("nonsense"), namespace)
+    for names in (["pci_driver"], ["*", "pci_driver"]):
+        with pytest.raises(exception.ConfigError, match="passthrough_whitelist"):
+            load(names, bare(), configured("nonsense"), namespace)
 
 
 def test_other_drivers_are_not_enabled_and_have_their_option_errors(
@@ -210,10 +174,15 @@ def test_other_drivers_are_not_enabled_and_have_their_option_errors(
     assert "passthrough_whitelist" in str(bad.error)
 
 
-def test_hello_has_type_entry_point_and_version(install: Install) -> None:
-    namespace = install("other = vendor:Other")
-    other, missing = load(["other", "missing"], bare(), configured(), namespace)
+def test_loaded_driver_has_type_entry_point_and_version(install: Install) -> None:
+    """One that is missing does not prevent others."""
+    missing, other = load(
+        ["missing", "other"], bare(), configured(), install("other = vendor:Other")
+    )
+    assert other.driver is not None
+    assert (other.driver.name, other.error) == ("other", None)
     assert other.installed.status is DriverState.READY
     assert (other.installed.type, other.installed.version) == ("FPGA", "1")
     assert str(other.installed.endpoint).endswith(":Other")
+    assert missing == LoadResult("missing", error="no driver of this name is installed")
     assert missing.installed == InstalledDriver("missing", DriverState.FAILED)

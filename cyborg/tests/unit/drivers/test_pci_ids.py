@@ -16,12 +16,7 @@ def test_names_come_from_the_hosts_list() -> None:
     names = pci_ids.read_names(servers.server(), [A100])
     assert names.vendor(0x10DE) == "NVIDIA Corporation"
     assert names.product(*A100) == "GA100 [A100 PCIe 80GB]"
-
-
-def test_only_requested_names_are_returned() -> None:
-    names = pci_ids.read_names(servers.server(), [A100])
-    assert list(names.products) == [A100]
-    assert list(names.vendors) == [0x10DE]
+    assert (list(names.products), list(names.vendors)) == ([A100], [0x10DE])
 
 
 def test_classes_in_the_list_are_not_vendors() -> None:
@@ -57,11 +52,7 @@ def test_names_fit_their_database_column() -> None:
 
 @pytest.mark.parametrize(
     ("class_code", "word"),
-    [(0x060400, "bridge"), (0x030200, "display"), (0x120000, "processing accelerator")],
+    [(0x060400, "bridge"), (0x120000, "processing accelerator"), (0xFF0000, "other")],
 )
 def test_kind_names_the_base_class(class_code: int, word: str) -> None:
     assert pci_ids.kind(class_code) == word
-
-
-def test_the_kind_of_an_unknown_class_is_other() -> None:
-    assert pci_ids.kind(0xFF0000) == "other"
