@@ -53,24 +53,6 @@ def driver_manager(loader: FakeLoader) -> DriverManager:
     )
 
 
-def test_without_requests_the_drivers_are_as_configured(
-    driver_manager: DriverManager, loader: FakeLoader
-) -> None:
-    loader.errors["broken"] = "no firmware"
-    mine = driver_manager.drivers["mine"]
-    assert not driver_manager.apply([])
-    assert driver_manager.drivers == {"mine": mine}
-    assert driver_manager.failures == {"broken": "no firmware"}
-
-
-def test_a_driver_that_failed_to_load_is_tried_again(
-    driver_manager: DriverManager, loader: FakeLoader
-) -> None:
-    assert driver_manager.apply([])
-    assert set(driver_manager.drivers) == {"mine", "broken"}
-    assert (driver_manager.failures, driver_manager.refusals) == ({}, {})
-
-
 @pytest.mark.parametrize(
     "requested", [RequestedDriver("mine", requested=False), RequestedDriver("mine", enabled=False)]
 )
@@ -95,28 +77,6 @@ def test_a_loaded_driver_is_not_loaded_again(
     assert [load for load in loader.loads if load[0] == "new"] == [("new", {"k": "v"})]
     assert driver_manager.apply([])
     assert "new" not in driver_manager.drivers
-
-
-def test_a_driver_keeps_its_options_when_the_new_ones_are_refused(
-    driver_manager: DriverManager,
-) -> None:
-    mine = driver_manager.drivers["mine"]
-    driver_manager.apply([RequestedDriver("mine", options={"bad": ""})])
-    assert driver_manager.drivers["mine"] is mine
-    assert (driver_manager.refusals, driver_manager.failures) == ({"mine": "bad option"}, {})
-    driver_manager.apply([])
-    assert (driver_manager.drivers["mine"], driver_manager.refusals) == (mine, {})
-
-
-def test_a_requested_driver_that_cannot_be_loaded_is_a_failure(
-    driver_manager: DriverManager, loader: FakeLoader
-) -> None:
-    loader.errors["new"] = "not installed"
-    driver_manager.apply([RequestedDriver("new", requested=True)])
-    assert driver_manager.failures["new"] == driver_manager.refusals["new"] == "not installed"
-    driver_manager.apply([])
-    assert "new" not in driver_manager.failures
-    assert "new" not in driver_manager.refusals
 
 
 def test_an_installed_driver_is_idle_until_it_is_requested(loader: FakeLoader) -> None:
@@ -146,3 +106,32 @@ def test_an_idle_driver_that_refused_options_is_idle_again(loader: FakeLoader) -
     assert (driver_manager.refusals, set(driver_manager.idle)) == ({}, {"other"})
     assert driver_manager.failures == {"broken": "no firmware"}
     assert driver_manager.installed_drivers["broken"].status is DriverState.STOPPED
+
+
+def test_a_driver_that_failed_to_load_is_tried_again(
+    driver_manager: DriverManager, loader: FakeLoader
+) -> None:
+    loader.errors["broken"] = "no firmware"
+    mine = driver_manager.drivers["mine"]
+    assert not driver_manager.apply([])
+    assert driver_manager.drivers == {"mine": mine}
+    assert driver_manager.failures == {"broken": "no firmware"}
+    loader.errors.clear()
+    assert driver_manager.apply([])
+    assert set(driver_manager.drivers) == {"mine", "broken"}
+    assert (driver_manager.failures, driver_manager.refusals) == ({}, {})
+
+
+def test_refused_requests_change_nothing(driver_manager: DriverManager, loader: FakeLoader) -> None:
+    mine = driver_manager.drivers["mine"]
+    loader.errors["new"] = "not installed"
+    driver_manager.apply(
+        [RequestedDriver("mine", options={"bad": ""}), RequestedDriver("new", requested=True)]
+    )
+    assert driver_manager.drivers["mine"] is mine
+    assert driver_manager.refusals == {"mine": "bad option", "new": "not installed"}
+    assert "mine" not in driver_manager.failures
+    assert driver_manager.failures["new"] == "not installed"
+    driver_manager.apply([])
+    assert (driver_manager.drivers["mine"], driver_manager.refusals) == (mine, {})
+    assert "new" not in driver_manager.failures

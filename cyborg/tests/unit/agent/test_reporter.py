@@ -105,31 +105,6 @@ def test_a_driver_with_an_error_is_reported_as_failed(
     assert report.digest()
 
 
-def test_a_driver_that_failed_to_load_is_reported_as_failed() -> None:
-    reporter = reporter_of(
-        LoadResult("good", Scripted(good)), LoadResult("none", error="not installed")
-    )
-    (loaded, missing) = reporter.scan(EMPTY_CONTEXT).drivers
-    assert (loaded.driver, loaded.state) == ("good", DriverState.READY)
-    assert (missing.driver, missing.state, missing.error) == (
-        "none",
-        DriverState.FAILED,
-        "not installed",
-    )
-
-
-def test_drivers_get_the_surroundings() -> None:
-    received: list[DriverContext] = []
-    context = DriverContext(claims={"a": "b"}, managed_deployables=frozenset({"c"}))
-
-    def discover(argument: DriverContext) -> list[Device]:
-        received.append(argument)
-        return []
-
-    reporter_of(LoadResult("driver", Scripted(discover))).scan(context)
-    assert received == [context]
-
-
 ENTRY = Hardware("other", "CRYPTO", "v", "m", offered=False, reason="no firmware", num=3)
 BACKEND = Backend(
     "engine-0",
@@ -140,16 +115,16 @@ BACKEND = Backend(
 
 
 class WithHardware(Scripted):
-    """A driver that lists hardware without devices, or raises ``error``."""
+    """A driver that lists hardware without devices: ``answer``, or raises it."""
 
     name = "hardware"
     device_type = "CRYPTO"
-    error: Exception | None = None
+    answer: Any = (Hardware.of(DEVICE), ENTRY)
 
     def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
-        if self.error is not None:
-            raise self.error
-        return [Hardware.of(DEVICE), ENTRY]
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return list(self.answer)
 
     def backends(self) -> list[Backend]:
         return [BACKEND]
@@ -164,28 +139,6 @@ def test_a_report_has_hardware_backends_and_the_description_of_the_driver() -> N
     assert (driver.type, driver.endpoint, driver.version) == ("CRYPTO", "vendor:Driver", "1.2")
 
 
-def test_a_driver_without_a_list_of_hardware_is_scanned_once() -> None:
-    scans: list[DriverContext] = []
-
-    def counted(context: DriverContext) -> list[Device]:
-        scans.append(context)
-        return [DEVICE]
-
-    (driver,) = reporter_of(LoadResult("driver", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
-    assert driver.hardware == (Hardware.of(DEVICE),)
-    assert driver.backends == ()
-    assert len(scans) == 1
-
-
-def test_devices_stay_in_the_report_when_the_hardware_cannot_be_listed() -> None:
-    driver = WithHardware(good)
-    driver.error = RuntimeError("no bus")
-    (report,) = reporter_of(LoadResult("hardware", driver)).scan(EMPTY_CONTEXT).drivers
-    assert (report.state, report.devices) == (DriverState.READY, (DEVICE,))
-    assert report.hardware is None
-    assert "no bus" in str(report.error)
-
-
 def test_an_idle_driver_is_scanned_once_and_offers_nothing() -> None:
     scans: list[DriverContext] = []
 
@@ -196,6 +149,7 @@ def test_an_idle_driver_is_scanned_once_and_offers_nothing() -> None:
     reporter = reporter_of(
         LoadResult("idle", Scripted(counted), enabled=False),
         LoadResult("broken", error="no library", enabled=False),
+        LoadResult("missing", error="not installed"),
     )
     first, second = reporter.scan(EMPTY_CONTEXT), reporter.scan(EMPTY_CONTEXT)
     by_name = {driver.driver: driver for driver in first.drivers}
@@ -204,22 +158,37 @@ def test_an_idle_driver_is_scanned_once_and_offers_nothing() -> None:
     assert idle.hardware is not None
     (entry,) = idle.hardware
     assert (entry.key, entry.offered, entry.reason) == ("key", False, "idle is not enabled")
-    assert (by_name["broken"].state, by_name["broken"].error) == (
-        DriverState.STOPPED,
-        "no library",
-    )
+    errors = {name: (one.state, one.error) for name, one in by_name.items() if name != "idle"}
+    assert errors == {
+        "broken": (DriverState.STOPPED, "no library"),
+        "missing": (DriverState.FAILED, "not installed"),
+    }
     assert first.digest() == second.digest()
     assert len(scans) == 1
     reporter.forget_idle()
     assert reporter.scan(EMPTY_CONTEXT).digest() == first.digest()
     assert len(scans) == 2
+    # Neither is one that is enabled scanned twice, for devices and hardware.
+    scans.clear()
+    (driver,) = reporter_of(LoadResult("driver", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
+    assert (driver.hardware, driver.backends) == ((Hardware.of(DEVICE),), ())
+    assert len(scans) == 1
 
 
-def test_a_capability_that_is_not_json_is_an_error_of_its_driver() -> None:
-    class Odd(WithHardware):
-        def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
-            return [replace(ENTRY, capability={"speed": {1, 2}})]
-
-    (report,) = reporter_of(LoadResult("odd", Odd(good))).scan(EMPTY_CONTEXT).drivers
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (RuntimeError("no bus"), "no bus"),
+        ([replace(ENTRY, capability={"speed": {1, 2}})], "capability.speed"),
+    ],
+    ids=["error", "no JSON"],
+)
+def test_devices_stay_in_the_report_when_the_hardware_cannot_be_listed(
+    answer: Any, error: str
+) -> None:
+    driver = WithHardware(good)
+    driver.answer = answer
+    (report,) = reporter_of(LoadResult("hardware", driver)).scan(EMPTY_CONTEXT).drivers
+    assert (report.state, report.devices) == (DriverState.READY, (DEVICE,))
     assert report.hardware is None
-    assert "capability.speed" in str(report.error)
+    assert error in str(report.error)

@@ -175,18 +175,10 @@ def ran(host: FakeHost) -> list[str]:
     return [" ".join(argv[1:]) for argv in host.commands]
 
 
-def test_nothing_is_read_without_backends() -> None:
-    host = server()
-    before = host.touches
-    driver = GenericDriver(host, configured())
-    assert driver.discover() == []
-    assert driver.hardware() == []
-    assert driver.backends() == []
-    assert host.touches == before
-
-
 def test_a_device_has_the_values_of_its_backend(file: Path) -> None:
-    first, second = gpus(file, server()).discover()
+    driver = gpus(file, server(), "physical_network = physnet1\n")
+    assert driver.device_type == "COMPUTE"
+    first, second = driver.discover()
     assert (first.key, second.key) == (servers.GPU, servers.GPU_ON_VFIO)
     assert (first.type, first.vendor) == (DeviceType.GPU, "10de")
     assert first.model == "GA100 [A100 PCIe 80GB]"
@@ -199,13 +191,7 @@ def test_a_device_has_the_values_of_its_backend(file: Path) -> None:
     assert deployable.prepare
     (handle,) = deployable.handles
     assert (handle.key, handle.type) == (servers.GPU, AttachType.PCI)
-
-
-def test_the_handle_of_a_network_card_has_its_physical_network(file: Path) -> None:
-    driver = gpus(file, server(), "physical_network = physnet1\n")
-    for device in driver.discover():
-        (handle,) = device.deployables[0].handles
-        assert handle.info == device.control_path | {"physical_network": "physnet1"}
+    assert handle.info == first.control_path | {"physical_network": "physnet1"}
 
 
 def test_handles_of_mediated_devices_have_type_and_mark_for_nova(file: Path) -> None:
@@ -223,19 +209,6 @@ def test_handles_of_mediated_devices_have_type_and_mark_for_nova(file: Path) -> 
         "vgpu_mark": "fpga-4_1",
     }
     assert not deployable.prepare
-
-
-def test_declared_devices_are_offered_without_reading_the_host(file: Path) -> None:
-    host = FakeHost()
-    devices = GenericDriver(host, written(file, DECLARED)).discover()
-    assert [(device.key, device.model) for device in devices] == [
-        ("0000:0a:00.0", "one"),
-        ("0000:0b:00.0", "one"),
-        ("0000:0c:00.0", "Number two"),
-    ]
-    keys = [handle.key for handle in devices[0].deployables[0].handles]
-    assert (len(keys), keys[0], keys[-1]) == (9, "0000:0a:00.1", "0000:0a:01.1")
-    assert host.touches == 0
 
 
 def test_a_function_has_the_same_deployable_name_in_both_drivers(file: Path) -> None:
@@ -261,6 +234,14 @@ def test_a_function_that_the_host_uses_is_never_offered(
         "0000:99:00.0": "it is not on the bus",
     }
     assert len(caplog.records) == 2
+    # One that cannot be parsed is listed when its address is configured.
+    host = server()
+    host.add_file(f"{servers.place(servers.FPGA)}/vendor", "0xffff\n")
+    text = "[generic_driver]\nbackends = a\n[generic_driver:a]\nresource_class = CUSTOM_A\n"
+    broken = GenericDriver(host, written(file, f"{text}addresses = {servers.FPGA}\n"))
+    assert broken.discover() == []
+    (entry,) = broken.hardware()
+    assert (entry.offered, entry.reason) == (False, "it does not answer on the bus")
     for verb in (
         lambda: driver.prepare(task(servers.NVME_MOUNTED)),
         lambda: driver.release(task(servers.NVME_MOUNTED)),
@@ -268,19 +249,6 @@ def test_a_function_that_the_host_uses_is_never_offered(
     ):
         with pytest.raises(exception.DriverFailed, match="mounted at /"):
             verb()
-
-
-def test_a_function_that_cannot_be_parsed_is_listed_when_its_address_is_configured(
-    file: Path,
-) -> None:
-    host = server()
-    host.add_file(f"{servers.place(servers.FPGA)}/vendor", "0xffff\n")
-    text = "[generic_driver]\nbackends = a\n[generic_driver:a]\nresource_class = CUSTOM_A\n"
-    text += f"addresses = {servers.FPGA}\n"
-    driver = GenericDriver(host, written(file, text))
-    assert driver.discover() == []
-    (entry,) = driver.hardware()
-    assert (entry.offered, entry.reason) == (False, "it does not answer on the bus")
 
 
 def test_a_device_in_a_guest_stays_in_its_backend_without_its_class_entry(file: Path) -> None:
@@ -439,20 +407,6 @@ def test_parse_stats_fails_for_a_line_without_name_and_number(text: str) -> None
         parse_stats(text)
 
 
-def test_methods_without_their_command_raise_driver_cannot(file: Path) -> None:
-    driver = GenericDriver(server(), written(file, DECLARED))
-    for verb in (
-        driver.prepared,
-        lambda: driver.health("0000:0a:00.0"),
-        lambda: driver.stats("0000:0a:00.0"),
-        lambda: driver.install("0000:0c:00.0", "operation"),
-        lambda: driver.program(image("0000:0c:00.0"), "/var/lib/image"),
-    ):
-        with pytest.raises(exception.DriverCannot):
-            verb()
-    driver.install("0000:0a:00.0", "operation")
-
-
 def image(address: str) -> ProgramTask:
     return ProgramTask("operation", "generic_driver", address, f"compute-1_{address}", UUID)
 
@@ -473,75 +427,6 @@ def test_program_passes_the_path_of_the_image(file: Path) -> None:
         driver.program(image("0000:0a:00.0"), "--force")
     with pytest.raises(exception.DriverFailed, match="belongs to no backend"):
         driver.program(image("0000:0d:00.0"), "/image")
-
-
-def test_device_type_is_the_kind_of_the_backends(file: Path) -> None:
-    assert gpus(file, server()).device_type == "COMPUTE"
-    assert GenericDriver(servers.server(), configured()).device_type is None
-
-
-def test_services_of_a_backend_are_unknown_without_file_and_command(file: Path) -> None:
-    host = server()
-    driver = gpus(file, host)
-    capabilities = {"num": 2, "tensor": {"fp16": True}}
-    services = ("decoder", "tensor")
-    for state in ("READY", "STOPPED"):
-        assert driver.backends() == [
-            Backend(
-                "gpus",
-                state,
-                tuple(BackendService(name, "unknown") for name in services),
-                capabilities,
-                creates=AttachType.PCI,
-            )
-        ]
-        host.remove("/sys/bus/pci/devices")
-
-
-def service_states(driver: GenericDriver) -> list[str]:
-    """Return the states of the services of the only backend, in their order."""
-    (backend,) = driver.backends()
-    return [service.state for service in backend.services]
-
-
-def test_service_file_determines_the_state_of_each_service(file: Path) -> None:
-    host = server()
-    driver = gpus(file, host, "service_file = /run/gpus/{service}.pid\n")
-    host.add_file("/run/gpus/tensor.pid", "17")
-    assert service_states(driver) == ["STOPPED", "READY"]
-    host.remove("/run/gpus/tensor.pid")
-    host.add_file("/run/gpus/decoder.pid", "18")
-    assert service_states(driver) == ["READY", "STOPPED"]
-
-
-def test_service_command_determines_the_state_of_each_service(file: Path) -> None:
-    host = server()
-    host.programs["/sbin/running"] = lambda _host, argv: Completed(
-        0 if argv[1] == "decoder" else 3, "", ""
-    )
-    driver = gpus(file, host, "service_command = /sbin/running {service}\n")
-    assert service_states(driver) == ["READY", "STOPPED"]
-
-
-def test_services_are_unknown_after_a_command_that_cannot_be_run(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    calls = []
-
-    def hang(_host: FakeHost, argv: tuple[str, ...]) -> Completed:
-        calls.append(argv[1])
-        raise exception.HostError(action="running /sbin/running", reason="it did not end")
-
-    host = server()
-    host.programs["/sbin/running"] = hang
-    driver = gpus(file, host, "service_command = /sbin/running {service}\n")
-    for _ in range(2):
-        assert service_states(driver) == ["unknown", "unknown"]
-    assert calls == ["decoder", "decoder"]
-    assert [record.getMessage() for record in caplog.records].count(
-        "The state of service decoder on backend gpus is unknown: "
-        "running /sbin/running failed: it did not end"
-    ) == 1
 
 
 def made(backend: str, *units: str, kind: AttachType = AttachType.PCI) -> dict[str, Device]:
@@ -602,3 +487,69 @@ def test_a_created_device_of_a_removed_backend_is_ignored(file: Path) -> None:
     driver.operator_created = made("one", "0000:0d:00.1", "0000:0d:00.2", kind=AttachType.TEST_PCI)
     (device,) = [row for row in driver.discover() if row.operator_created]
     assert len(device.deployables[0].handles) == 2
+
+
+def test_declared_devices_are_offered_without_reading_the_host(file: Path) -> None:
+    host = FakeHost()
+    idle = GenericDriver(host, configured())
+    assert (idle.discover(), idle.hardware(), idle.backends()) == ([], [], [])
+    assert idle.device_type is None
+    driver = GenericDriver(host, written(file, DECLARED))
+    devices = driver.discover()
+    assert [(device.key, device.model) for device in devices] == [
+        ("0000:0a:00.0", "one"),
+        ("0000:0b:00.0", "one"),
+        ("0000:0c:00.0", "Number two"),
+    ]
+    keys = [handle.key for handle in devices[0].deployables[0].handles]
+    assert (len(keys), keys[0], keys[-1]) == (9, "0000:0a:00.1", "0000:0a:01.1")
+    assert host.touches == 0
+    driver.install("0000:0a:00.0", "operation")
+    with pytest.raises(exception.DriverCannot):
+        driver.install("0000:0c:00.0", "operation")
+
+
+def test_services_of_a_backend_have_the_states_of_their_files_or_command(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, calls = server(), list[str]()
+
+    def states(driver: GenericDriver) -> list[str]:
+        (backend,) = driver.backends()
+        return [service.state for service in backend.services]
+
+    def run(_host: FakeHost, argv: tuple[str, ...]) -> Completed:
+        calls.append(argv[1])
+        if host.exists("/run/hanging"):
+            raise exception.HostError(action="running /sbin/running", reason="it did not end")
+        return Completed(0 if argv[1] == "decoder" else 3, "", "")
+
+    driver = gpus(file, host, "service_file = /run/gpus/{service}.pid\n")
+    host.add_file("/run/gpus/tensor.pid", "17")
+    assert states(driver) == ["STOPPED", "READY"]
+    host.remove("/run/gpus/tensor.pid")
+    host.add_file("/run/gpus/decoder.pid", "18")
+    assert states(driver) == ["READY", "STOPPED"]
+    host.programs["/sbin/running"] = run
+    driver = gpus(file, host, "service_command = /sbin/running {service}\n")
+    assert states(driver) == ["READY", "STOPPED"]
+    host.add_file("/run/hanging", "")
+    calls.clear()
+    for _ in range(2):
+        assert states(driver) == ["unknown", "unknown"]
+    # After one that hangs the others are not asked, and it is logged once.
+    assert calls == ["decoder", "decoder"]
+    assert (
+        caplog.messages.count(
+            "The state of service decoder on backend gpus is unknown: "
+            "running /sbin/running failed: it did not end"
+        )
+        == 1
+    )
+    driver = gpus(file, host)
+    for state in ("READY", "STOPPED"):
+        services = tuple(BackendService(name, "unknown") for name in ("decoder", "tensor"))
+        capabilities = {"num": 2, "tensor": {"fp16": True}}
+        expected = Backend("gpus", state, services, capabilities, creates=AttachType.PCI)
+        assert driver.backends() == [expected]
+        host.remove("/sys/bus/pci/devices")

@@ -51,21 +51,6 @@ class Contract(DriverContract):
         return self.kind(host, "host", Traits("FPGA", prepare=True))
 
 
-def test_contract_accepts_a_correct_driver() -> None:
-    Contract().test_tells_what_is_prepared_or_that_it_cannot()
-    Contract().test_prepare_and_release_may_be_repeated()
-
-
-@pytest.mark.parametrize("kind", [Forgetful, Careless])
-def test_contract_fails_for_broken_drivers(kind: type[CardDriver]) -> None:
-    class Broken(Contract):
-        pass
-
-    Broken.kind = kind
-    with pytest.raises(AssertionError):
-        Broken().test_tells_what_is_prepared_or_that_it_cannot()
-
-
 class SetUp(Driver):
     """Counts how often its one card was set up, in a file of the host."""
 
@@ -127,25 +112,27 @@ class SetUpContract(DriverContract):
         return self.kind(host)
 
 
-def test_setup_contract_accepts_a_correct_driver() -> None:
+def test_contract_accepts_a_correct_driver() -> None:
+    Contract().test_tells_what_is_prepared_or_that_it_cannot()
+    Contract().test_prepare_and_release_may_be_repeated()
     SetUpContract().test_what_is_not_set_up_can_be()
     SetUpContract().test_hardware_tells_of_every_device()
     SetUpContract().test_hanging_commands_hold_up_nothing()
 
 
-@pytest.mark.parametrize("kind", [Restless, Idle])
-def test_setup_contract_fails_for_broken_drivers(kind: type[SetUp]) -> None:
-    class Broken(SetUpContract):
-        pass
-
-    Broken.kind = kind
+@pytest.mark.parametrize(
+    ("contract", "kind", "test"),
+    [
+        (Contract, Forgetful, "test_tells_what_is_prepared_or_that_it_cannot"),
+        (Contract, Careless, "test_tells_what_is_prepared_or_that_it_cannot"),
+        (SetUpContract, Restless, "test_what_is_not_set_up_can_be"),
+        (SetUpContract, Idle, "test_what_is_not_set_up_can_be"),
+        (SetUpContract, Patient, "test_hanging_commands_hold_up_nothing"),
+    ],
+)
+def test_contract_fails_for_broken_drivers(
+    contract: type[DriverContract], kind: type[Driver], test: str
+) -> None:
+    broken = type("Broken", (contract,), {"kind": kind})()
     with pytest.raises(AssertionError):
-        Broken().test_what_is_not_set_up_can_be()
-
-
-def test_contract_fails_for_a_driver_blocked_by_a_command() -> None:
-    class Broken(SetUpContract):
-        kind = Patient
-
-    with pytest.raises(AssertionError):
-        Broken().test_hanging_commands_hold_up_nothing()
+        getattr(broken, test)()
