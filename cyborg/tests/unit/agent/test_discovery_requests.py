@@ -70,45 +70,6 @@ def test_only_the_last_hundred_requests_are_remembered(requests: DiscoveryReques
     assert requests.pending() == tasks
 
 
-def test_devices_are_counted_against_the_last_report(requests: DiscoveryRequests) -> None:
-    ask(requests)
-    changed = replace(devices(1)[0], model="another")
-    answer(
-        requests,
-        Report((ready(0, 1, 2),)),
-        DriverReport(DRIVER, DriverState.READY, (devices(0)[0], changed, *devices(3, 4))),
-    )
-    (found,) = ask(requests).drivers
-    assert found == DriverFindings(
-        DRIVER, DriverState.READY, discovered=4, added=2, changed=1, lost=1
-    )
-
-
-def test_rejected_devices_have_failed(requests: DiscoveryRequests) -> None:
-    ask(requests)
-    reasons = {f"{HOST}_0": "it is another's", f"{HOST}_1": "it is another's", "gone": "too old"}
-    answer(requests, None, ready(0, 1, 2), rejected={DRIVER: reasons, "other": {f"{HOST}_2": "no"}})
-    (found,) = ask(requests).drivers
-    assert (found.discovered, found.failed) == (3, 2)
-    assert (found.error, found.accepted) == ("it is another's; too old", True)
-
-
-def test_error_of_the_driver_itself_comes_first(requests: DiscoveryRequests) -> None:
-    ask(requests)
-    answer(requests, None, ready(0, error="it is slow"), rejected={DRIVER: {f"{HOST}_0": "no"}})
-    (found,) = ask(requests).drivers
-    assert (found.error, found.failed) == ("it is slow", 1)
-
-
-def test_failed_driver_has_found_nothing(requests: DiscoveryRequests) -> None:
-    ask(requests)
-    failed = replace(ready(0), state=DriverState.FAILED, error="no firmware")
-    answer(requests, Report((ready(0, 1),)), failed)
-    assert ask(requests).drivers == (
-        DriverFindings(DRIVER, DriverState.FAILED, error="no firmware"),
-    )
-
-
 def test_request_for_one_driver_is_answered_for_that_one(requests: DiscoveryRequests) -> None:
     """Drivers that are not enabled are in no answer."""
     for driver in (None, "second", "stopped", "missing"):
@@ -188,3 +149,35 @@ def test_each_backend_has_its_own_counts(requests: DiscoveryRequests) -> None:
         BackendFindings("b", "READY", (service,), discovered=3, added=2, lost=1),
         BackendFindings("c", DriverState.STOPPED, lost=1),
     )
+
+
+def test_devices_are_counted_against_the_last_report(requests: DiscoveryRequests) -> None:
+    ask(requests)
+    changed = replace(devices(1)[0], model="another")
+    after = DriverReport(DRIVER, DriverState.READY, (devices(0)[0], changed, *devices(3, 4)))
+    answer(requests, Report((ready(0, 1, 2),)), after)
+    assert ask(requests).drivers == (
+        DriverFindings(DRIVER, DriverState.READY, discovered=4, added=2, changed=1, lost=1),
+    )
+    # A failed driver has found nothing.
+    ask(requests, "failed")
+    failed = replace(ready(0), state=DriverState.FAILED, error="no firmware")
+    answer(requests, Report((ready(0, 1),)), failed)
+    assert ask(requests, "failed").drivers == (
+        DriverFindings(DRIVER, DriverState.FAILED, error="no firmware"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "error"), [(None, "it is another's; too old"), ("it is slow", "it is slow")]
+)
+def test_rejected_devices_have_failed(
+    requests: DiscoveryRequests, own: str | None, error: str
+) -> None:
+    ask(requests)
+    reasons = {f"{HOST}_0": "it is another's", f"{HOST}_1": "it is another's", "gone": "too old"}
+    rejected = {DRIVER: reasons, "other": {f"{HOST}_2": "no"}}
+    answer(requests, None, ready(0, 1, 2, error=own), rejected=rejected)
+    (found,) = ask(requests).drivers
+    assert (found.discovered, found.failed) == (3, 2)
+    assert (found.error, found.accepted) == (error, True)

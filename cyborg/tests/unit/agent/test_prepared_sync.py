@@ -142,30 +142,6 @@ def test_an_interrupted_operation_is_repeated_or_reverted_once(
     assert sync(tmp_path, driver, conductor) == []
 
 
-def test_the_repair_is_done_when_the_conductor_is_back(tmp_path: Path) -> None:
-    driver, conductor = Listing(), Conductor()
-    crash(tmp_path, driver)
-    conductor.error = exception.Unavailable(peer="conductor", reason="away")
-    with pytest.raises(exception.Unavailable):
-        sync(tmp_path, driver, conductor)
-    conductor.error = None
-    assert sync(tmp_path, driver, conductor) == ["release"]
-
-
-def test_the_conductor_is_not_called_when_no_driver_lists_units(tmp_path: Path) -> None:
-    conductor = Conductor()
-    assert sync(tmp_path, NotListing(), conductor) == []
-    assert conductor.calls == 0
-
-
-def test_a_driver_that_fails_to_list_its_units_is_not_called(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    driver = Listing(RuntimeError("the library crashed"))
-    assert sync(tmp_path, driver, Conductor(Use.PREPARED)) == []
-    assert "Driver listing did not list its prepared units" in caplog.text
-
-
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_unit_of_a_driver_that_is_not_loaded_is_skipped(
     tmp_path: Path, interrupted: bool
@@ -184,3 +160,25 @@ def test_a_unit_without_a_record_is_left_alone_and_logged(
     logged = [text for text in caplog.messages if "the conductor has no record" in text]
     assert len(logged) == 1
     assert logged[0].startswith("Handle x of deployable another is prepared")
+
+
+def test_a_driver_that_cannot_list_its_units_is_not_called(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the conductor is not, when no driver can."""
+    driver, conductor = Listing(RuntimeError("the library crashed")), Conductor(Use.PREPARED)
+    assert sync(tmp_path, driver, conductor) == []
+    assert "Driver listing did not list its prepared units" in caplog.text
+    conductor = Conductor()
+    assert sync(tmp_path, NotListing(), conductor) == []
+    assert conductor.calls == 0
+
+
+def test_the_repair_is_done_when_the_conductor_is_back(tmp_path: Path) -> None:
+    driver, conductor = Listing(), Conductor()
+    crash(tmp_path, driver)
+    conductor.error = exception.Unavailable(peer="conductor", reason="away")
+    with pytest.raises(exception.Unavailable):
+        sync(tmp_path, driver, conductor)
+    conductor.error = None
+    assert sync(tmp_path, driver, conductor) == ["release"]

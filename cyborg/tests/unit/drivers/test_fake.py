@@ -43,10 +43,7 @@ def test_discover_returns_the_device_that_clients_expect() -> None:
         ("device", "00"),
         ("function", "0"),
     ]
-
-
-def test_the_deployable_has_trait_and_class_in_the_expected_order() -> None:
-    (deployable,) = discovered().deployables
+    (deployable,) = device.deployables
     assert deployable.name == "compute-1_FakeDevice"
     assert deployable.driver_name == "fake"
     assert deployable.resource_class == "FPGA"
@@ -57,6 +54,9 @@ def test_the_deployable_has_trait_and_class_in_the_expected_order() -> None:
     ]
     assert not deployable.prepare
     assert not deployable.programmable
+    # A name has only portable characters.
+    (deployable,) = discovered(host="rack:4.node-1").deployables
+    assert deployable.name == "rack_4_node-1_FakeDevice"
 
 
 def test_handles_equal_rows_of_existing_deployments() -> None:
@@ -71,11 +71,6 @@ def test_handles_equal_rows_of_existing_deployments() -> None:
     assert rows[15] == '{"domain": "0000", "bus": "0c", "device": "2", "function": "0"}'
     assert handles[0].key == "0000:0c:00.1"
     assert handles[15].key == "0000:0c:02.0"
-
-
-def test_the_deployable_name_has_only_portable_characters() -> None:
-    (deployable,) = discovered(host="rack:4.node-1").deployables
-    assert deployable.name == "rack_4_node-1_FakeDevice"
 
 
 def test_backend_and_hardware_have_the_capabilities() -> None:

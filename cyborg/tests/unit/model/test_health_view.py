@@ -117,10 +117,6 @@ def test_state_of_a_process_follows_from_its_row_and_the_conductors(
     assert bool(component.cause) is bool(component.remedy) is (state is not State.UP)
 
 
-def test_no_agent_start_is_advised_while_conductors_are_deaf() -> None:
-    assert "Start" not in judge(process(AGENT, 290), DEAF).sentence
-
-
 @pytest.mark.parametrize(
     ("processes", "trouble", "state", "cause"),
     [
@@ -160,17 +156,6 @@ def test_message_bus_is_judged_without_rows_of_the_database() -> None:
     assert bus.cause == "No conductor answers: connection refused."
 
 
-def test_unchecked_peer_is_no_failure() -> None:
-    peer = view([FINE], DOWN_AFTER, looks=[Look("Nova", None, "No account.")], trouble="")[0]
-    assert (peer.state, peer.level, peer.cause) == (State.UNCHECKED, Level.OK, "No account.")
-
-
-def test_worst_component_decides_the_level() -> None:
-    components = view([FINE, process(AGENT, 3600)], DOWN_AFTER, trouble="")
-    assert worst(components) is Level.WARNING
-    assert worst([]) is Level.OK
-
-
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
@@ -183,3 +168,14 @@ def test_worst_component_decides_the_level() -> None:
 )
 def test_remedy_follows_from_error_of_the_broker(reason: str, words: str) -> None:
     assert words in bus_remedy(reason)
+
+
+def test_worst_component_decides_the_level():
+    looks = [Look("Nova", None, "No account.")]
+    peer, *components = view([FINE, process(AGENT, 3600)], DOWN_AFTER, looks=looks, trouble="")
+    assert worst(components) is Level.WARNING
+    assert worst([]) is Level.OK
+    # What is not checked is no failure.
+    assert (peer.state, peer.level, peer.cause) == (State.UNCHECKED, Level.OK, "No account.")
+    # No start of an agent is advised while the conductors are deaf.
+    assert "Start" not in judge(process(AGENT, 290), DEAF).sentence
