@@ -94,7 +94,8 @@ def test_device_is_failed_when_setup_fails_after_a_reboot(
     here.driver.refusal = None
     here.enable()
     here.becomes("enabled")
-    assert here.device["status_reason"] is None
+    enabled = here.device
+    assert enabled["status_reason"] is None
     here.unready(required=False)
     here.driver.useless = here.driver.reboot = True
     here.driver.boot()
@@ -156,13 +157,3 @@ def test_discovery_sets_up_enabled_devices_only(site: Sites) -> None:
     assert discover(here)["installing"] == [here.device["uuid"]]
     here.becomes("enabled")
     assert here.driver.installed == [CARD]
-
-
-def test_setup_is_repeated_after_agent_restart(here: Site) -> None:
-    here.driver.gate.clear()
-    here.driver.boot()
-    here.becomes("installing")
-    here.driver.gate.set()
-    here.restart()
-    here.becomes("enabled")
-    here.unready(required=False)

@@ -83,7 +83,8 @@ def test_repeated_update_runs_once(here: Site) -> None:
     uuid, once = here.device["uuid"], str(uuid4())
 
     def update(request_key: str, device: str, label: str) -> None:
-        labels, status = {"rack": label}, DeviceStatus.MAINTAINING
+        labels: dict[str, str | None] = {"rack": label}
+        status = DeviceStatus.MAINTAINING
         request = UpdateDevice(
             CALLER, request_key, device, status=status, labels=labels, project=None
         )

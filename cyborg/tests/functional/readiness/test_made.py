@@ -51,11 +51,7 @@ def test_created_accelerator_is_inactive_until_enabled(
     assert status(here, uuid) == "enabled"
     eventually_offered(placement, provider, 2)
     bind(nova, arqs, provider, host=bench.compute)
-
-
-def test_created_accelerator_is_set_up_when_needed(
-    here: Site, bench: Bench, placement: PlacementService
-) -> None:
+    # On the other backend it has to be set up.
     uuid = make(here.operator, bench.wish("right"))
     assert status(here, uuid) == "inactive"
     here.operator.patch(f"{DEVICES}/{uuid}", {"status": "ready"}, status=200)

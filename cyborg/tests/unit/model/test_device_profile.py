@@ -143,7 +143,8 @@ def test_group_gives_units_resources_and_images() -> None:
 def test_names_are_checked() -> None:
     for name in ("a", "A-b_9", "x" * 255):
         assert parse_name(name) == name
-    for wrong in (None, 1, [], "", "x" * 256, "a b", "ä", "a\n", "a/b", "☃", "a.b"):
+    wrong_names: list[Any] = [None, 1, [], "", "x" * 256, "a b", "ä", "a\n", "a/b", "☃", "a.b"]
+    for wrong in wrong_names:
         with pytest.raises(exception.Invalid) as caught:
             parse_name(wrong)
         assert caught.value.fields["field"] == "name"

@@ -7,6 +7,7 @@ import math
 import pkgutil
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
+from itertools import product
 from typing import Any
 
 import pytest
@@ -185,12 +186,12 @@ def test_unexpected_kinds_are_refused(kind: Any, changes: dict[str, Any]) -> Non
         wire.load(kind, envelope)
 
 
+MOMENTS: list[Any] = ["yesterday", "", "2026-13-01", 5, [], True]
+WORDS: list[Any] = ["Odd", None, 1, []]
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("created_at", moment) for moment in ("yesterday", "", "2026-13-01", 5, [], True)),
-        *(("state", word) for word in ("Odd", None, 1, [])),
-    ],
+    ("field", "value"), [*product(["created_at"], MOMENTS), *product(["state"], WORDS)]
 )
 def test_invalid_dates_and_unknown_words_are_refused(field: str, value: Any) -> None:
     envelope = wire.dump(Arq("u", State.INITIAL, "p", 0, None, datetime(2026, 1, 2)))

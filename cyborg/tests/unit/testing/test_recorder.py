@@ -10,7 +10,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.pci import PciDriver
-from cyborg.testing import servers
+from cyborg.testing import recorder, servers
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.recorder import RecordingHost
 from cyborg.tests.unit.drivers.configured import configured
@@ -53,34 +53,33 @@ def test_recording_changes_nothing(tmp_path: Path) -> None:
     assert place.read_text() == "before"
 
 
-def record(*arguments: str) -> tuple[int, str]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "cyborg.testing.recorder", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return ended.returncode, ended.stdout + ended.stderr
+def test_directory_with_too_many_entries_is_refused() -> None:
+    with pytest.raises(ValueError, match="so it is not a recorded tree"):
+        FakeHost.recorded(Path("/usr"), most=100)
 
 
 def test_command_records_and_prints_how_to_replay(tmp_path: Path) -> None:
     directory = tmp_path / "recording"
-    status, said = record("fake_driver", str(directory))
-    assert status == 0, said
-    assert "fake_driver offers 1 of 1 pieces of hardware here." in said
-    assert f"pytest --cyborg-driver fake_driver --cyborg-host={directory}" in said
+    ended = subprocess.run(
+        [sys.executable, "-m", "cyborg.testing.recorder", "fake_driver", str(directory)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "fake_driver offers 1 of 1 pieces of hardware here." in ended.stdout
+    replay = f"pytest --cyborg-driver fake_driver --cyborg-host={directory}"
+    assert replay in ended.stdout
     assert directory.is_dir()
 
 
-def test_command_refuses_unusable_arguments(tmp_path: Path) -> None:
-    status, said = record("nobodys_driver", str(tmp_path / "recording"))
-    assert status == 1, said
-    assert "nobodys_driver cannot be recorded: no driver of this name is installed" in said
-    status, said = record("fake_driver", str(tmp_path))
-    assert status == 2, said
-    assert "name a directory that does not exist yet" in said
-
-
-def test_directory_with_too_many_entries_is_refused() -> None:
-    with pytest.raises(ValueError, match="so it is not a recorded tree"):
-        FakeHost.recorded(Path("/usr"), most=100)
+def test_command_refuses_unusable_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert recorder.main(["nobodys_driver", str(tmp_path / "recording")]) == 1
+    refusal = "nobodys_driver cannot be recorded: no driver of this name is installed"
+    assert refusal in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        recorder.main(["fake_driver", str(tmp_path)])
+    assert caught.value.code == 2
+    assert "name a directory that does not exist yet" in capsys.readouterr().err
