@@ -5,6 +5,7 @@ Every Python 3 can parse this file and the commands, so that an old version can 
 version is required.
 """
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -110,6 +111,15 @@ def ensure(venv, requirements=(), extras="", lowest=False):
     _install(command, venv / "install.log")
     stamp.write_text(digest)
     return str(inside)
+
+
+def run(module):
+    """Become a module of ``tools`` in the environment of tools/test; does not return."""
+    # Standard output is for the results alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        python = ensure(ROOT / ".test-venv", REQUIREMENTS)
+    os.chdir(str(ROOT))
+    become(python, module)
 
 
 def become(python, module, options=()):

@@ -12,10 +12,10 @@ import requests
 
 from cyborg import service
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg_tools.chaos.client_log import ClientLog
-from cyborg_tools.chaos.endpoints import Endpoints
+from cyborg.tests.fixtures.pages import free_port
 from cyborg_tools.chaos.front import Front
-from cyborg_tools.chaos.servers import free_port
+from cyborg_tools.chaos.load import Endpoints
+from cyborg_tools.chaos.results import ClientLog
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -59,7 +59,7 @@ def test_request_is_repeated_until_a_final_response():
     assert answer is not None
     assert (answer.status, answer.unsure) == (202, 2)
     seen = client_log.page.seen["client"]
-    assert (seen.row("bind"), seen.settled) == ("1, 503 x2", 1)
+    assert (seen.row("bind"), seen.ends["settled"]) == ("1, 503 x2", 1)
     assert client_log.page.violations == []
 
 

@@ -8,20 +8,19 @@ import pytest
 from cyborg_tools.quickstart.options import parse
 
 
-def test_defaults_are_set() -> None:
-    asked = parse([])
-    assert (asked.port, asked.demo, asked.clean, asked.whitelist) == (6666, False, False, ())
-    assert asked.state.parts[-2:] == (".quickstart", "state")
-    assert asked.python is None
-
-
 def test_all_options_are_parsed() -> None:
-    asked = parse(
-        ["--demo", "--clean", "--port", "0", "--state", "x", "--whitelist", "{}", "--whitelist=[]"]
+    default = parse([])
+    assert (default.port, default.demo, default.clean, default.whitelist) == (
+        6666,
+        False,
+        False,
+        [],
     )
-    assert asked.demo
-    assert asked.clean
-    assert (asked.port, asked.state, asked.whitelist) == (0, Path("x"), ("{}", "[]"))
+    assert default.state.parts[-2:] == (".quickstart", "state")
+    arguments = ["--demo", "--clean", "--port", "0", "--state", "x"]
+    asked = parse([*arguments, "--whitelist", "{}", "--whitelist=[]"])
+    assert (asked.demo, asked.clean) == (True, True)
+    assert (asked.port, asked.state, asked.whitelist) == (0, Path("x"), ["{}", "[]"])
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "http", "", "\u00b2"])

@@ -12,11 +12,12 @@ import pytest
 
 from cyborg import exception
 from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
-from cyborg_tools.chaos.servers import free_port
+from cyborg_tools import servers
 from cyborg_tools.quickstart.clients import StepFailed
 from cyborg_tools.quickstart.screen import WIDTH, Screen
-from cyborg_tools.walkthrough import options, servers
+from cyborg_tools.walkthrough.__main__ import parse
 from cyborg_tools.walkthrough.environment import Place
 from cyborg_tools.walkthrough.operator import Operator
 
@@ -26,7 +27,6 @@ _TOOLS = Path(__file__).parents[1]
 
 @pytest.fixture
 def service() -> Service:
-    """What the commands talk to."""
     return Service()
 
 
@@ -48,14 +48,14 @@ def operator(
 
 
 def test_default_servers_are_those_of_the_tests():
-    plan = options.parse([])
+    plan = parse([])
     assert (plan.mysql_url, plan.rabbit_url, plan.keep) == (
         "mysql+pymysql://root@127.0.0.1:3306/",
         "rabbit://guest:guest@127.0.0.1:5672/",
         False,
     )
     # CI hands on what it was given for the tests.
-    plan = options.parse(["--mysql-url", "a", "--postgresql-url", "b", "--rabbit-url", "c"])
+    plan = parse(["--mysql-url", "a", "--postgresql-url", "b", "--rabbit-url", "c"])
     assert (plan.mysql_url, plan.rabbit_url) == ("a", "c")
 
 

@@ -8,11 +8,10 @@ real Placement needs for one request per host and up to three per provider.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -32,6 +31,7 @@ from cyborg.model.audit_findings import Ages
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.provider import Inventory, provider_uuid
 from cyborg.tests.fixtures.unrelated_rows import settle
+from cyborg_tools import program
 from cyborg_tools.bench.figures import AuditFigure
 
 UNITS = 32
@@ -50,7 +50,7 @@ def measure(db: Database, arqs: int) -> AuditFigure:
     url = db.engine.url.render_as_string(hide_password=False)
     child = subprocess.run(
         [sys.executable, "-m", __name__, url, str(arqs)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=program.child_environment(),
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -92,101 +92,109 @@ def fill(db: Database, arqs: int) -> None:
         process = {"status": "UP", "last_seen_ms": db.now}
         row = {"uuid": _uuid(0), "host": "control", "binary": CONDUCTOR}
         tx.execute(sa.insert(models.Service).values(**row, **process))
-    hosts = _hosts(arqs)
-    for first in range(0, hosts, _CHUNK):
-        numbers = range(first, min(first + _CHUNK, hosts))
+    hosts = range(-(-arqs // (UNITS * DEVICES)))
+    for first in hosts[::_CHUNK]:
         with db.writer() as tx:
             moment = int(tx.execute(sa.select(db.now)).scalar_one())
-            for model, rows in _tables(numbers, arqs, moment):
-                tx.execute(sa.insert(model), list(rows))
+            for model, rows in _tables(hosts[first : first + _CHUNK], arqs, moment):
+                tx.execute(sa.insert(model), rows)
     settle(db)
 
 
-def _tables(hosts: Iterable[int], arqs: int, now: int) -> Iterator[tuple[Any, Iterable[Any]]]:
+def _tables(hosts: Sequence[int], arqs: int, now: int) -> Iterator[tuple[Any, list[Any]]]:
     """Yield the rows of some hosts, table by table, in the order of their foreign keys."""
     devices = [host * DEVICES + index for host in hosts for index in range(DEVICES)]
-    units = [
-        unit
-        for device in devices
-        for unit in range(device * UNITS, min((device + 1) * UNITS, arqs))
-    ]
-    yield (
-        models.Host,
-        (
-            {"id": host + 1, "name": _name(host), "service_host": _name(host), "generation": 1}
-            | {"desired_generation": 1, "updated_ms": 0}
-            for host in hosts
-        ),
-    )
-    yield (
+    units = [unit for device in devices for unit in _range(device, UNITS) if unit < arqs]
+
+    def table(model: Any, numbers: Iterable[int], /, **columns: Any) -> tuple[Any, list[Any]]:
+        """The rows of a table; a column's value may follow from the number of its row."""
+        rows = (
+            {name: value(one) if callable(value) else value for name, value in columns.items()}
+            for one in numbers
+        )
+        return model, list(rows)
+
+    def following(number: int) -> int:
+        return number + 1
+
+    def device_of(unit: int) -> int:
+        return unit // UNITS + 1
+
+    def host_of(device: int) -> str:
+        return _name(device // DEVICES)
+
+    def provider(device: int) -> str:
+        return provider_uuid(_provider_name(device))
+
+    names = {"name": _name, "service_host": _name}
+    generations = {"generation": 1, "desired_generation": 1}
+    yield table(models.Host, hosts, id=following, **names, **generations, updated_ms=0)
+    yield table(
         models.Service,
-        (
-            {"uuid": _uuid(host + 2), "host": _name(host), "binary": AGENT, "status": "UP"}
-            | {"last_seen_ms": now}
-            for host in hosts
-        ),
+        hosts,
+        uuid=lambda host: _uuid(host + 2),
+        host=_name,
+        binary=AGENT,
+        status="UP",
+        last_seen_ms=now,
     )
-    yield (
+    yield table(
         models.Device,
-        (
-            {"id": device + 1, "uuid": _uuid(device), "host_id": device // DEVICES + 1}
-            | {"driver": "bench", "device_key": str(device), "type": "GPU", "vendor": "0xABCD"}
-            | {"model": "bench", "hostname": _name(device // DEVICES), "status": "enabled"}
-            for device in devices
-        ),
+        devices,
+        id=following,
+        uuid=_uuid,
+        host_id=lambda device: device // DEVICES + 1,
+        driver="bench",
+        device_key=str,
+        type="GPU",
+        vendor="0xABCD",
+        model="bench",
+        hostname=host_of,
+        status="enabled",
     )
-    yield (
-        models.ControlpathId,
-        (
-            {"id": device + 1, "uuid": _uuid(device), "device_id": device + 1, "cpid_type": "PCI"}
-            | {"cpid_info": "{}"}
-            for device in devices
-        ),
-    )
-    yield (
+    path = {"id": following, "device_id": following, "cpid_type": "PCI", "cpid_info": "{}"}
+    yield table(models.ControlpathId, devices, uuid=_uuid, **path)
+    yield table(
         models.Deployable,
-        (
-            {"id": device + 1, "uuid": _uuid(device), "name": _provider_name(device)}
-            | {"rp_uuid": provider_uuid(_provider_name(device)), "num_accelerators": UNITS}
-            | {"device_id": device + 1, "resource_class": _CLASS}
-            for device in devices
-        ),
+        devices,
+        id=following,
+        uuid=_uuid,
+        name=_provider_name,
+        rp_uuid=provider,
+        num_accelerators=UNITS,
+        device_id=following,
+        resource_class=_CLASS,
     )
-    yield (
+    yield table(
         models.AttachHandle,
-        (
-            {"id": unit + 1, "uuid": _uuid(unit), "deployable_id": unit // UNITS + 1}
-            | {"cpid_id": unit // UNITS + 1, "attach_type": "PCI", "attach_info": "{}"}
-            | {"handle_key": str(unit), "state": "held" if unit % _DAMAGED else "free"}
-            for unit in units
-        ),
+        units,
+        id=following,
+        uuid=_uuid,
+        deployable_id=device_of,
+        cpid_id=device_of,
+        attach_type="PCI",
+        attach_info="{}",
+        handle_key=str,
+        state=lambda unit: "held" if unit % _DAMAGED else "free",
     )
-    yield (
+    yield table(
         models.Arq,
-        (
-            {"id": unit + 1, "uuid": _uuid(unit), "project_id": "bench", "state": "Bound"}
-            | {
-                "device_profile_id": 1,
-                "device_profile_group_id": 0,
-                "instance_uuid": _instance(unit),
-            }
-            | {"hostname": _name(unit // UNITS // DEVICES), "attach_handle_id": unit + 1}
-            | {"device_rp_uuid": provider_uuid(_provider_name(unit // UNITS))}
-            | {"deployable_id": unit // UNITS + 1}
-            for unit in units
-        ),
+        units,
+        id=following,
+        uuid=_uuid,
+        project_id="bench",
+        state="Bound",
+        device_profile_id=1,
+        device_profile_group_id=0,
+        instance_uuid=_instance,
+        hostname=lambda unit: host_of(unit // UNITS),
+        attach_handle_id=following,
+        device_rp_uuid=lambda unit: provider(unit // UNITS),
+        deployable_id=device_of,
     )
-    yield (
-        models.Instance,
-        ({"uuid": _instance(unit), "bound": True, "updated_ms": 0} for unit in units),
-    )
-    yield (
-        models.Event,
-        (
-            {"at_ms": 0, "noun": "arq", "subject_uuid": _uuid(unit), "action": "Bound"}
-            for unit in units
-        ),
-    )
+    yield table(models.Instance, units, uuid=_instance, bound=True, updated_ms=0)
+    event = {"at_ms": 0, "noun": "arq", "action": "Bound"}
+    yield table(models.Event, units, subject_uuid=_uuid, **event)
 
 
 class _Placement(Placement):
@@ -246,10 +254,6 @@ class _Nova(Adapter):
         servers = [{"id": _instance(unit)} for unit in units]
         answer._content = json.dumps({"servers": servers}).encode()
         return answer
-
-
-def _hosts(arqs: int) -> int:
-    return -(-arqs // (UNITS * DEVICES))
 
 
 def _range(index: int, size: int) -> range:

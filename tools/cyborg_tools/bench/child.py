@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from typing import IO, Any, Self
 
 from cyborg import conf as configuration
+from cyborg_tools import program
 from cyborg_tools.bench.parts import Parts
 
 
 class Child:
     """The parent's end; a context manager.
 
-    ``parts`` run in one process with ``setting`` (see ``Parts``); ``address`` tells where they
-    are reached. Raises RuntimeError when the child fails; its output is on standard error.
+    ``parts`` run in one process with ``setting`` (see ``Parts``). Raises RuntimeError when the
+    child fails; its output is on standard error.
     """
 
     def __init__(self, parts: Sequence[str], setting: dict[str, str]) -> None:
@@ -30,23 +31,19 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # The parent may have found this package without the environment's help.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env=program.child_environment(),
         )
         self._send({"parts": list(parts), "setting": setting})
-
-    def ready(self) -> dict[str, str]:
-        """Wait until all parts are up; answers their addresses."""
-        address: dict[str, str] = self._receive()
-        return address
 
     def ask(self, **command: Any) -> Any:
         """Have a command carried out, and wait for its answer."""
         self._send(command)
-        return self._receive()
+        return self.answer()
 
-    def stop(self) -> None:
-        """Have it end, and wait for that."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -58,22 +55,17 @@ class Child:
             assert self._process.stdout is not None
             self._process.stdout.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.stop()
-
-    def _send(self, document: Any) -> None:
-        assert self._process.stdin is not None
-        print(json.dumps(document), file=self._process.stdin, flush=True)
-
-    def _receive(self) -> Any:
+    def answer(self) -> Any:
+        """Wait for an answer; the first one tells where the parts are reached, by name."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"a child of the benchmark ended with {self._process.wait(30)}")
         return json.loads(line)
+
+    def _send(self, document: Any) -> None:
+        assert self._process.stdin is not None
+        print(json.dumps(document), file=self._process.stdin, flush=True)
 
 
 def main() -> int:

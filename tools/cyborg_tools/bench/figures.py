@@ -142,3 +142,13 @@ class Results:
             "figures": [one.document() for one in self.figures],
             "audits": [asdict(one) for one in self.audits],
         }
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table with a line below its head; the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *rest in [rows[0], ["-" * width for width in widths], *rows[1:]]:
+        cells = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)

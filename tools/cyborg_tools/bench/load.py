@@ -39,10 +39,6 @@ class HttpClient:
             raise RuntimeError(f"{method} {path}: {answer.status} {found[:500]!r}")
         return found
 
-    def close(self) -> None:
-        """End the connection."""
-        self._connection.close()
-
 
 def repeated(
     makers: Sequence[Callable[[], Callable[[], object]]], seconds: float, least: int = 3

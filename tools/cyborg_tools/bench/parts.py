@@ -19,7 +19,6 @@ from oslo_config import cfg
 from cyborg.api import app as api_app
 from cyborg.api.server import HttpServer
 from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.transport import Bus
 from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.host_reports import report_of
@@ -52,7 +51,8 @@ class Parts:
             conf=conf,
             database_url=setting["database_url"],
             transport_url=setting["transport_url"],
-            peers=Peers(placement=_no_placement, nova=self._nova),
+            # The benchmark runs nobody who talks to Placement.
+            peers=Peers(placement=unreachable, nova=self._nova),
             times=_TIMES,
             exchange=setting["exchange"],
         )
@@ -62,7 +62,7 @@ class Parts:
 
     def start(self, part: str) -> dict[str, str]:
         """Start one part; answers where it is reached, by name."""
-        starts: dict[str, Callable[[], dict[str, str]]] = {
+        starts = {
             API: self._start_api,
             CONDUCTOR: self._start_conductor,
             AGENT: self._start_agent,
@@ -88,26 +88,29 @@ class Parts:
 
     def _start_api(self) -> dict[str, str]:
         real = HttpServer(self._stack.make_api(), self._conf)
-        empty = HttpServer(api_app.behind_filters(_empty_app(), self._conf), self._conf)
+        nothing = pecan.Pecan(
+            _Nothing(), use_context_locals=False, guess_content_type_from_ext=False
+        )
+        empty = HttpServer(api_app.behind_filters(nothing, self._conf), self._conf)
         for server in (real, empty):
             server.start()
             self._endings.append(server.stop)
         bus = self._stack.bus()
         self._endings.append(bus.close)
         self._echo_client = bus.client(_ECHO_TOPIC)
-        return {"api": _netloc(real), "empty": _netloc(empty)}
+        return {
+            name: "{}:{}".format(*server.address)
+            for name, server in (("api", real), ("empty", empty))
+        }
 
     def _start_conductor(self) -> dict[str, str]:
         self._stack.start_conductor()
         bus = self._stack.bus()
         self._endings.append(bus.close)
-        self._serve_echo(bus)
-        return {}
-
-    def _serve_echo(self, bus: Bus) -> None:
         server = bus.server(_ECHO_TOPIC, "bench", _Echo())
         server.start()
         self._endings += [server.wait, server.stop]
+        return {}
 
     def _start_agent(self) -> dict[str, str]:
         self._agent = reach(AnyHost(self._stack.bus(), timeout=_TIMES.rpc))
@@ -178,10 +181,6 @@ class _Nothing:
     index = pecan.expose(content_type="application/json")(index)
 
 
-def _empty_app() -> Any:
-    return pecan.Pecan(_Nothing(), use_context_locals=False, guess_content_type_from_ext=False)
-
-
 def _timed(call: Callable[[], object], end: float) -> list[float]:
     times: list[float] = []
     now = time.perf_counter()
@@ -191,13 +190,3 @@ def _timed(call: Callable[[], object], end: float) -> list[float]:
         times.append(after - now)
         now = after
     return times
-
-
-def _netloc(server: HttpServer) -> str:
-    host, port = server.address
-    return f"{host}:{port}"
-
-
-def _no_placement() -> Adapter:
-    # The benchmark runs nobody who talks to it.
-    return unreachable()

@@ -23,7 +23,8 @@ from cyborg.tests.fixtures.counted_service import CountedService
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
-from cyborg_tools.bench import audit, counts, databases, floor, parts
+from cyborg_tools import servers
+from cyborg_tools.bench import audit, counts, floor, parts
 from cyborg_tools.bench.child import Child
 from cyborg_tools.bench.figures import Figure, Results, Samples
 from cyborg_tools.bench.load import getting, living, repeated
@@ -60,7 +61,7 @@ class Run:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="cyborg-bench-") as directory:
             self._say("making a database")
-            with databases.prepared(self._plan.database_url, Path(directory)) as db:
+            with servers.prepared(self._plan.database_url, Path(directory)) as db:
                 results = Results(_product(db), self._plan.transport_url.partition(":")[0])
                 there = 0
                 for others in () if self._plan.only_audits else self._plan.others:
@@ -74,7 +75,7 @@ class Run:
                 self._say(f"audit of {arqs:,} accelerator requests")
                 place = Path(directory) / str(arqs)
                 place.mkdir()
-                with databases.prepared(self._plan.database_url, place) as db:
+                with servers.prepared(self._plan.database_url, place) as db:
                     results.audits.append(audit.measure(db, arqs))
         results.seconds = time.monotonic() - started
         return results
@@ -92,22 +93,17 @@ class Run:
             }
             lifecycle = floor.lifecycle_ms(counted_service, scenarios, self._plan.seconds)
             profile = scenarios.profile(1)
+        more: dict[str, Any]
         with self._service(db) as service:
             self._say(f"{others:,} unrelated: reads")
             base = self._base(service, others, results)
             for name, path in paths.items():
                 below = readings[name].ms(db, self._plan.seconds / 3)
                 found = repeated([getting(service.api, path)], self._plan.seconds)
-                results.figures.append(
-                    Figure.of(
-                        name,
-                        found,
-                        others=others,
-                        rows=readings[name].rows,
-                        floor_ms=below + base[1, "http"],
-                        aim=READ_AIM if others <= _LARGEST_AIMED_AT else None,
-                    )
-                )
+                aim = READ_AIM if others <= _LARGEST_AIMED_AT else None
+                above = below + base[1, "http"]
+                more = {"rows": readings[name].rows, "floor_ms": above, "aim": aim}
+                results.figures.append(Figure.of(name, found, others=others, **more))
             self._say(f"{others:,} unrelated: life cycles")
             for clients in self._plan.clients:
                 lifecycles = [
@@ -115,19 +111,12 @@ class Run:
                     for one in range(clients)
                 ]
                 found = repeated(lifecycles, self._plan.seconds * 2)
-                above = None
+                more = {"clients": clients, "aim": LIFE_AIM}
                 if not self._plan.in_process:
-                    above = lifecycle + 4 * base[clients, "http"] + 3 * base[clients, "rpc"]
-                results.figures.append(
-                    Figure.of(
-                        "whole ARQ life cycle",
-                        found,
-                        others=others,
-                        clients=clients,
-                        floor_ms=above,
-                        aim=LIFE_AIM,
-                    )
-                )
+                    calls = 4 * base[clients, "http"] + 3 * base[clients, "rpc"]
+                    more["floor_ms"] = lifecycle + calls
+                name = "whole ARQ life cycle"
+                results.figures.append(Figure.of(name, found, others=others, **more))
 
     def _base(
         self, service: Service, others: int, results: Results
@@ -165,19 +154,11 @@ class Run:
                     verb="reports", devices=devices, seconds=self._plan.seconds * 2
                 )
                 for index, kind in enumerate(("first", "unchanged")):
-                    times = answer[kind]
-                    above = None
+                    samples = Samples(answer[kind], sum(answer[kind]))
+                    more: dict[str, float] = {"others": others, "rows": devices}
                     if not self._plan.in_process:
-                        above = floors[devices][index] + base[1, "rpc"]
-                    results.figures.append(
-                        Figure.of(
-                            f"{kind} report",
-                            Samples(times, sum(times)),
-                            others=others,
-                            rows=devices,
-                            floor_ms=above,
-                        )
-                    )
+                        more["floor_ms"] = floors[devices][index] + base[1, "rpc"]
+                    results.figures.append(Figure.of(f"{kind} report", samples, **more))
 
     @contextmanager
     def _counted(self, db: Database) -> Iterator[CountedService]:
@@ -207,14 +188,14 @@ class Run:
             def child(*wanted: str) -> Child:
                 return ends.enter_context(Child(wanted, setting))
 
-            setting["nova"] = child(parts.NOVA).ready()["nova"]
+            setting["nova"] = child(parts.NOVA).answer()["nova"]
             if self._plan.in_process:
                 front = back = agent = child(parts.CONDUCTOR, parts.API, parts.AGENT)
             else:
                 back, front, agent = child(parts.CONDUCTOR), child(parts.API), child(parts.AGENT)
             address: dict[str, Any] = {}
             for one in dict.fromkeys((back, front, agent)):
-                address |= one.ready()
+                address |= one.answer()
             yield Service(address["api"], address["empty"], front, agent)
 
 

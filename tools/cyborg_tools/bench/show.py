@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results as tables for people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from cyborg_tools.bench.figures import AuditFigure, Count, Figure, Results
+from cyborg_tools.bench.figures import AuditFigure, Count, Figure, Results, aligned
 
 _EXISTING = (
     "For comparison, the existing service with 1,000 other ARQs on two cores: 1.2 s to list them, "
@@ -68,14 +68,8 @@ def _counts(counts: Sequence[Count]) -> str:
     rows = [["request", "allowed", *(f"{size:,}" for size in sizes)]]
     for name in names:
         row = [found[name, size] for size in sizes if (name, size) in found]
-        allowed = row[0].allowed
-        rows.append(
-            [
-                name,
-                "-" if allowed is None else _plain(allowed),
-                *(_costs(one) + (" !" if one.exceeded else "") for one in row),
-            ]
-        )
+        costs = (_costs(one) + (" !" if one.exceeded else "") for one in row)
+        rows.append([name, _plain(row[0].allowed), *costs])
     return aligned(rows)
 
 
@@ -108,23 +102,9 @@ def _audits(audits: Sequence[AuditFigure]) -> str:
     return aligned(rows)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A table with a line below its head; the first column to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-
-    def lines() -> Iterator[str]:
-        for index, row in enumerate(rows):
-            first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            yield "  ".join([first.strip().ljust(widths[0]), *rest]).rstrip()
-            if index == 0:
-                yield "  ".join("-" * width for width in widths)
-
-    return "\n".join(lines())
-
-
 def _costs(count: Count) -> str:
     return _plain((count.statements, count.commits, count.rpc))
 
 
 def _plain(numbers: Sequence[int] | None) -> str:
-    return " / ".join(str(one) for one in numbers or ())
+    return " / ".join(map(str, numbers or ())) or "-"

@@ -6,7 +6,7 @@ The machine shows what is prepared, whoever was killed on the way, and takes its
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from oslo_config import cfg
@@ -14,14 +14,7 @@ from oslo_config import cfg
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.host import Host
 from cyborg.drivers.loader import NAMESPACE
-from cyborg.model.device import (
-    AttachHandle,
-    AttachType,
-    Attribute,
-    Deployable,
-    Device,
-    DeviceType,
-)
+from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
 
@@ -81,8 +74,7 @@ class ChaosDriver(Driver):
 
     def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver."""
-        cards = self.host.list_dir(f"{self._machine}/cards")
-        return [self._device(PciAddress.parse(one)) for one in cards]
+        return [self._device(PciAddress.parse(one)) for one in self._cards()]
 
     def prepare(self, task: HandleTask) -> None:
         """See Driver."""
@@ -96,27 +88,34 @@ class ChaosDriver(Driver):
         """See Driver."""
         return [
             Unit(f"{self._compute}_{card}", unit)
-            for card in self.host.list_dir(f"{self._machine}/cards")
-            for unit in self.host.list_dir(f"{self._machine}/cards/{card}/units")
-            if self.host.read_text(f"{self._machine}/cards/{card}/units/{unit}") == _READY
+            for card in self._cards()
+            for unit in self.host.list_dir(self._place(card, "units"))
+            if self.host.read_text(self._place(card, "units", unit)) == _READY
         ]
 
+    def _cards(self) -> list[str]:
+        return self.host.list_dir(f"{self._machine}/cards")
+
+    def _place(self, card: object, *names: str) -> str:
+        return "/".join((f"{self._machine}/cards/{card}", *names))
+
     def _bring(self, task: HandleTask, state: str) -> None:
-        card = f"{self._machine}/cards/{task.device_key}"
-        unit = f"{card}/units/{task.handle_key}"
-        if self.host.read_text(unit) == state:
-            return
-        time.sleep(float(self.host.read_text(f"{card}/seconds")))
-        self.host.write_text(unit, state)
+        unit = self._place(task.device_key, "units", str(task.handle_key))
+        if self.host.read_text(unit) != state:
+            time.sleep(float(self.host.read_text(self._place(task.device_key, "seconds"))))
+            self.host.write_text(unit, state)
 
     def _device(self, address: PciAddress) -> Device:
-        card = f"{self._machine}/cards/{address}"
-        resource_class = self.host.read_text(f"{card}/class")
+        resource_class = self.host.read_text(self._place(address, "class"))
+        handles = tuple(
+            AttachHandle(key=one, type=AttachType.PCI, info=PciAddress.parse(one).info())
+            for one in self.host.list_dir(self._place(address, "units"))
+        )
         deployable = Deployable(
             name=f"{self._compute}_{address}",
             resource_class=resource_class,
             driver_name="chaos",
-            handles=tuple(_handles(self.host.list_dir(f"{card}/units"))),
+            handles=handles,
             attributes=(Attribute("rc", resource_class),),
             prepare=True,
         )
@@ -128,11 +127,6 @@ class ChaosDriver(Driver):
             control_path=address.info(),
             deployables=(deployable,),
         )
-
-
-def _handles(names: list[str]) -> Iterator[AttachHandle]:
-    for name in names:
-        yield AttachHandle(key=name, type=AttachType.PCI, info=PciAddress.parse(name).info())
 
 
 def install(directory: Path) -> Mapping[str, str]:

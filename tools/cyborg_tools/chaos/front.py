@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import requests
 
-from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.loopback import LoopbackService
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 _PASSED_ON = ("HTTP_X_AUTH_TOKEN", "HTTP_OPENSTACK_API_VERSION", "HTTP_ACCEPT", "CONTENT_TYPE")
 #: Those of the answer that belong to a connection, or to a body as it was on the wire.
@@ -20,30 +20,20 @@ _LEFT_OUT = {"connection", "content-encoding", "content-length", "date", "server
 _WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 
 
-class Front:
-    """A proxy of the service at ``origin`` (scheme and authority); a context manager."""
+class Front(LoopbackService):
+    """A proxy of the service at ``origin`` (scheme and authority); a context manager.
+
+    ``met`` is the number of requests that were refused or held.
+    """
 
     def __init__(self, origin: str) -> None:
+        super().__init__(self._application)
         self._origin = origin
-        application: WSGIApplication = self._application
-        self._loopback = Loopback(application)
-        self._status = 0
         self._writes_only = False
         self._open = threading.Event()
         self._lock = threading.Lock()
-        self._met = 0
+        self.met = 0
         self.heal()
-
-    @property
-    def url(self) -> str:
-        """Return its URL, without a trailing slash."""
-        return self._loopback.url
-
-    @property
-    def met(self) -> int:
-        """Return the number of requests that were refused or held."""
-        with self._lock:
-            return self._met
 
     def refuse(self, status: int, *, writes_only: bool = False) -> None:
         """Refuse requests with this status from now on."""
@@ -59,13 +49,10 @@ class Front:
         self._status = 0
         self._open.set()
 
-    def __enter__(self) -> "Front":
-        self._loopback.start()
-        return self
-
-    def __exit__(self, *_details: object) -> None:
+    def stop(self) -> None:
+        """Close the port, and let go what is held."""
         self.heal()
-        self._loopback.stop()
+        super().stop()
 
     def _application(
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
@@ -74,17 +61,15 @@ class Front:
         status = self._status
         if status and (not self._writes_only or environ["REQUEST_METHOD"] in _WRITES):
             self._count()
+            # In the form of OpenStack's guidelines; the code is Placement's for a conflict.
+            code = "placement.concurrent_update" if status == 409 else "placement.undefined_code"
+            error = {"status": status, "code": code, "title": responses[status], "detail": ""}
             headers = [("Content-Type", "application/json")]
             start_response(f"{status} {responses[status]}", headers)
-            return [json.dumps(_error(status)).encode()]
+            return [json.dumps({"errors": [error]}).encode()]
         if not self._open.is_set():
             self._count()
             self._open.wait()
-        return self._hand_on(environ, body, start_response)
-
-    def _hand_on(
-        self, environ: "WSGIEnvironment", body: bytes, start_response: "StartResponse"
-    ) -> Iterable[bytes]:
         query = environ.get("QUERY_STRING", "")
         answer = requests.request(
             environ["REQUEST_METHOD"],
@@ -105,10 +90,4 @@ class Front:
 
     def _count(self) -> None:
         with self._lock:
-            self._met += 1
-
-
-def _error(status: int) -> dict[str, object]:
-    """An error in the form of OpenStack's guidelines; the code is Placement's for a conflict."""
-    code = "placement.concurrent_update" if status == 409 else "placement.undefined_code"
-    return {"errors": [{"status": status, "code": code, "title": responses[status], "detail": ""}]}
+            self.met += 1

@@ -50,21 +50,25 @@ class Judge:
         ``may_be_left`` is how many ARQs may be there that no client knows of.
         """
         yield from self.judge()
-        with self._world.reader.reader() as tx:
-            arqs = tx.execute(sa.select(Arq.uuid, Arq.state)).all()
-            busy = tx.execute(
-                sa.select(AttachHandle.uuid, AttachHandle.state).where(
-                    AttachHandle.state != HandleState.FREE.value
-                )
-            ).all()
-        for row in busy:
+        arqs = self._rows(sa.select(Arq.uuid, Arq.state))
+        busy = sa.select(AttachHandle.uuid, AttachHandle.state).where(
+            AttachHandle.state != HandleState.FREE.value
+        )
+        for row in self._rows(busy):
             yield f"handle {row.uuid} is {row.state} although no instance is left"
         for row in arqs:
             if row.state != State.INITIAL:
                 yield f"ARQ {row.uuid} is {row.state} although no instance is left"
         if len(arqs) > may_be_left:
             yield f"{len(arqs)} ARQs are left; only {may_be_left} requests had no answer"
-        yield from self._command()
+        # The operator's own command says the same.
+        ran = self._world.audit()
+        if ran.returncode:
+            yield f"cyborg-audit ended with {ran.returncode}: {ran.stderr.strip()}"
+        if ran.stdout:
+            for one in json.loads(ran.stdout)["findings"]:
+                if one["severity"] != "info":
+                    yield f"cyborg-audit: {one['invariant']} {one['kind']} {one['key']}"
 
     def _work(self) -> Iterator[str]:
         """Everything that was begun comes to its end."""
@@ -74,8 +78,11 @@ class Judge:
             yield f"{row.kind} work for ARQ {row.arq_uuid} is still there: {row.error}"
 
     def _waiting(self) -> Sequence[Any]:
+        return self._rows(sa.select(Work.kind, Work.arq_uuid, Work.error))
+
+    def _rows(self, query: sa.Executable) -> Sequence[Any]:
         with self._world.reader.reader() as tx:
-            return tx.execute(sa.select(Work.kind, Work.arq_uuid, Work.error)).all()
+            return tx.execute(query).all()
 
     def _agents_are_back(self) -> bool:
         with self._world.reader.reader() as tx:
@@ -99,10 +106,8 @@ class Judge:
         """What clients were told is what stands there, and Nova knows it."""
         instances = self._load.instances
         wanted = {arq: instance.uuid for instance in instances for arq in instance.arqs}
-        with self._world.reader.reader() as tx:
-            rows = tx.execute(
-                sa.select(Arq.uuid, Arq.state, Arq.instance_uuid).where(Arq.uuid.in_(wanted))
-            ).all()
+        query = sa.select(Arq.uuid, Arq.state, Arq.instance_uuid).where(Arq.uuid.in_(wanted))
+        rows = self._rows(query)
         for gone in sorted(wanted.keys() - {row.uuid for row in rows}):
             yield f"ARQ {gone} of instance {wanted[gone]} is gone"
         told = {one.tag for one in self._world.nova.events if one.code == 200}
@@ -114,14 +119,12 @@ class Judge:
 
     def _machine(self) -> Iterator[str]:
         """What is prepared on the host is what guests have, no more and no less."""
-        with self._world.reader.reader() as tx:
-            held = set(
-                tx.scalars(
-                    sa.select(AttachHandle.handle_key)
-                    .join(Arq, Arq.attach_handle_id == AttachHandle.id)
-                    .where(Arq.state == State.BOUND.value)
-                )
-            )
+        query = (
+            sa.select(AttachHandle.handle_key)
+            .join(Arq, Arq.attach_handle_id == AttachHandle.id)
+            .where(Arq.state == State.BOUND.value)
+        )
+        held = {row.handle_key for row in self._rows(query)}
         prepared = self._world.machine.prepared
         for card, unit in sorted(prepared):
             if unit not in held:
@@ -130,13 +133,3 @@ class Judge:
         for unit in sorted(held & known.keys()):
             if (known[unit], unit) not in prepared:
                 yield f"I4 unit {unit} of {known[unit]} is bound, but not prepared"
-
-    def _command(self) -> Iterator[str]:
-        """The operator's own command says the same."""
-        ran = self._world.audit()
-        if ran.returncode:
-            yield f"cyborg-audit ended with {ran.returncode}: {ran.stderr.strip()}"
-        if ran.stdout:
-            for one in json.loads(ran.stdout)["findings"]:
-                if one["severity"] != "info":
-                    yield f"cyborg-audit: {one['invariant']} {one['kind']} {one['key']}"

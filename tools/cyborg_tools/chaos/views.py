@@ -3,20 +3,20 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import requests
 
-from cyborg_tools.chaos.night_world import NightWorld
+from cyborg_tools.chaos.world import NightWorld
 
+VERSION = {"OpenStack-API-Version": "accelerator 2.5"}
 _TIMEOUT = 30.0
-_VERSION = {"OpenStack-API-Version": "accelerator 2.5"}
-_PEERS = ("Database", "Keystone", "Placement", "Nova", "Message bus")
+_PEERS = frozenset({"Database", "Keystone", "Placement", "Nova", "Message bus"})
 _ADVICE = re.compile(r"Start a? ?(cyborg-\w+)")
+_LISTENING = {True: "listens", False: "does not listen", None: "listening is unknown"}
 
 
 @dataclass(frozen=True)
@@ -63,37 +63,30 @@ class Expected:
     start: str = ""
 
 
-@dataclass(frozen=True)
-class Views:
-    """All views at one time, by name."""
-
-    views: Mapping[str, View] = field(default_factory=dict)
-
-    def wrong(self, expected: Expected) -> Iterator[str]:
-        """Say where a view differs from what it must say."""
-        for name, view in self.views.items():
-            status, words = getattr(expected, name)
-            if view.status != status:
-                yield f"{name} ends with {view.status}, not {status}: {view.text}"
-            if not re.search(words, view.text):
-                yield f"{name} does not say {words!r}: {view.text}"
-            for daemon in sorted(set(_ADVICE.findall(view.advice)) - {expected.start}):
-                yield f"{name} blames {daemon}: {view.advice}"
-            for peer in sorted(view.down - {expected.peer}):
-                yield f"{name} says that {peer} is down: {view.text}"
+def wrong(views: Mapping[str, View], expected: Expected) -> Iterator[str]:
+    """Say where a view differs from what it must say."""
+    for name, view in views.items():
+        status, words = getattr(expected, name)
+        if view.status != status:
+            yield f"{name} ends with {view.status}, not {status}: {view.text}"
+        if not re.search(words, view.text):
+            yield f"{name} does not say {words!r}: {view.text}"
+        for daemon in sorted(set(_ADVICE.findall(view.advice)) - {expected.start}):
+            yield f"{name} blames {daemon}: {view.advice}"
+        for peer in sorted(view.down - {expected.peer}):
+            yield f"{name} says that {peer} is down: {view.text}"
 
 
-def look(world: NightWorld, names: Sequence[str] = ()) -> Views:
+def look(world: NightWorld, *names: str) -> dict[str, View]:
     """Ask for these views, or all, at once; the commands take seconds."""
-    asked = {name: ask for name, ask in _VIEWS.items() if not names or name in names}
+    asked = names or tuple(_VIEWS)
     with ThreadPoolExecutor(len(asked)) as pool:
-        views = {name: pool.submit(ask, world) for name, ask in asked.items()}
-    return Views({name: view.result() for name, view in views.items()})
+        return dict(zip(asked, pool.map(lambda name: _VIEWS[name](world), asked), strict=True))
 
 
 def _services(world: NightWorld) -> View:
     """``GET /v2/services`` at 2.5, with a token, of the API that asks Keystone."""
-    headers = {**_VERSION, "X-Auth-Token": world.token()}
+    headers = {**VERSION, "X-Auth-Token": world.token()}
     url = f"{world.urls[1]}/v2/services?kind=process"
     answer = requests.get(url, headers=headers, timeout=_TIMEOUT)
     if answer.status_code != 200:
@@ -108,9 +101,6 @@ def _services(world: NightWorld) -> View:
     well = len(services) - len(lines)
     lines = [*lines, f"{well} processes are up."] if well else lines
     return View(200, lines, " ".join(str(one["remedy"]) for one in services))
-
-
-_LISTENING = {True: "listens", False: "does not listen", None: "listening is unknown"}
 
 
 def _health(world: NightWorld) -> View:
@@ -130,9 +120,9 @@ def _status(world: NightWorld) -> View:
 
 def _audit(world: NightWorld) -> View:
     """``cyborg-audit``."""
-    ran: subprocess.CompletedProcess[str] = world.audit()
-    document = json.loads(ran.stdout) if ran.stdout else {"findings": [], "unasked": []}
-    findings = [one for one in document["findings"] if one["severity"] != "info"]
+    ran = world.audit()
+    findings = json.loads(ran.stdout)["findings"] if ran.stdout else []
+    findings = [one for one in findings if one["severity"] != "info"]
     lines = [f"{one['kind']} {one['key']}: {one['cause']}" for one in findings]
     if ran.returncode > 2:
         lines += [line for line in ran.stderr.splitlines() if line.startswith("cyborg-audit: ")]
@@ -146,9 +136,9 @@ def _components(status: int, components: Sequence[Mapping[str, Any]]) -> View:
         for one in components
         if one["level"] != "ok"
     ]
-    down = {one["name"] for one in components if one["state"] == "down"}
+    down = _PEERS & {one["name"] for one in components if one["state"] == "down"}
     advice = " ".join(str(one["remedy"]) for one in components)
-    return View(status, lines, advice, frozenset(down & set(_PEERS)))
+    return View(status, lines, advice, down)
 
 
 _VIEWS = {"services": _services, "health": _health, "status": _status, "audit": _audit}

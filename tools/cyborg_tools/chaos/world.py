@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
@@ -20,12 +21,19 @@ from cyborg.drivers.fake import FakeDriver
 from cyborg.model.audit_findings import Ages
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.provider import provider_uuid
+from cyborg.rpc.transport import in_thread
+from cyborg.tests.fixtures.broker import Tenant
+from cyborg.tests.fixtures.keystone import ADMIN, KeystoneService
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.placement import TOKEN, PlacementService
+from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
+from cyborg.tests.fixtures.proxy import Proxy
 from cyborg_tools.chaos import driver
 from cyborg_tools.chaos.front import Front
-from cyborg_tools.chaos.servers import MariaDb, RabbitMq, free_port
+from cyborg_tools.chaos.servers import MariaDb, RabbitMq
+from cyborg_tools.program import Environment
+from cyborg_tools.servers import daemon_options
 
 HOST = "compute-1.example.org"
 CARD, PROBED, SPARE = "CUSTOM_CHAOS", "CUSTOM_CHAOS_PROBED", "CUSTOM_CHAOS_SPARE"
@@ -52,10 +60,12 @@ PROBE: Mapping[str, Mapping[str, str]] = {"probed": {f"resources:{PROBED}": "1"}
 NO_LIMIT = "not limited in size"
 #: Seconds for which the first start may take its time.
 _PATIENCE = 90.0
+#: Seconds between two heartbeats of the agent of a night, whose silence shows in a short outage.
+_HEARTBEAT = 3
 
 
-class World:
-    """Start everything in ``enter``; stop it by process id in ``exit``, after errors as well."""
+class World(Environment):
+    """Everything that is broken, and everything that looks at it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -63,18 +73,8 @@ class World:
         self.disk = NO_LIMIT
         self._running: dict[str, Program] = {}
         self._ports = {f"{API}-{number}": free_port() for number in (1, 2)}
-        self._endings = ExitStack()
         self._extra: dict[str, Path] = {}
         self._vendor = driver.install(directory / "vendor")
-
-    def __enter__(self) -> Self:
-        with ExitStack() as endings:
-            self._start(endings)
-            self._endings = endings.pop_all()
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self._endings.close()
 
     @property
     def urls(self) -> list[str]:
@@ -82,25 +82,25 @@ class World:
         return [f"http://127.0.0.1:{port}" for port in self._ports.values()]
 
     @property
-    def options(self) -> Options:
+    def open_urls(self) -> list[str]:
+        """Those APIs that ask for no token."""
+        return self.urls
+
+    @property
+    def options(self) -> dict[str, dict[str, object]]:
         """What the configuration says otherwise than by default."""
         return {
-            "DEFAULT": {
-                "host": HOST,
-                "transport_url": self.rabbit.url,
-                "state_path": self.directory,
-            },
-            "api": {"auth_strategy": "noauth"},
+            **daemon_options(
+                host=HOST,
+                transport=self.rabbit.url,
+                state_path=self.directory,
+                database=self.maria.url,
+                placement=self.placement_front.url,
+                nova=f"{self.nova_front.url}/v2.1",
+            ),
             "agent": {"enabled_drivers": f"{FakeDriver.name},{driver.ChaosDriver.name}"},
             "conductor": {"auto_enable": "*"},
             "chaos": {"machine": self.machine.directory},
-            "database": {"connection": self.maria.url},
-            "placement": {
-                "auth_type": "admin_token",
-                "endpoint": self.placement_front.url,
-                "token": TOKEN,
-            },
-            "nova": {"auth_type": "none", "endpoint": f"{self.nova_front.url}/v2.1"},
         }
 
     @property
@@ -117,16 +117,20 @@ class World:
     def own_options(self) -> dict[str, Options]:
         """The options that only one daemon has, by its name."""
         return {
-            **{
-                f"{CONDUCTOR}-{number}": {"DEFAULT": {"host": f"control-{number}"}}
-                for number in (1, 2)
-            },
+            **{f"{CONDUCTOR}-{one}": {"DEFAULT": {"host": f"control-{one}"}} for one in (1, 2)},
             AGENT: {
                 "DEFAULT": {"state_path": self.state_path},
                 "agent": {"resource_provider_name": HOST},
             },
             **{name: {"api": {"port": port}} for name, port in self._ports.items()},
         }
+
+    def make_profiles(self, profiles: Mapping[str, Mapping[str, str]]) -> None:
+        """Write device profiles of one group each."""
+        for name, group in profiles.items():
+            body: list[Any] = [{"name": name, "groups": [group]}]
+            answer = requests.post(f"{self.urls[0]}/v2/device_profiles", json=body, timeout=60)
+            answer.raise_for_status()
 
     def begin_all(self) -> None:
         """Start all daemons and wait until they run."""
@@ -136,7 +140,7 @@ class World:
             for name in group:
                 self.begin(name)
             for name in group:
-                self.wait(name)
+                self._wait(name)
 
     def stop_all(self) -> None:
         """Stop all daemons and wait for their ends."""
@@ -157,8 +161,11 @@ class World:
         """The process that runs under this name now."""
         return self._running[name]
 
-    def begin(self, name: str) -> None:
-        """Start a daemon by its name (as ``cyborg-conductor-1``), without waiting for it."""
+    def begin(self, name: str, *, wait: bool = False) -> None:
+        """Start a daemon by its name (as ``cyborg-conductor-1``); raises ConfigError.
+
+        With ``wait``, return when it runs.
+        """
         command = name if name == AGENT else name.rpartition("-")[0]
         more = dict(self._vendor) if name == AGENT else {}
         if more and os.environ.get("PYTHONPATH"):
@@ -166,13 +173,8 @@ class World:
         files = [str(self.deployment.conf), str(self._extra[name])]
         arguments = [part for file in files for part in ("--config-file", file)]
         self._running[name] = self.deployment.start(command, *arguments, log=name, **more)
-
-    def wait(self, name: str) -> None:
-        """Wait until a daemon runs; raises ConfigError with its last words when it does not."""
-        try:
-            self.program(name).wait_for(r"cyborg-\w+ is running", _PATIENCE)
-        except RuntimeError as fault:
-            raise exception.ConfigError(reason=f"{name} does not start: {fault}") from None
+        if wait:
+            self._wait(name)
 
     def freeze(self, name: str) -> None:
         """SIGSTOP."""
@@ -193,25 +195,30 @@ class World:
     def offered(self, address: str) -> int:
         """How many units of a card Placement would give out."""
         try:
-            _, found = Placement(self.placement.adapter()).inventories(self.provider(address))
+            _, known = Placement(self.placement.adapter()).inventories(self.provider(address))
         except exception.NotFound:
             return 0
-        return sum(int(one["total"]) - int(one["reserved"]) for one in found.values())
+        return sum(int(one["total"]) - int(one["reserved"]) for one in known.values())
 
-    def _start(self, endings: ExitStack) -> None:
+    def start(self, endings: ExitStack) -> None:
+        """See Environment."""
         # Servers first; RabbitMQ needs seconds in which the others can be made.
         self.rabbit = RabbitMq(self.directory / "rabbitmq")
         endings.callback(self.rabbit.close)
         self.rabbit.begin()
         self.maria = MariaDb(self.directory / "mariadb")
-        endings.callback(self.maria.close)
         self.maria.begin()
+        endings.callback(self.maria.stop)
         self.machine = driver.Machine(self.directory / "machine")
         for address, (resource_class, units) in CARDS.items():
             self.machine.plug(address, resource_class, units=units, seconds=USUAL)
         (self.directory / "placement").mkdir()
         self.placement = endings.enter_context(PlacementService(self.directory / "placement"))
-        _make_large(self.placement, self.placement.make_compute(HOST))
+        # A compute that has processors for more servers than it has devices for.
+        path = f"/resource_providers/{self.placement.make_compute(HOST)}/inventories/VCPU"
+        generation = self.placement.call("GET", path)["resource_provider_generation"]
+        body = {"resource_provider_generation": generation, "total": 256}
+        self.placement.call("PUT", path, body)
         self.nova = endings.enter_context(SimulatedNova())
         self.placement_front = endings.enter_context(Front(self.placement.url))
         self.nova_front = endings.enter_context(Front(self.nova.url.removesuffix("/v2.1")))
@@ -243,10 +250,7 @@ class World:
             raise exception.ConfigError(reason="the service does not get ready; see its logs.")
 
     def _ready(self) -> bool:
-        units = {address: count for address, (_, count) in CARDS.items()}
-        if any(self.offered(address) != count for address, count in units.items()):
-            return False
-        return all(
+        return all(self.offered(address) == units for address, (_, units) in CARDS.items()) and all(
             requests.get(f"{url}/healthcheck", timeout=10).status_code == 200 for url in self.urls
         )
 
@@ -260,6 +264,13 @@ class World:
                 unmount = ["umount", "-l", str(self.state_path)]
                 endings.callback(subprocess.run, unmount, check=False)
 
+    def _wait(self, name: str) -> None:
+        """Wait until a daemon runs; raises ConfigError with its last words when it does not."""
+        try:
+            self.program(name).wait_for(r"cyborg-\w+ is running", _PATIENCE)
+        except RuntimeError as fault:
+            raise exception.ConfigError(reason=f"{name} does not start: {fault}") from None
+
     def _tell_to_end(self) -> None:
         """Stop all at the same time; frozen processes resume first."""
         for program in self._running.values():
@@ -268,8 +279,69 @@ class World:
                 program.signal(signal.SIGTERM)
 
 
-def _make_large(placement: PlacementService, root: str) -> None:
-    """Let a compute have processors for more servers than it has devices for."""
-    path = f"/resource_providers/{root}/inventories/VCPU"
-    generation = placement.call("GET", path)["resource_provider_generation"]
-    placement.call("PUT", path, {"resource_provider_generation": generation, "total": 256})
+class NightWorld(World):
+    """The cloud of the night: an account of its own on RabbitMQ, and a Keystone that can fail.
+
+    The first API asks for no token, for the servers; the second asks Keystone, as in a cloud. Both
+    show the details of their health check. The daemons reach Keystone through ``keystone``.
+    """
+
+    tenant: Tenant
+    keystone: Proxy
+
+    @property
+    def open_urls(self) -> list[str]:
+        """See World."""
+        return self.urls[:1]
+
+    @property
+    def options(self) -> dict[str, dict[str, object]]:
+        """See World."""
+        account = self._account.options(self._keystone_url)
+        common = super().options
+        common["DEFAULT"] |= {"transport_url": self.tenant.url, "rpc_response_timeout": 5}
+        common["api"]["auth_strategy"] = "keystone"
+        common["agent"]["heartbeat_interval"] = _HEARTBEAT
+        return common | {
+            "healthcheck": {"detailed": True},
+            "keystone_authtoken": dict(account),
+            "nova": {**account, "endpoint_override": f"{self.nova_front.url}/v2.1"},
+        }
+
+    @property
+    def own_options(self) -> dict[str, Options]:
+        """See World."""
+        own = super().own_options
+        return own | {f"{API}-1": {"api": {**own[f"{API}-1"]["api"], "auth_strategy": "noauth"}}}
+
+    def token(self) -> str:
+        """Return a new token of an administrator: the API has not validated it before."""
+        return self._identity.token(ADMIN)
+
+    @property
+    def _keystone_url(self) -> str:
+        return f"http://127.0.0.1:{self.keystone.port}/v3"
+
+    def start(self, endings: ExitStack) -> None:
+        """See Environment."""
+        directory = self.directory / "keystone"
+        directory.mkdir()
+        self._identity = KeystoneService(directory)
+        endings.callback(self._identity.stop)
+        # It takes seconds, as the other servers do.
+        self._identity_runs = in_thread(self._identity.start, name="keystone")
+        super().start(endings)
+
+    def _start_daemons(self, endings: ExitStack) -> None:
+        self._identity_runs.result()
+        self._account = self._identity.make_account("cyborg", "service", "service", "admin")
+        port = urlsplit(self._identity.url).port or 0
+        self.keystone = endings.enter_context(Proxy("127.0.0.1", port))
+        # The API takes the address for its validations from the catalogue.
+        self._identity.register("identity", self._keystone_url)
+        self.rabbit.wait()
+        self.tenant = endings.enter_context(Tenant(self.rabbit.url, self.rabbit.control))
+        self.tenant.add_user(self.tenant.password)
+        self.tenant.add_vhost()
+        self.tenant.permit()
+        super()._start_daemons(endings)

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -20,24 +20,13 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Peers, Stack, Times
+from cyborg_tools.quickstart.clients import Scenario
 from cyborg_tools.quickstart.machine import Findings, look
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.quickstart.state import State, shown
 
 #: Longer intervals than in a test: quickstart can run for hours.
 _TIMES = Times(conductor_heartbeat=1.0, lease=10.0, agent_heartbeat=1.0, scan=10.0)
-
-
-@dataclass(frozen=True)
-class RunningService:
-    """What runs; ``url`` is the URL of the REST API, without a version."""
-
-    url: str
-    placement_url: str
-    nova: SimulatedNova
-    host: str
-    findings: Findings
-    reader: Reader
 
 
 def units(reader: Reader, provider: str) -> dict[str, int]:
@@ -54,13 +43,13 @@ def units(reader: Reader, provider: str) -> dict[str, int]:
 
 @contextmanager
 def opened(
-    conf: cfg.ConfigOpts, state: State, screen: Screen, whitelist: Sequence[str] = ()
-) -> Iterator[RunningService]:
+    conf: cfg.ConfigOpts, state: State, screen: Screen, whitelist: Sequence[str]
+) -> Iterator[tuple[Scenario, Findings]]:
     """Start everything, and stop it at the end in reverse order.
 
     ``conf`` is the global configuration, read from the state's file; ``whitelist`` has the entries
-    of the command line. Raises an error of ours with
-    one sentence when something cannot be started.
+    of the command line. Raises an error of Cyborg with one sentence when something cannot be
+    started.
     """
     machine = LocalHost()
     pci, fake = PciDriver(machine, conf), FakeDriver(machine, conf)
@@ -78,7 +67,12 @@ def opened(
             times=_TIMES,
         )
         endings.callback(stack.stop)
-        _make_schema(state)
+        with closing(Database(state.database_url)) as db:
+            try:
+                schema.upgrade(db)
+            except exception.SchemaError as error:
+                advice = "Begin anew with --clean, or choose another directory with --state."
+                raise exception.ConfigError(reason=f"{error} {advice}") from error
         screen.fact("Database", f"{shown(state.database)}, at revision {schema.head()}")
         reader = endings.enter_context(closing(Reader(state.database_url)))
         url = _start_api(stack, conf, endings)
@@ -90,14 +84,15 @@ def opened(
         stack.start_agent(conf.host, machine=machine, drivers=drivers, state_path=state.directory)
         screen.fact("Agent", f"running for this host, {conf.host}")
         screen.fact("Log", shown(state.log))
-        yield RunningService(
+        scenario = Scenario(
             url=url,
             placement_url=placement.url,
             nova=nova,
             host=conf.host,
-            findings=findings,
-            reader=reader,
+            deployable=findings.deployable,
+            units=partial(units, reader),
         )
+        yield scenario, findings
 
 
 def _start_api(stack: Stack, conf: cfg.ConfigOpts, endings: ExitStack) -> str:
@@ -116,13 +111,3 @@ def _start_api(stack: Stack, conf: cfg.ConfigOpts, endings: ExitStack) -> str:
     endings.callback(server.stop)
     host, port = server.address
     return f"http://{host}:{port}"
-
-
-def _make_schema(state: State) -> None:
-    with closing(Database(state.database_url)) as db:
-        try:
-            schema.upgrade(db)
-        except exception.SchemaError as error:
-            raise exception.ConfigError(
-                reason=f"{error} Begin anew with --clean, or choose another directory with --state."
-            ) from error

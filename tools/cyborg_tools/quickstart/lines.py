@@ -5,7 +5,6 @@ import importlib.util
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cyborg.tests.fixtures.placement import TOKEN
@@ -13,95 +12,85 @@ from cyborg_tools.quickstart.clients import MICROVERSION, Scenario, group_for
 
 #: What the openstack client is made of, as distributions and as packages to look for.
 _CLIENT = {"python-openstackclient": "openstackclient", "python-cyborgclient": "cyborgclient"}
-
-
-_READ = "| python3 -m json.tool"
 #: A server that does not exist; the simulated Nova accepts events about it.
 _INSTANCE = "11111111-2222-4333-8444-555555555555"
+_PROXIED = """\
+# Without this they would ask the proxy.
+export no_proxy="$no_proxy,127.0.0.1"
+
+"""
+#: The profile is too long for a line as it is; within the quotes a shell lets it go on in the next.
+_TEXT = """\
+# with curl: the devices, a device profile of your own, an accelerator request for it
+curl -s {url}/v2/devices | python3 -m json.tool
+curl -s {url}/v2/device_profiles -H 'Content-Type: application/json' \\
+  -d '[{{"name": "mine", "groups": [
+    {group}]}}]' \\
+  | python3 -m json.tool
+curl -s {arqs} -H 'Content-Type: application/json' \\
+  -d '{{"device_profile_name": "mine"}}' \\
+  | python3 -m json.tool
+
+# Nova's part: bind it; what the guest gets, and what Placement knows; the release
+ARQ=$(curl -s '{arqs}?device_profile_name=mine' \\
+  | grep -o '[0-9a-f-]\\{{36\\}}' | head -n 1)
+curl -si -X PATCH {arqs} \\
+  -H 'Content-Type: application/json' \\
+  -d '{{"'$ARQ'": [
+    {{"op": "add", "path": "/hostname", "value": "{host}"}},
+    {{"op": "add", "path": "/device_rp_uuid", "value": "{provider}"}},
+    {{"op": "add", "path": "/instance_uuid", "value": "{instance}"}}]}}'
+curl -s \\
+  '{arqs}?instance={instance}' \\
+  | python3 -m json.tool
+curl -s \\
+  {placement}/resource_providers/{provider}/inventories \\
+  -H 'X-Auth-Token: {token}' -H 'OpenStack-API-Version: {version}' | python3 -m json.tool
+curl -si -X DELETE \\
+  '{arqs}?instance={instance}'
+
+# with the openstack client
+{install}export PATH="{scripts}:$PATH"
+{client} device list
+{client} deployable list
+{client} \\
+  device profile create other \\
+  --group {wanted}
+{client} arq create other
+{client} arq list
+
+# with the command of this package: out of service, and into it again
+export OS_AUTH_TYPE=none OS_ENDPOINT={url}
+cyborg accelerator-list
+DEVICE=$(cyborg accelerator-list -f value -c uuid)
+cyborg accelerator-update $DEVICE --status maintaining
+cyborg accelerator-update $DEVICE --status ready
+cyborg usage-show
+cyborg hardware-list --long
+"""
 
 
-def to_copy(scenario: Scenario, proxied: bool) -> Iterator[str]:
+def to_copy(scenario: Scenario, proxied: bool) -> str:
     """Lines for a shell, about the accelerator that the walk asked for.
 
     ``proxied`` tells that requests to the loopback interface would go to a proxy.
     """
-    if proxied:
-        yield "# Without this they would ask the proxy."
-        yield 'export no_proxy="$no_proxy,127.0.0.1"'
-        yield ""
-    group = group_for(scenario.deployable)
-    yield from _curl(scenario.url, group)
-    yield ""
-    yield from _binding(scenario)
-    yield ""
-    yield from _openstack(f"{scenario.url}/v2", group)
-    yield ""
-    yield from _cyborg(scenario.url)
-
-
-def _curl(url: str, group: Mapping[str, str]) -> Iterator[str]:
-    # Too long for a line as it is; within the quotes a shell lets it go on in the next.
-    profile = f'[{{"name": "mine", "groups": [\n    {json.dumps(group)}]}}]'
-    request = json.dumps({"device_profile_name": "mine"})
-    yield "# with curl: the devices, a device profile of your own, an accelerator request for it"
-    yield f"curl -s {url}/v2/devices {_READ}"
-    for path, body in (("device_profiles", profile), ("accelerator_requests", request)):
-        yield f"curl -s {url}/v2/{path} -H 'Content-Type: application/json' \\"
-        yield f"  -d {shlex.quote(body)} \\"
-        yield f"  {_READ}"
-
-
-def _binding(scenario: Scenario) -> Iterator[str]:
-    requests = f"{scenario.url}/v2/accelerator_requests"
-    yield "# Nova's part: bind it; what the guest gets, and what Placement knows; the release"
-    yield f"ARQ=$(curl -s '{requests}?device_profile_name=mine' \\"
-    yield "  | grep -o '[0-9a-f-]\\{36\\}' | head -n 1)"
-    yield f"curl -si -X PATCH {requests} \\"
-    yield "  -H 'Content-Type: application/json' \\"
-    yield "  -d '{\"'$ARQ'\": ["
-    place = {
-        "hostname": scenario.host,
-        "device_rp_uuid": scenario.provider,
-        "instance_uuid": _INSTANCE,
-    }
-    for at, (field, value) in enumerate(place.items(), 1):
-        change = json.dumps({"op": "add", "path": f"/{field}", "value": value})
-        yield f"    {change}" + ("," if at < len(place) else "]}'")
-    yield "curl -s \\"
-    yield f"  '{requests}?instance={_INSTANCE}' \\"
-    yield f"  {_READ}"
-    offered = f"{scenario.placement_url}/resource_providers/{scenario.provider}/inventories"
-    yield "curl -s \\"
-    yield f"  {offered} \\"
-    yield f"  -H 'X-Auth-Token: {TOKEN}' -H 'OpenStack-API-Version: {MICROVERSION}' {_READ}"
-    yield "curl -si -X DELETE \\"
-    yield f"  '{requests}?instance={_INSTANCE}'"
-
-
-def _openstack(endpoint: str, group: Mapping[str, str]) -> Iterator[str]:
     scripts = Path(sys.executable).parent
     missing = [name for name, package in _CLIENT.items() if not importlib.util.find_spec(package)]
-    client = f"openstack --os-auth-type none --os-endpoint {endpoint}"
-    yield "# with the openstack client"
-    if missing:
-        yield f"{shlex.quote(str(scripts / 'pip'))} install {' '.join(missing)}"
-    yield f'export PATH="{scripts}:$PATH"'
-    yield f"{client} accelerator device list"
-    yield f"{client} accelerator deployable list"
-    wanted = ",".join(f"{key}={value}" for key, value in group.items())
-    yield f"{client} accelerator \\"
-    yield "  device profile create other \\"
-    yield f"  --group {shlex.quote(wanted)}"
-    yield f"{client} accelerator arq create other"
-    yield f"{client} accelerator arq list"
-
-
-def _cyborg(endpoint: str) -> Iterator[str]:
-    yield "# with the command of this package: out of service, and into it again"
-    yield f"export OS_AUTH_TYPE=none OS_ENDPOINT={endpoint}"
-    yield "cyborg accelerator-list"
-    yield "DEVICE=$(cyborg accelerator-list -f value -c uuid)"
-    for status in ("maintaining", "ready"):
-        yield f"cyborg accelerator-update $DEVICE --status {status}"
-    yield "cyborg usage-show"
-    yield "cyborg hardware-list --long"
+    pip = f"{shlex.quote(str(scripts / 'pip'))} install {' '.join(missing)}\n"
+    group = group_for(scenario.deployable)
+    return (_PROXIED if proxied else "") + _TEXT.format(
+        url=scenario.url,
+        arqs=f"{scenario.url}/v2/accelerator_requests",
+        group=json.dumps(group),
+        host=scenario.host,
+        provider=scenario.provider,
+        instance=_INSTANCE,
+        placement=scenario.placement_url,
+        token=TOKEN,
+        version=MICROVERSION,
+        install=pip if missing else "",
+        scripts=scripts,
+        client=f"openstack --os-auth-type none --os-endpoint {scenario.url}/v2 accelerator",
+        wanted=shlex.quote(",".join(f"{key}={value}" for key, value in group.items())),
+    )

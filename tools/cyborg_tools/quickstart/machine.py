@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.model.device import Deployable, Hardware
+from cyborg_tools.quickstart.screen import Screen
 
 _HEAD = ("Address", "Kind", "Vendor", "Model", "Offered")
 _GAP = "  "
@@ -52,23 +53,37 @@ def look(pci: Driver, fake: Driver, unmatched: Sequence[str] = ()) -> Findings:
     )
 
 
-def summary(findings: Findings) -> str:
-    """Return a summary of the table."""
-    offered = sum(function.offered for function in findings.functions)
-    return (
-        f"This machine has {len(findings.functions)} PCI function(s), {offered} of them offered, "
-        f"and {len(findings.fakes)} fake accelerator."
-    )
+def show(screen: Screen, findings: Findings) -> None:
+    """Print the table, or its summary, and what the walk asks for."""
+    if screen.brief:
+        offered = sum(function.offered for function in findings.functions)
+        screen.say(
+            f"This machine has {len(findings.functions)} PCI function(s), {offered} of them "
+            f"offered, and {len(findings.fakes)} fake accelerator."
+        )
+    else:
+        screen.raw([*table(findings, screen.width), ""])
+    for note in notes(findings):
+        screen.say(note)
+    kind = "the first function that is offered" if findings.own else "the fake accelerator"
+    screen.say(f"The walk asks for {kind}, {findings.deployable.name}.")
 
 
-def table(findings: Findings, width: int) -> list[str]:
+def table(findings: Findings, width: int) -> Iterator[str]:
     """The lines of a table with everything found, none longer than ``width``."""
-    rows = [(one.key, one.kind, one.vendor, one.model, _offered(one)) for one in findings.functions]
-    rows += [
-        ("fake", one.kind, one.vendor, one.model, "yes; simulated, for tests")
-        for one in findings.fakes
-    ]
-    return list(_table([_HEAD, *rows], width))
+    functions = [(one, "yes" if one.offered else f"no: {one.reason}") for one in findings.functions]
+    rows = [_HEAD, *((one.key, one.kind, one.vendor, one.model, text) for one, text in functions)]
+    text = "yes; simulated, for tests"
+    rows += [("fake", one.kind, one.vendor, one.model, text) for one in findings.fakes]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        widths[widths.index(max(widths))] -= 1
+    rule = tuple("-" * one for one in widths)
+    for row in [rows[0], rule, *rows[1:]]:
+        cells = [textwrap.wrap(cell, room) for cell, room in zip(row, widths, strict=True)]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            line = _GAP.join(f"{part:<{room}}" for part, room in zip(parts, widths, strict=True))
+            yield line.rstrip()
 
 
 def notes(findings: Findings) -> list[str]:
@@ -87,20 +102,3 @@ def notes(findings: Findings) -> list[str]:
     if all(_NUMBER.fullmatch(one.model) for one in functions):
         said.append("Models are numbers: no list of PCI names (pci.ids) is installed here.")
     return said
-
-
-def _offered(one: Hardware) -> str:
-    return "yes" if one.offered else f"no: {one.reason}"
-
-
-def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        widths[widths.index(max(widths))] -= 1
-    rule = ["-" * one for one in widths]
-    for row in [rows[0], rule, *rows[1:]]:
-        cells = [textwrap.wrap(cell, room) for cell, room in zip(row, widths, strict=True)]
-        for parts in itertools.zip_longest(*cells, fillvalue=""):
-            line = _GAP.join(f"{part:<{room}}" for part, room in zip(parts, widths, strict=True))
-            yield line.rstrip()

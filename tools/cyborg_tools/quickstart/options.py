@@ -3,7 +3,6 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 PROG = "quickstart"
@@ -25,34 +24,8 @@ status is 0 when everything held, 1 when something did not, 130 when interrupted
 """
 
 
-@dataclass(frozen=True)
-class Options:
-    """The parsed options; ``python`` is None unless given."""
-
-    state: Path
-    port: int
-    demo: bool
-    brief: bool
-    clean: bool
-    whitelist: tuple[str, ...]
-    python: str | None
-
-
-def parse(argv: Sequence[str]) -> Options:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; ``--help`` and wrong usage end the process as argparse does."""
-    found = _parser().parse_args(argv)
-    return Options(
-        state=found.state,
-        port=found.port,
-        demo=found.demo,
-        brief=found.brief,
-        clean=found.clean,
-        whitelist=tuple(found.whitelist),
-        python=found.python,
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"tools/{PROG}",
         description=_DESCRIPTION,
@@ -97,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         help="run with this Python, which has openstack-cyborg[quickstart] installed already; "
         "nothing is made or installed",
     )
-    return parser
+    return parser.parse_args(argv)
 
 
 def _port(text: str) -> int:

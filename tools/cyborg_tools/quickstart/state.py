@@ -46,21 +46,10 @@ class State:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.expanduser().absolute()
-
-    @property
-    def log(self) -> Path:
-        """The log of everything that runs."""
-        return self.directory / _LOG
-
-    @property
-    def database(self) -> Path:
-        """The SQLite file of the service."""
-        return self.directory / _DATABASE
-
-    @property
-    def database_url(self) -> str:
-        """Where SQLAlchemy finds the database."""
-        return sa.URL.create("sqlite", database=str(self.database)).render_as_string()
+        self.log = self.directory / _LOG
+        self.database = self.directory / _DATABASE
+        url = sa.URL.create("sqlite", database=str(self.database))
+        self.database_url = url.render_as_string()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -104,12 +93,13 @@ class State:
 
     def write_conf(self, port: int, whitelist: Sequence[str]) -> Path:
         """Write the configuration of this run; answers the file."""
-        text = _CONF_TEXT.format(
-            log=_literal(self.log),
-            directory=_literal(self.directory),
-            database_url=_literal(self.database_url),
-            port=port,
-        )
+        values = {
+            "log": self.log,
+            "directory": self.directory,
+            "database_url": self.database_url,
+            "port": port,
+        }
+        text = _CONF_TEXT.format(**{name: _literal(value) for name, value in values.items()})
         text += "".join(f"passthrough_whitelist = {_literal(one)}\n" for one in whitelist)
         path = self.directory / _CONF
         path.write_text(text)

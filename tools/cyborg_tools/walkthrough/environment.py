@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start the three daemons, the agent on two hosts, and their peers."""
 
+import argparse
 import os
 import shutil
 import tempfile
@@ -15,14 +16,11 @@ from cyborg.drivers.host import LocalHost
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange, NovaFault
 from cyborg.tests.fixtures.compute import ComputeWalk
-from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.placement import TOKEN, PlacementService
-from cyborg.tests.fixtures.processes import Deployment, Options, Program
-from cyborg_tools.walkthrough import servers
-from cyborg_tools.walkthrough.options import Plan
+from cyborg.tests.fixtures.processes import Options, Program
+from cyborg_tools.servers import Cloud
 
-#: The host of the steps, the host that fails, and a host that does not exist.
-RACK, SPARE, MISSING = "compute-1", "compute-2", "compute-3"
+#: The host of the steps, and the host that fails.
+RACK, SPARE = "compute-1", "compute-2"
 DRIVER = "generic_driver"
 #: The backends of the first host, and the devices on them by address.
 CRYPTO, SOFT = "crypto", "soft"
@@ -54,90 +52,60 @@ class Place:
         return self.directory / f"set-up-{address}"
 
 
-class Environment:
-    """Start everything in ``enter``; stop it by process id in ``exit``, after errors as well."""
+class Environment(Cloud):
+    """The daemons by their names; ``listener`` gets each request of Nova to the API."""
 
-    def __init__(self, plan: Plan, place: Place) -> None:
-        self._plan = plan
+    name, computes, host = "cyborg_walkthrough", (RACK, SPARE), "control"
+
+    def __init__(
+        self, plan: argparse.Namespace, place: Place, listener: Callable[[Exchange], None]
+    ) -> None:
+        super().__init__(plan, place.directory)
         self.place = place
-        self.nova = SimulatedNova()
         self.agents: dict[str, Program] = {}
         self.daemons: dict[str, Program] = {}
-        self._listener: Callable[[Exchange], None] = lambda _exchange: None
-        self._endings = ExitStack()
-
-    def __enter__(self) -> Self:
-        with ExitStack() as endings:
-            self._start(endings)
-            self._endings = endings.pop_all()
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self._endings.close()
-
-    def _start(self, endings: ExitStack) -> None:
-        database = endings.enter_context(
-            servers.database(self._plan.mysql_url, self.place.directory, "cyborg_walkthrough")
-        )
-        exchange = endings.enter_context(
-            servers.exchange(self._plan.rabbit_url, RACK, SPARE, "control")
-        )
-        (self.place.directory / "placement").mkdir()
-        self.placement = endings.enter_context(PlacementService(self.place.directory / "placement"))
-        endings.enter_context(self.nova)
-        for host in (RACK, SPARE):
-            self.placement.make_compute(host)
-        self.deployment = Deployment(self.place.directory, self._options(database, exchange))
-        endings.callback(self.deployment.stop)
-        self._start_daemons()
-        api = f"{self.url}/v2"
-        nova = AcceleratorClient(api, listener=lambda one: self._listener(one))
-        self.compute = ComputeWalk(nova, self.placement, self.nova)
-        quiet = AcceleratorClient(api)
-        self.nova.guests.listed = lambda instance: _listed(quiet, instance)
-
-    def listen(self, listener: Callable[[Exchange], None]) -> None:
-        """Pass each request of Nova to the accelerator API to ``listener`` from now on."""
         self._listener = listener
 
-    def _start_daemons(self) -> None:
-        """Start all daemons; requests before the conductor runs are repeated."""
+    @property
+    def more(self) -> Options:
+        """See Cloud."""
+        return {"DEFAULT": {"periodic_interval": 2}, "agent": {"heartbeat_interval": 2}}
+
+    def start(self, endings: ExitStack) -> None:
+        """See Environment; requests of daemons before the conductor runs are repeated."""
+        super().start(endings)
         self.daemons = {
             CONDUCTOR: self.deployment.begin(CONDUCTOR),
             API: self.deployment.begin(API, {"api": {"port": 0}}),
         }
-        for host, more in ((RACK, self._generic()), (SPARE, {})):
-            self.agents[host] = self.deployment.begin(AGENT, {**_agent(host, self.place), **more})
+        # The second host has a driver from the start.
+        for host, drivers, more in ((RACK, "", self._generic()), (SPARE, "fake_driver", {})):
+            own: Options = {
+                "DEFAULT": {"host": host, "state_path": self.directory / host},
+                "agent": {"resource_provider_name": host, "enabled_drivers": drivers},
+            }
+            self.agents[host] = self.deployment.begin(AGENT, {**own, **more})
             self.daemons[f"{AGENT} on {host}"] = self.agents[host]
         try:
             for name, program in self.daemons.items():
                 program.wait_for(f"{name.partition(' ')[0]} is running", _PATIENCE)
-            found = self.daemons[API].wait_for(r"Listening on .*:(\d+)", _PATIENCE)
+            port = self.daemons[API].wait_for(r"Listening on .*:(\d+)", _PATIENCE)[1]
         except RuntimeError as fault:
             raise exception.ConfigError(reason=f"A daemon does not start: {fault}") from None
-        self.url = f"http://127.0.0.1:{found[1]}"
+        self.url = f"http://127.0.0.1:{port}"
+        api = f"{self.url}/v2"
+        nova = AcceleratorClient(api, listener=self._listener)
+        self.compute = ComputeWalk(nova, self.placement, self.nova)
+        quiet = AcceleratorClient(api)
 
-    def _options(self, database: str, exchange: str) -> Options:
-        return {
-            "DEFAULT": {
-                "host": "control",
-                "transport_url": self._plan.rabbit_url,
-                "control_exchange": exchange,
-                "state_path": self.place.directory / "control",
-                "periodic_interval": 2,
-            },
-            # The broker removes objects of a connection soon after it closes.
-            "oslo_messaging_rabbit": {"rabbit_transient_queues_ttl": 60},
-            "api": {"auth_strategy": "noauth"},
-            "agent": {"heartbeat_interval": 2},
-            "database": {"connection": database},
-            "placement": {
-                "auth_type": "admin_token",
-                "endpoint": self.placement.url,
-                "token": TOKEN,
-            },
-            "nova": {"auth_type": "none", "endpoint": self.nova.url},
-        }
+        def listed(instance: str) -> list[str]:
+            """What nova-compute is answered; nothing is an error there, and here an empty list."""
+            try:
+                return [one["uuid"] for one in quiet.arqs_of(instance)]
+            except NovaFault:
+                return []
+
+        self.nova.guests.listed = listed
 
     def _generic(self) -> Options:
         """Two backends that no driver looks after yet; commands where they are trusted."""
@@ -162,20 +130,3 @@ class Environment:
             "services": "zip",
         }
         return {f"{DRIVER}:{CRYPTO}": crypto, f"{DRIVER}:{SOFT}": soft}
-
-
-def _agent(host: str, place: Place) -> Options:
-    """Return the options of one host; the second host has a driver from the start."""
-    drivers = "fake_driver" if host == SPARE else ""
-    return {
-        "DEFAULT": {"host": host, "state_path": place.directory / host},
-        "agent": {"resource_provider_name": host, "enabled_drivers": drivers},
-    }
-
-
-def _listed(client: AcceleratorClient, instance: str) -> list[str]:
-    """What nova-compute is answered; nothing is an error there, and here an empty list."""
-    try:
-        return [one["uuid"] for one in client.arqs_of(instance)]
-    except NovaFault:
-        return []

@@ -42,19 +42,19 @@ class Operator:
 
     def __init__(self, environment: Mapping[str, str], screen: Screen) -> None:
         self._environment = environment
-        self._screen = screen
-        self.last: Ran | None = None
+        self.screen = screen
+        self.last = Ran("", 0, "", "")
 
     def does(self, line: str, *, status: int = 0) -> Ran:
         """Run a command, show it, and give what came back; raises StepFailed at another status."""
         ran = self._run(line)
-        self._show(ran)
+        self.show_last()
         require(ran.status == status, f"status {ran.status} came back, and {status} was expected")
         return ran
 
-    def asks(self, line: str, *, status: int = 0) -> Any:
+    def asks(self, line: str) -> Any:
         """The same for a command that is to print JSON; gives what it printed."""
-        return self.does(f"{line} {_JSON}", status=status).shown
+        return self.does(f"{line} {_JSON}").shown
 
     def is_refused(self, line: str, *words: str) -> None:
         """Run a command that has to fail, and to say all of these words."""
@@ -70,16 +70,14 @@ class Operator:
             return ran.status == 0 and bool(holds(ran.shown))
 
         held = wait_until(look, timeout=_LONGEST, step=0.2)
-        ran = self.last
-        require(held and ran is not None, f"{otherwise} within {_LONGEST:.0f} seconds")
-        assert ran is not None
-        self._show(ran)
-        return ran.shown
+        require(held, f"{otherwise} within {_LONGEST:.0f} seconds")
+        self.show_last()
+        return self.last.shown
 
     def show_last(self) -> None:
-        """Show the latest command once more."""
-        if self.last is not None:
-            self._show(self.last)
+        """Show the latest command, also once more."""
+        ran = self.last
+        self.screen.command(f"{PROGRAM} {ran.line}", ran.status, ran.err, ran.shown)
 
     def _run(self, line: str) -> Ran:
         try:
@@ -96,6 +94,3 @@ class Operator:
             raise StepFailed(f"{PROGRAM} {line} goes on after {_LONGEST:.0f} seconds") from fault
         self.last = Ran(line, ended.returncode, ended.stdout, ended.stderr)
         return self.last
-
-    def _show(self, ran: Ran) -> None:
-        self._screen.command(f"{PROGRAM} {ran.line}", ran.status, ran.err, ran.shown)
