@@ -89,13 +89,7 @@ def database(server: str, directory: Path, name: str) -> Iterator[str]:
 
     Raises exception.ConfigError with a sentence when the server cannot be used.
     """
-    if not server.startswith("mysql+pymysql://"):
-        raise _unusable(server, "its address must begin with mysql+pymysql://", "--mysql-url")
-    try:
-        arguments = {"connect_timeout": _PATIENCE}
-        sa.create_engine(server, poolclass=sa.NullPool, connect_args=arguments).connect().close()
-    except sa.exc.SQLAlchemyError as fault:
-        raise _unusable(server, str(fault), "--mysql-url") from fault
+    check(server, "--mysql-url", "mysql+pymysql://")
     with prepared(server, directory, name) as db:
         yield db.engine.url.render_as_string(hide_password=False)
 
@@ -106,25 +100,33 @@ def exchange(server: str, *hosts: str) -> Iterator[str]:
 
     Raises exception.ConfigError with a sentence when the server cannot be used.
     """
-    if not server.startswith("rabbit://"):
-        raise _unusable(server, "its address must begin with rabbit://", "--rabbit-url")
-    try:
-        with broker.connection(server, _PATIENCE) as one:
-            one.ensure_connection(max_retries=1, timeout=_PATIENCE)
-    except (KombuError, amqp.AMQPError, OSError) as fault:
-        raise _unusable(server, str(fault), "--rabbit-url") from fault
+    check(server, "--rabbit-url", "rabbit://")
     with broker.exchange(server, *hosts) as name:
         yield name
 
 
-def _unusable(url: str, reason: str, option: str) -> exception.ConfigError:
-    """The sentence; of an address nothing is shown but where it leads to, for it has a password."""
-    where = url.rpartition("@")[2] or "nowhere"
-    first = (reason.splitlines() or ["it gives no reason"])[0].rstrip(".")
-    return exception.ConfigError(
-        reason=f"The server at {where} is required and cannot be used: {first}. Another one is "
-        f"named with {option}."
-    )
+def check(url: str, option: str, scheme: str = "") -> None:
+    """Log in to a server; raises exception.ConfigError, which advises the option, if that fails.
+
+    Of an address nothing is shown but where it leads to, for it has a password.
+    """
+    try:
+        if not url.startswith(scheme):
+            raise OSError(f"its address must begin with {scheme}")
+        if url.startswith("rabbit://"):
+            with broker.connection(url, _PATIENCE) as one:
+                one.ensure_connection(max_retries=1, timeout=_PATIENCE)
+        else:
+            arguments = {"connect_timeout": _PATIENCE}
+            engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=arguments)
+            engine.connect().close()
+    except (KombuError, amqp.AMQPError, OSError, sa.exc.SQLAlchemyError) as fault:
+        where = url.rpartition("@")[2] or "nowhere"
+        reason = (str(fault).splitlines() or ["it gives no reason"])[0].rstrip(".")
+        raise exception.ConfigError(
+            reason=f"The server at {where} is required and cannot be used: {reason}. Another one "
+            f"is named with {option}."
+        ) from fault
 
 
 class Cloud(Environment):

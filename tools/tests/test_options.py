@@ -10,12 +10,8 @@ from cyborg_tools.quickstart.options import parse
 
 def test_all_options_are_parsed() -> None:
     default = parse([])
-    assert (default.port, default.demo, default.clean, default.whitelist) == (
-        6666,
-        False,
-        False,
-        [],
-    )
+    assert (default.port, default.whitelist) == (6666, [])
+    assert (default.demo, default.clean) == (False, False)
     assert default.state.parts[-2:] == (".quickstart", "state")
     arguments = ["--demo", "--clean", "--port", "0", "--state", "x"]
     asked = parse([*arguments, "--whitelist", "{}", "--whitelist=[]"])

@@ -19,9 +19,7 @@ def _colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def test_terminal_has_colours_unless_disabled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_terminal_has_colours_unless_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     coloured, plain, unwanted = Terminal(), io.StringIO(), Terminal()
     Screen(coloured).verdict("held")
     Screen(plain).verdict("held")
@@ -31,34 +29,27 @@ def test_terminal_has_colours_unless_disabled(
     assert plain.getvalue() == unwanted.getvalue() == "\nheld\n"
 
 
-def test_short_exchange_is_printed() -> None:
+def test_exchange_is_printed_within_the_width() -> None:
     out = io.StringIO()
-    Screen(out).exchange("Cyborg", Exchange("POST", "/v2/things", {"a": 1}, 201, {"b": [2]}))
-    assert out.getvalue().splitlines() == [
+    screen = Screen(out)
+    query = "&".join(f"name{number}={'x' * 20}" for number in range(4))
+    screen.exchange("Cyborg", Exchange("POST", "/v2/things", {"a": 1}, 201, {"b": [2]}))
+    screen.exchange("Placement", Exchange("GET", f"/candidates?{query}", None, 204, None))
+    lines = out.getvalue().splitlines()
+    assert lines == [
         '    Cyborg > POST /v2/things {"a": 1}',
         '           < 201 {"b": [2]}',
+        " Placement > GET /candidates",
+        " " * 15 + "?name0=" + "x" * 20,
+        *(" " * 15 + f"&name{number}=" + "x" * 20 for number in (1, 2, 3)),
+        "           < 204",
     ]
-
-
-def test_long_query_is_wrapped_and_empty_response_shows_status() -> None:
-    out = io.StringIO()
-    query = "&".join(f"name{number}={'x' * 20}" for number in range(4))
-    Screen(out).exchange("Placement", Exchange("GET", f"/candidates?{query}", None, 204, None))
-    lines = out.getvalue().splitlines()
-    assert lines[0] == " Placement > GET /candidates"
-    assert lines[1] == " " * 15 + "?name0=" + "x" * 20
-    assert lines[4] == " " * 15 + "&name3=" + "x" * 20
-    assert lines[5] == "           < 204"
-
-
-def test_bodies_fit_the_width() -> None:
-    out = io.StringIO()
     body = {f"key{number}": "value" * 4 for number in range(20)}
-    Screen(out).exchange("Cyborg", Exchange("PUT", "/x", body, 409, body))
-    lines = out.getvalue().splitlines()
-    assert lines[0] == "    Cyborg > PUT /x {"
-    assert max(map(len, lines)) <= WIDTH
-    assert all(line.startswith(" " * 11) for line in lines[1:])
+    screen.exchange("Cyborg", Exchange("PUT", "/x", body, 409, body))
+    first, *rest = out.getvalue().splitlines()[len(lines) :]
+    assert first == "    Cyborg > PUT /x {"
+    assert max(map(len, rest)) <= WIDTH
+    assert all(line.startswith(" " * 11) for line in rest)
 
 
 def test_steps_are_numbered_and_text_is_wrapped() -> None:

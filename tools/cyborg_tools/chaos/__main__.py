@@ -81,15 +81,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     catalogue = NIGHT if plan.night else CATALOGUE
     if stray := sorted(set(plan.only or ()) - {one.name for one in catalogue}):
         parser.error(f"{', '.join(stray)}: faults named night-* go with --night, no others do")
-    if plan.only:
-        plan.faults = [one for one in catalogue if one.name in plan.only]
-    else:
-        plan.faults = [one for one in catalogue if not plan.short or one in _SHORT]
+    chosen = plan.only or [one.name for one in CATALOGUE if plan.short and one.short]
+    plan.faults = [one for one in catalogue if not chosen or one.name in chosen]
     plan.clients = 0 if plan.night else plan.clients
     return plan
-
-
-_SHORT = [one for one in CATALOGUE if one.short]
 
 
 def main(arguments: Sequence[str]) -> int:

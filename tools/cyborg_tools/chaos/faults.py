@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults under load; each leaves everything running that ran before."""
+"""The faults under load; each leaves everything running that ran before.
+
+The docstring of a fault is what the command line and the results call it.
+"""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import requests
@@ -14,17 +15,16 @@ from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg_tools.chaos.fault_run import PATIENCE, FaultRun
 from cyborg_tools.chaos.front import Front
 from cyborg_tools.chaos.servers import Server
-from cyborg_tools.chaos.world import CARDS, SPARE, SPARE_ADDRESS, World
+from cyborg_tools.chaos.world import CARDS, SPARE, SPARE_ADDRESS
 
 _UNITS = CARDS[SPARE_ADDRESS][1]
 #: Longer than the default ``[conductor] lease`` (3 s) and the conductors' heartbeat together.
 _BEYOND_LEASE = 8.0
 _API = f"{API}-1"
-_RABBIT, _MARIA = attrgetter("rabbit"), attrgetter("maria")
 
 
-def _conductor_kill(fault_run: FaultRun) -> None:
-    """Kill the working conductor; the other takes over; start it again later."""
+def conductor_kill(fault_run: FaultRun) -> None:
+    """kill -9 of the conductor that is in the middle of a bind"""
     with fault_run.mid_bind() as one:
         killed = fault_run.kill(one.conductor)
         fault_run.facts.append(f"{one.conductor} was at the preparation and killed")
@@ -33,8 +33,8 @@ def _conductor_kill(fault_run: FaultRun) -> None:
     fault_run.ends()
 
 
-def _conductors_kill(fault_run: FaultRun) -> None:
-    """Kill both conductors; start one again, which finishes the work."""
+def conductors_kill(fault_run: FaultRun) -> None:
+    """kill -9 of both conductors in mid-bind; only one comes back"""
     survivor, other = f"{CONDUCTOR}-1", f"{CONDUCTOR}-2"
     with fault_run.mid_bind() as one:
         killed = fault_run.kill(survivor, other)
@@ -46,8 +46,8 @@ def _conductors_kill(fault_run: FaultRun) -> None:
     fault_run.ends()
 
 
-def _conductor_stop(fault_run: FaultRun) -> None:
-    """Freeze the working conductor beyond its lease; it resumes when its work is done."""
+def conductor_stop(fault_run: FaultRun) -> None:
+    """SIGSTOP of the conductor in mid-bind beyond its lease"""
     world = fault_run.world
     with fault_run.mid_bind() as one:
         world.freeze(one.conductor)
@@ -69,8 +69,8 @@ def _conductor_stop(fault_run: FaultRun) -> None:
         )
 
 
-def _agent_kill(fault_run: FaultRun) -> None:
-    """Kill the agent during a preparation, and start it again at once."""
+def agent_kill(fault_run: FaultRun) -> None:
+    """kill -9 of the agent while it prepares a device"""
     with fault_run.mid_bind() as one:
         killed = fault_run.kill(AGENT)
         fault_run.world.begin(AGENT, wait=True)
@@ -79,7 +79,8 @@ def _agent_kill(fault_run: FaultRun) -> None:
         fault_run.time_to_resolve(one, killed)
 
 
-def _agent_stop(fault_run: FaultRun) -> None:
+def agent_stop(fault_run: FaultRun) -> None:
+    """SIGSTOP of the agent while it prepares a device"""
     with fault_run.mid_bind() as one:
         fault_run.world.freeze(AGENT)
         frozen = time.monotonic()
@@ -89,27 +90,24 @@ def _agent_stop(fault_run: FaultRun) -> None:
         fault_run.time_to_resolve(one, frozen)
 
 
-def _api_kill(fault_run: FaultRun) -> None:
-    """Kill one of two APIs; the load balancer uses the other."""
+def api_kill(fault_run: FaultRun) -> None:
+    """kill -9 of one of two APIs"""
     fault_run.kill(_API)
     fault_run.last(3, 5)
     fault_run.world.begin(_API, wait=True)
     fault_run.ends()
 
 
-def _api_stop(fault_run: FaultRun) -> None:
-    """Freeze one of two APIs; its clients wait."""
+def api_stop(fault_run: FaultRun) -> None:
+    """SIGSTOP of one of two APIs"""
     fault_run.world.freeze(_API)
     fault_run.last(5, 10)
     fault_run.world.thaw(_API)
     fault_run.ends()
 
 
-def _again(
-    fault_run: FaultRun, of: Callable[[World], Server], end: Callable[[Server], None]
-) -> None:
+def _again(fault_run: FaultRun, server: Server, end: Callable[[Server], None]) -> None:
     """Stop or kill a server and start it again: messages and open transactions are lost."""
-    server = of(fault_run.world)
     began = time.monotonic()
     end(server)
     server.begin()
@@ -163,10 +161,52 @@ def _without_nova(fault_run: FaultRun, disturb: Callable[[Front], Any], usual: f
     fault_run.facts.append(f"{front.met - before} requests to Nova had no good answer")
 
 
-def _disk_full(fault_run: FaultRun) -> None:
+def disk_full(fault_run: FaultRun) -> None:
+    """the disk under the agent's state_path is full, and the agent is killed"""
     with fault_run.full_disk(), fault_run.mid_bind() as one:
         fault_run.time_to_resolve(one, time.monotonic())
     fault_run.ends()
+
+
+def rabbit_restart(fault_run: FaultRun) -> None:
+    """restart of RabbitMQ"""
+    _again(fault_run, fault_run.world.rabbit, Server.stop)
+
+
+def rabbit_kill(fault_run: FaultRun) -> None:
+    """kill -9 and start of RabbitMQ"""
+    _again(fault_run, fault_run.world.rabbit, Server.kill)
+
+
+def mariadb_restart(fault_run: FaultRun) -> None:
+    """restart of MariaDB"""
+    _again(fault_run, fault_run.world.maria, Server.stop)
+
+
+def mariadb_kill(fault_run: FaultRun) -> None:
+    """kill -9 and start of MariaDB"""
+    _again(fault_run, fault_run.world.maria, Server.kill)
+
+
+def placement_500(fault_run: FaultRun) -> None:
+    """Placement answers 500 to everything"""
+    _without_placement(fault_run, 500)
+
+
+def placement_409(fault_run: FaultRun) -> None:
+    """Placement answers 409 to every write"""
+    _without_placement(fault_run, 409, writes_only=True)
+
+
+def nova_silent(fault_run: FaultRun) -> None:
+    """nova-api takes requests and does not answer"""
+    # Usually longer than the time-out with which Nova is asked.
+    _without_nova(fault_run, Front.hold, usual=75)
+
+
+def nova_503(fault_run: FaultRun) -> None:
+    """nova-api answers 503 to everything"""
+    _without_nova(fault_run, lambda front: front.refuse(503), usual=15)
 
 
 @dataclass(frozen=True)
@@ -179,77 +219,20 @@ class Fault:
     name: str
     title: str
     do: Callable[[FaultRun], None]
-    short: bool = False
+    short: bool
 
 
-#: In the order in which they are injected.
-CATALOGUE = (
-    Fault(
-        "conductor-kill",
-        "kill -9 of the conductor that is in the middle of a bind",
-        _conductor_kill,
-        short=True,
-    ),
-    Fault(
-        "conductors-kill",
-        "kill -9 of both conductors in mid-bind; only one comes back",
-        _conductors_kill,
-    ),
-    Fault(
-        "conductor-stop",
-        "SIGSTOP of the conductor in mid-bind beyond its lease",
-        _conductor_stop,
-        short=True,
-    ),
-    Fault("agent-kill", "kill -9 of the agent while it prepares a device", _agent_kill, short=True),
-    Fault("agent-stop", "SIGSTOP of the agent while it prepares a device", _agent_stop),
-    Fault("api-kill", "kill -9 of one of two APIs", _api_kill),
-    Fault("api-stop", "SIGSTOP of one of two APIs", _api_stop),
-    Fault(
-        "rabbit-restart",
-        "restart of RabbitMQ",
-        partial(_again, of=_RABBIT, end=Server.stop),
-        short=True,
-    ),
-    Fault(
-        "rabbit-kill", "kill -9 and start of RabbitMQ", partial(_again, of=_RABBIT, end=Server.kill)
-    ),
-    Fault(
-        "mariadb-restart",
-        "restart of MariaDB",
-        partial(_again, of=_MARIA, end=Server.stop),
-        short=True,
-    ),
-    Fault(
-        "mariadb-kill", "kill -9 and start of MariaDB", partial(_again, of=_MARIA, end=Server.kill)
-    ),
-    Fault(
-        "placement-500",
-        "Placement answers 500 to everything",
-        partial(_without_placement, status=500),
-        short=True,
-    ),
-    Fault(
-        "placement-409",
-        "Placement answers 409 to every write",
-        partial(_without_placement, status=409, writes_only=True),
-    ),
-    # Usually longer than the time-out with which Nova is asked.
-    Fault(
-        "nova-silent",
-        "nova-api takes requests and does not answer",
-        partial(_without_nova, disturb=Front.hold, usual=75),
-        short=True,
-    ),
-    Fault(
-        "nova-503",
-        "nova-api answers 503 to everything",
-        partial(_without_nova, disturb=lambda front: front.refuse(503), usual=15),
-    ),
-    Fault(
-        "disk-full",
-        "the disk under the agent's state_path is full, and the agent is killed",
-        _disk_full,
-    ),
+_SHORT = (
+    *(conductor_kill, conductor_stop, agent_kill),
+    *(rabbit_restart, mariadb_restart, placement_500, nova_silent),
 )
-NAMES = tuple(one.name for one in CATALOGUE)
+#: In the order in which they are injected.
+CATALOGUE = tuple(
+    Fault(do.__name__.replace("_", "-"), str(do.__doc__), do, do in _SHORT)
+    for do in (
+        *(conductor_kill, conductors_kill, conductor_stop),
+        *(agent_kill, agent_stop, api_kill, api_stop),
+        *(rabbit_restart, rabbit_kill, mariadb_restart, mariadb_kill),
+        *(placement_500, placement_409, nova_silent, nova_503, disk_full),
+    )
+)

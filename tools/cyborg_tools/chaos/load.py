@@ -200,9 +200,7 @@ class Client:
         answer = self._endpoints.ask("delete", "DELETE", f"{_ARQS}?instance={instance.uuid}")
         if answer is None:
             return
-        if answer.status != 204:
-            self._wrong(instance, f"deleting its ARQs was answered {answer.status}: {answer.body}")
-        elif self._arqs_of(instance):
+        if self._is(answer, 204, "deleting", instance) and self._arqs_of(instance):
             self._wrong(instance, "it has ARQs after they were deleted")
         if unbound and instance.arqs:
             self._endpoints.ask("delete", "DELETE", f"{_ARQS}?arqs={','.join(instance.arqs)}")
@@ -232,13 +230,10 @@ class Client:
     def _arqs_of(self, instance: Instance) -> list[dict[str, Any]] | None:
         """Return the ARQs of an instance as the API shows them; None when the run ends."""
         answer = self._endpoints.ask("list", "GET", f"{_ARQS}?instance={instance.uuid}")
-        if answer is None:
+        if answer is None or not self._is(answer, 200, "listing", instance):
             return None
-        if answer.status != 200:
-            self._wrong(instance, f"listing its ARQs was answered {answer.status}: {answer.body}")
-            return None
-        found: list[dict[str, Any]] = answer.body["arqs"]
-        return found
+        arqs: list[dict[str, Any]] = answer.body["arqs"]
+        return arqs
 
     def _schedule(self, instance: Instance, profile: str) -> bool:
         groups = requested([self._cloud.profiles[profile]])
@@ -259,10 +254,7 @@ class Client:
 
     def _create(self, instance: Instance, profile: str) -> bool:
         answer = self._endpoints.ask("create", "POST", _ARQS, {"device_profile_name": profile})
-        if answer is None:
-            return False
-        if answer.status != 201:
-            self._wrong(instance, f"creating ARQs was answered {answer.status}: {answer.body}")
+        if answer is None or not self._is(answer, 201, "creating", instance):
             return False
         instance.arqs = [one["uuid"] for one in answer.body["arqs"]]
         # Each try that nobody answered may have made some.
@@ -294,6 +286,12 @@ class Client:
         if answer.status != 202 and not answer.unsure:
             self._wrong(instance, f"a bind that was answered {answer.status} has changed something")
         return True
+
+    def _is(self, answer: Answer, status: int, what: str, instance: Instance) -> bool:
+        if answer.status != status:
+            said = f"{what} its ARQs was answered {answer.status}: {answer.body}"
+            self._wrong(instance, said)
+        return answer.status == status
 
     def _wrong(self, instance: Instance, what: str) -> None:
         self._log.violation(f"{self.name}, instance {instance.uuid}: {what}")

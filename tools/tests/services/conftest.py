@@ -6,4 +6,4 @@ from cyborg.tests.functional.schema.databases import SERVER
 
 # The programs start daemons on MariaDB and RabbitMQ.
 if not (HAS_BROKER and SERVER.startswith("mysql")):
-    collect_ignore = ["test_dev.py", "test_walkthrough.py"]
+    collect_ignore = ["test_programs.py"]
