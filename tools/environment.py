@@ -33,8 +33,8 @@ _UNREACHABLE = (
     "ProxyError",
 )
 
-#: Minimum interval, in seconds, between progress lines if the output is not a terminal.
-_PROGRESS_INTERVAL = 15.0
+#: Minimum interval, in seconds, between progress lines.
+_PROGRESS_INTERVAL = 5.0
 
 
 class Trouble(Exception):
@@ -184,16 +184,9 @@ def _install(command, log):
         for line in pip.stdout:
             lines.append(line)
             packages += line.startswith(("Collecting ", "Requirement already satisfied: "))
-            if sys.stdout.isatty():
-                # Each update overwrites one line; pip's lines may be wider than the terminal.
-                width = shutil.get_terminal_size().columns - 1
-                text = f"  {packages} packages; {line.strip()}"[:width]
-                print(f"\r{text:<{width}}", end="", flush=True)
-            elif time.monotonic() - printed > _PROGRESS_INTERVAL:
+            if time.monotonic() - printed > _PROGRESS_INTERVAL:
                 printed = time.monotonic()
                 say(f"  {packages} packages so far")
-    if sys.stdout.isatty():
-        print("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r", end="", flush=True)
     output = "".join(lines)
     log.write_text(output)
     if pip.returncode == 0:

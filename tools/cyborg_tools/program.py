@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the programs of ``tools`` share: signals, errors in one sentence, and what they start."""
 
-import os
 import signal
 import sys
 from abc import ABC, abstractmethod
@@ -42,11 +41,6 @@ def ignore_signals() -> None:
 def say(prog: str, sentence: str) -> None:
     """Progress goes to standard error, so that the results can be piped."""
     print(f"{prog}: {sentence}", file=sys.stderr, flush=True)
-
-
-def child_environment() -> dict[str, str]:
-    """The variables of a child that runs a module found only by this process."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 class Environment(ABC):

@@ -26,7 +26,6 @@ _PATIENCE = 5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that name the servers."""
     parser.add_argument(
         "--mysql-url",
         metavar="URL",

@@ -3,8 +3,8 @@
 
 import pytest
 
-from cyborg_tools.bench import options, show
-from cyborg_tools.bench.figures import AuditFigure, Count, Figure, Results, Samples
+from cyborg_tools.bench import options
+from cyborg_tools.bench.figures import AuditFigure, Count, Figure, Results, Samples, tables
 
 
 def _figure(p50: float, floor: float | None, aim: float | None) -> Figure:
@@ -52,10 +52,10 @@ def test_each_cost_is_compared_with_its_allowance():
 
 def test_tables_and_json_tell_what_is_exceeded():
     results = Results("sqlite 3", "fake", audits=[AuditFigure(1000, 2.5, 99.0, 1)])
-    assert "1,000      2.5        99         1" in show.tables(results, in_process=True)
+    assert "1,000      2.5        99         1" in tables(results, in_process=True)
     results.counts = [Count("create 3 ARQs", 10, 5, 1, 1, (4, 1, 1))]
     results.figures = [_figure(9.0, 2.0, 3.0)]
-    shown = show.tables(results, in_process=True)
+    shown = tables(results, in_process=True)
     assert "create 3 ARQs among 10: 5 / 1 / 1, allowed 4 / 1 / 1" in shown
     assert "4.50 !" in shown
     assert "--transport-url" in shown

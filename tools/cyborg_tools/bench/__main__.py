@@ -5,9 +5,12 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from cyborg import conf as configuration
-from cyborg_tools.bench import options, show
+from cyborg_tools import program
+from cyborg_tools.bench import options
+from cyborg_tools.bench.figures import tables
 from cyborg_tools.bench.run import Run
 
 
@@ -16,17 +19,12 @@ def main(arguments: Sequence[str]) -> int:
     plan = options.parse(arguments)
     conf = configuration.prepare([], prog="bench", default_config_files=[])
     logging.disable(logging.WARNING)
-    results = Run(plan, conf, _say).measure()
+    results = Run(plan, conf, partial(program.say, "bench")).measure()
     if plan.as_json:
         print(json.dumps(results.document(), indent=2))
     else:
-        print(show.tables(results, in_process=plan.in_process))
+        print(tables(results, in_process=plan.in_process))
     return 1 if results.exceeded else 0
-
-
-def _say(sentence: str) -> None:
-    """Progress goes to standard error, so that the results can be piped."""
-    print(f"bench: {sentence}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

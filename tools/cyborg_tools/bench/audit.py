@@ -8,10 +8,10 @@ real Placement needs for one request per host and up to three per provider.
 """
 
 import json
-import subprocess
-import sys
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -31,8 +31,8 @@ from cyborg.model.audit_findings import Ages
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.provider import Inventory, provider_uuid
 from cyborg.tests.fixtures.unrelated_rows import settle
-from cyborg_tools import program
 from cyborg_tools.bench.figures import AuditFigure
+from cyborg_tools.bench.parts import SPAWN
 
 UNITS = 32
 DEVICES = 4
@@ -48,26 +48,17 @@ def measure(db: Database, arqs: int) -> AuditFigure:
     """Fill an empty database with so many ARQs, and audit it; raises RuntimeError if that fails."""
     fill(db, arqs)
     url = db.engine.url.render_as_string(hide_password=False)
-    child = subprocess.run(
-        [sys.executable, "-m", __name__, url, str(arqs)],
-        env=program.child_environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if child.returncode:
-        raise RuntimeError(f"the audit ended with {child.returncode}")
-    figure = AuditFigure(arqs, **json.loads(child.stdout))
+    with ProcessPoolExecutor(1, SPAWN) as pool:
+        figure = pool.submit(_audit, url, arqs).result()
     if figure.findings != -(-arqs // _DAMAGED):
         raise RuntimeError(f"the audit of {arqs} ARQs found {figure.findings} violations")
     return figure
 
 
-def main(url: str, arqs: int) -> int:
-    """Audit once, as ``cyborg-audit`` does, and print seconds, peak memory and findings."""
-    db = Reader(url)
+def _audit(url: str, arqs: int) -> AuditFigure:
+    logging.disable(logging.WARNING)
     auditor = Auditor(
-        db=db,
+        db=Reader(url),
         placement=_Placement(arqs),
         servers=Servers(_Nova(arqs)),
         ages=Ages(agent_silence=10**9, conductor_silence=10**9),
@@ -78,10 +69,9 @@ def main(url: str, arqs: int) -> int:
     # In KiB. Not ru_maxrss, which begins with the memory of the parent process.
     status = Path("/proc/self/status").read_text()
     peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
-    for message in result.unasked:
-        print(message, file=sys.stderr)
-    print(json.dumps({"seconds": seconds, "mebibytes": peak, "findings": len(result.findings)}))
-    return 1 if result.unasked else 0
+    if result.unasked:
+        raise RuntimeError("; ".join(result.unasked))
+    return AuditFigure(arqs, seconds, peak, len(result.findings))
 
 
 def fill(db: Database, arqs: int) -> None:
@@ -207,12 +197,10 @@ class _Placement(Placement):
         self._devices: dict[str, int] = {}
 
     def find_by_name(self, name: str) -> Node | None:
-        """Return the provider of a compute host."""
         root = str(UUID(int=_ROOT + int(name.removeprefix("bench-"))))
         return Node(root, name, 1, None, root)
 
     def tree(self, uuid: str) -> dict[str, Node]:
-        """Return the provider of a host and those of its devices."""
         host = UUID(uuid).int - _ROOT
         names = {index: _provider_name(index) for index in _range(host, DEVICES)}
         self._devices = {provider_uuid(name): index for index, name in names.items()}
@@ -227,11 +215,9 @@ class _Placement(Placement):
         return 1, {_CLASS: fields | {"allocation_ratio": 1.0}} if total else {}
 
     def traits(self, uuid: str) -> tuple[int, frozenset[str]]:
-        """Return no traits."""
         return 1, frozenset()
 
     def allocations_of(self, uuid: str) -> dict[str, dict[str, int]]:
-        """Return an allocation of one unit for each ARQ of a device."""
         units = _range(self._devices[uuid], UNITS)
         return {_instance(unit): {_CLASS: 1} for unit in units if unit < self._arqs}
 
@@ -244,7 +230,6 @@ class _Nova(Adapter):
         self._arqs = arqs
 
     def request(self, url: str, method: str, **arguments: Any) -> requests.Response:
-        """Answer the list of servers."""
         query = parse_qs(urlsplit(url).query)
         marker = query.get("marker")
         first = UUID(marker[0]).int - _INSTANCE + 1 if marker else 0
@@ -275,7 +260,3 @@ def _instance(unit: int) -> str:
 def _uuid(number: int) -> str:
     """Return a uuid that is not in the order of the numbers, as real ones are not."""
     return str(UUID(int=(number + 1) * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))

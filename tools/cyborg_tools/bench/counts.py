@@ -34,7 +34,6 @@ _SPREADS = ((1, 1), (3, 1), (3, 2), (8, 1), (8, 2))
 
 
 def measure(counted_service: CountedService, others: int, devices: Sequence[int]) -> list[Count]:
-    """Count everything once among so many unrelated requests."""
     scenarios = Scenarios(counted_service)
     rows = [
         *_reads(counted_service, scenarios),

@@ -42,7 +42,6 @@ class Reading:
 
     @property
     def rows(self) -> int:
-        """How many things the answer holds."""
         lists = [value for value in self.document.values() if isinstance(value, list)]
         return len(lists[0]) if len(self.document) == 1 and lists else 1
 
@@ -153,7 +152,6 @@ def read_paths(counted_service: CountedService, db: Database, others: int) -> di
 
 
 def _instance_of(db: Database) -> str:
-    """Some instance that has a bound request."""
     with db.reader() as tx:
         found = tx.execute(sa.select(sa.func.min(Instance.uuid)).where(Instance.bound))
         return str(found.scalar_one())

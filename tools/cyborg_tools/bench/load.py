@@ -41,34 +41,33 @@ class HttpClient:
 
 
 def repeated(
-    makers: Sequence[Callable[[], Callable[[], object]]], seconds: float, least: int = 3
+    netloc: str, acts: Sequence[Callable[[HttpClient], object]], seconds: float, least: int = 3
 ) -> Samples:
-    """Have every client repeat its action for some time, at least so often; all start together.
+    """Have a client repeat each action for some time, at least so often; all start together.
 
-    Each maker is called in its client's thread and answers the action; the first run of each is
-    not measured.
+    The first run of each is not measured.
     """
-    together = threading.Barrier(len(makers) + 1)
-    times: list[list[float]] = [[] for _ in makers]
+    together = threading.Barrier(len(acts) + 1)
+    times: list[list[float]] = [[] for _ in acts]
     faults: list[Exception] = []
 
-    def client(make: Callable[[], Callable[[], object]], mine: list[float]) -> None:
+    def client(act: Callable[[HttpClient], object], mine: list[float]) -> None:
         try:
-            act = make()
-            act()
+            http_client = HttpClient(netloc)
+            act(http_client)
             together.wait(_PATIENCE)
             end = time.perf_counter() + seconds
             while len(mine) < least or time.perf_counter() < end:
                 started = time.perf_counter()
-                act()
+                act(http_client)
                 mine.append(time.perf_counter() - started)
         except (RuntimeError, OSError, http.client.HTTPException) as fault:
             faults.append(fault)
             together.abort()
 
     threads = [
-        threading.Thread(target=client, args=(make, mine), daemon=True)
-        for make, mine in zip(makers, times, strict=True)
+        threading.Thread(target=client, args=(act, mine), daemon=True)
+        for act, mine in zip(acts, times, strict=True)
     ]
     for thread in threads:
         thread.start()
@@ -84,26 +83,14 @@ def repeated(
     return Samples(list(itertools.chain(*times)), time.perf_counter() - started)
 
 
-def getting(netloc: str, path: str) -> Callable[[], Callable[[], object]]:
-    """Return a client that repeats one read."""
-
-    def make() -> Callable[[], object]:
-        client = HttpClient(netloc)
-        return lambda: client.send("GET", path)
-
-    return make
+def getting(path: str) -> Callable[[HttpClient], object]:
+    """Return a read."""
+    return lambda client: client.send("GET", path)
 
 
-def living(
-    netloc: str, profile: str, host: str, provider: str
-) -> Callable[[], Callable[[], object]]:
-    """Return a client that repeats the life cycle of an ARQ as Nova does: create to delete."""
-
-    def make() -> Callable[[], object]:
-        client = HttpClient(netloc)
-        return lambda: _live(client, profile, host, provider)
-
-    return make
+def living(profile: str, host: str, provider: str) -> Callable[[HttpClient], object]:
+    """Return the life cycle of an ARQ as Nova does it: create to delete."""
+    return lambda client: _live(client, profile, host, provider)
 
 
 def _live(client: HttpClient, profile: str, host: str, provider: str) -> None:

@@ -29,7 +29,6 @@ class Plan:
 
     @property
     def in_process(self) -> bool:
-        """Return whether the bus exists only within one process."""
         return self.transport_url.startswith("fake:")
 
 

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a child process of the benchmark runs: parts of the service, and the floors beside them."""
+"""A child process of the benchmark: parts of the service, and the floors beside them.
 
+It carries out methods of its ``Parts``, and ends with its parent.
+"""
+
+import logging
+import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, Self
 from uuid import uuid4
 
 import oslo_messaging
@@ -14,8 +20,8 @@ import webob
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.noauth import NoAuth
 from keystoneauth1.session import Session
-from oslo_config import cfg
 
+from cyborg import conf as configuration
 from cyborg.api import app as api_app
 from cyborg.api.server import HttpServer
 from cyborg.model.report import AgentHeartbeat
@@ -25,12 +31,14 @@ from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.stack import Peers, Stack, Times, reach
 from cyborg.tests.fixtures.unreachable import unreachable
+from cyborg_tools.bench.figures import Samples
 
 API = "api"
 CONDUCTOR = "conductor"
 AGENT = "agent"
 NOVA = "nova"
-
+#: Processes are not forked: they have nothing of this one.
+SPAWN = multiprocessing.get_context("spawn")
 _ECHO_TOPIC = "bench-echo"
 _ECHO_PATIENCE = 30
 _TIMES = Times(conductor_heartbeat=1.0, lease=5.0, rpc=30.0)
@@ -38,13 +46,69 @@ _TIMES = Times(conductor_heartbeat=1.0, lease=5.0, rpc=30.0)
 _REPEATS = 5
 
 
-class Parts:
-    """The parts of one process; each starts with the method of its name and answers its address.
+class Child:
+    """The parent's end; a context manager.
 
-    ``ask`` has a command carried out; ``stop`` ends everything.
+    ``parts`` run in one process with ``setting`` (see ``Parts``). Raises RuntimeError when the
+    child fails; its output is on standard error.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, setting: Mapping[str, str]) -> None:
+    def __init__(self, parts: Sequence[str], setting: dict[str, str]) -> None:
+        self._pipe, end = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=_serve, args=(end, parts, setting))
+        self._process.start()
+        end.close()
+
+    def ask(self, what: Callable[..., Any], *arguments: Any) -> Any:
+        """Have a method of Parts called, and wait for its answer."""
+        self._pipe.send((what, arguments))
+        return self.answer()
+
+    def answer(self) -> Any:
+        """Wait for an answer; the first one tells where the parts are reached, by name."""
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            self._process.join(30)
+            status = self._process.exitcode
+            raise RuntimeError(f"a child of the benchmark ended with {status}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self._pipe.close()
+        self._process.join(30)
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(pipe: "Connection[Any, Any]", parts: Sequence[str], setting: dict[str, str]) -> None:
+    """Run the child's end until the parent closes the pipe."""
+    running = Parts(setting)
+    try:
+        address: dict[str, str] = {}
+        for part in parts:
+            address |= running.start(part)
+        pipe.send(address)
+        while True:
+            what, arguments = pipe.recv()
+            pipe.send(what(running, *arguments))
+    except EOFError:
+        return
+    finally:
+        running.stop()
+
+
+class Parts:
+    """The parts of one process; ``stop`` ends everything."""
+
+    def __init__(self, setting: Mapping[str, str]) -> None:
+        conf = configuration.prepare([], prog="bench", default_config_files=[])
+        # Threads log alike in every run, and nobody reads them here.
+        logging.disable(logging.WARNING)
+        conf.set_override("auth_strategy", "noauth", group="api")
+        conf.set_override("port", 0, group="api")
         self._conf = conf
         self._setting = setting
         self._stack = Stack(
@@ -70,15 +134,7 @@ class Parts:
         }
         return starts[part]()
 
-    def ask(self, command: Mapping[str, Any]) -> Any:
-        """Carry out a command; answers what becomes JSON."""
-        if command["verb"] == "echo":
-            return self._echo(command["clients"], command["seconds"])
-        assert command["verb"] == "reports", command
-        return self._reports(command["devices"], command["seconds"])
-
     def stop(self) -> None:
-        """End everything, the last first."""
         while self._endings:
             self._endings.pop()()
         self._stack.stop()
@@ -123,8 +179,7 @@ class Parts:
         self._endings.append(nova.stop)
         return {"nova": nova.url}
 
-    def _echo(self, clients: int, seconds: float) -> dict[str, Any]:
-        """Empty calls, as fast as they go: the bus and oslo.messaging, and nothing of ours."""
+    def echo(self, clients: int, seconds: float) -> Samples:
         call = self._echo_client.prepare(timeout=_ECHO_PATIENCE).call
         call({}, "echo")
         started = time.perf_counter()
@@ -135,9 +190,9 @@ class Parts:
         with ThreadPoolExecutor(clients) as pool:
             running = [pool.submit(until_the_end) for _ in range(clients)]
             times = [one for future in running for one in future.result()]
-        return {"times": times, "elapsed": time.perf_counter() - started}
+        return Samples(times, time.perf_counter() - started)
 
-    def _reports(self, devices: int, seconds: float) -> dict[str, Any]:
+    def reports(self, devices: int, seconds: float) -> dict[str, Samples]:
         """First reports of fresh hosts, and unchanged ones of the same."""
         assert self._agent is not None
         first: list[float] = []
@@ -158,7 +213,8 @@ class Parts:
                 if self._agent.request(Heartbeat(heartbeat)).digest != report.digest():
                     raise RuntimeError("the conductor has another report")
                 unchanged.append(time.perf_counter() - started)
-        return {"first": first, "unchanged": unchanged}
+        reports = {"first": first, "unchanged": unchanged}
+        return {kind: Samples(times, sum(times)) for kind, times in reports.items()}
 
 
 class _Echo:
@@ -174,7 +230,6 @@ class _Nothing:
     """A pecan controller that does nothing."""
 
     def index(self, _request: Any, _response: Any) -> webob.Response:
-        """Answer."""
         return webob.Response(body=b"{}", content_type="application/json", charset="UTF-8")
 
     # As a call, because pecan's decorators have no types.

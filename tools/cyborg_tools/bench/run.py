@@ -25,10 +25,10 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg_tools import servers
 from cyborg_tools.bench import audit, counts, floor, parts
-from cyborg_tools.bench.child import Child
-from cyborg_tools.bench.figures import Figure, Results, Samples
+from cyborg_tools.bench.figures import Figure, Results
 from cyborg_tools.bench.load import getting, living, repeated
 from cyborg_tools.bench.options import Plan
+from cyborg_tools.bench.parts import Child, Parts
 
 #: Highest multiples of the floor: reads and lists of 1,000 rows; a life cycle.
 READ_AIM = 3.0
@@ -99,7 +99,7 @@ class Run:
             base = self._base(service, others, results)
             for name, path in paths.items():
                 below = readings[name].ms(db, self._plan.seconds / 3)
-                found = repeated([getting(service.api, path)], self._plan.seconds)
+                found = repeated(service.api, [getting(path)], self._plan.seconds)
                 aim = READ_AIM if others <= _LARGEST_AIMED_AT else None
                 above = below + base[1, "http"]
                 more = {"rows": readings[name].rows, "floor_ms": above, "aim": aim}
@@ -107,10 +107,10 @@ class Run:
             self._say(f"{others:,} unrelated: life cycles")
             for clients in self._plan.clients:
                 lifecycles = [
-                    living(service.api, profile, scenarios.host, provider_of(scenarios.host, one))
+                    living(profile, scenarios.host, provider_of(scenarios.host, one))
                     for one in range(clients)
                 ]
-                found = repeated(lifecycles, self._plan.seconds * 2)
+                found = repeated(service.api, lifecycles, self._plan.seconds * 2)
                 more = {"clients": clients, "aim": LIFE_AIM}
                 if not self._plan.in_process:
                     calls = 4 * base[clients, "http"] + 3 * base[clients, "rpc"]
@@ -124,15 +124,12 @@ class Run:
         """The floor of HTTP and RPC, by number of clients: medians in milliseconds."""
         found: dict[tuple[int, str], float] = {}
         for clients in self._plan.clients:
-            samples = repeated([getting(service.empty, "/")] * clients, self._plan.seconds / 2)
+            samples = repeated(service.empty, [getting("/")] * clients, self._plan.seconds / 2)
             name = "empty pecan controller, same middleware"
             results.floor.append(Figure.of(name, samples, others=others, clients=clients))
             found[clients, "http"] = samples.p50_ms
             if not self._plan.in_process:
-                answer = service.front.ask(
-                    verb="echo", clients=clients, seconds=self._plan.seconds / 2
-                )
-                samples = Samples(answer["times"], answer["elapsed"])
+                samples = service.front.ask(Parts.echo, clients, self._plan.seconds / 2)
                 name = "empty RPC echo"
                 results.floor.append(Figure.of(name, samples, others=others, clients=clients))
                 found[clients, "rpc"] = samples.p50_ms
@@ -150,11 +147,8 @@ class Run:
             base = self._base(service, others, results)
             for devices in self._plan.devices:
                 self._say(f"reports of {devices} devices")
-                answer = service.agent.ask(
-                    verb="reports", devices=devices, seconds=self._plan.seconds * 2
-                )
-                for index, kind in enumerate(("first", "unchanged")):
-                    samples = Samples(answer[kind], sum(answer[kind]))
+                reports = service.agent.ask(Parts.reports, devices, self._plan.seconds * 2)
+                for index, (kind, samples) in enumerate(reports.items()):
                     more: dict[str, float] = {"others": others, "rows": devices}
                     if not self._plan.in_process:
                         more["floor_ms"] = floors[devices][index] + base[1, "rpc"]
@@ -200,7 +194,6 @@ class Run:
 
 
 def _product(db: Database) -> str:
-    """The database's name and version."""
     dialect = db.engine.dialect
     with db.reader():
         version: Sequence[object] = dialect.server_version_info or ()

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from cyborg_tools import program
-from cyborg_tools.chaos.faults import CATALOGUE
-from cyborg_tools.chaos.night import NIGHT, Night
+from cyborg_tools.chaos.faults import CATALOGUE, Fault
+from cyborg_tools.chaos.night import NIGHT, Night, NightFault
 from cyborg_tools.chaos.results import show_options
 from cyborg_tools.chaos.run import Run
 from cyborg_tools.chaos.world import NightWorld, World
@@ -32,7 +32,7 @@ _say = partial(program.say, "chaos")
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; wrong usage ends the process. Equal seeds give equal choices."""
-    every = (*CATALOGUE, *NIGHT)
+    every: list[Fault | NightFault] = [*CATALOGUE, *NIGHT]
     parser = argparse.ArgumentParser(
         prog="chaos",
         description=_DESCRIPTION,
@@ -107,7 +107,7 @@ def _carry_out(plan: argparse.Namespace, directory: Path) -> int:
     _say("starting MariaDB, RabbitMQ, Placement and the daemons")
     with NightWorld(directory) if plan.night else World(directory) as world:
         try:
-            show_options(screen, world.options, world.differing)
+            show_options(screen, world.options, world.own_options)
             run = Night if plan.night else Run
             results = run(plan, world, say=_say, tell=lambda part: part.show(screen)).carry_out()
         finally:

@@ -51,7 +51,6 @@ class Machine:
 
     @property
     def prepared(self) -> set[tuple[str, str]]:
-        """The units that are prepared now, as (card, unit)."""
         files = sorted(self._cards.glob("*/units/*"))
         return {(one.parts[-3], one.name) for one in files if one.read_text() == _READY}
 
@@ -73,19 +72,15 @@ class ChaosDriver(Driver):
         self._machine: str = conf.chaos.machine
 
     def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
-        """See Driver."""
         return [self._device(PciAddress.parse(one)) for one in self._cards()]
 
     def prepare(self, task: HandleTask) -> None:
-        """See Driver."""
         self._bring(task, _READY)
 
     def release(self, task: HandleTask) -> None:
-        """See Driver."""
         self._bring(task, _IDLE)
 
     def prepared(self) -> list[Unit]:
-        """See Driver."""
         return [
             Unit(f"{self._compute}_{card}", unit)
             for card in self._cards()

@@ -36,21 +36,17 @@ class Front(LoopbackService):
         self.heal()
 
     def refuse(self, status: int, *, writes_only: bool = False) -> None:
-        """Refuse requests with this status from now on."""
         self._writes_only = writes_only
         self._status = status
 
     def hold(self) -> None:
-        """Accept requests and send no response."""
         self._open.clear()
 
     def heal(self) -> None:
-        """Forward requests again, held ones as well."""
         self._status = 0
         self._open.set()
 
     def stop(self) -> None:
-        """Close the port, and let go what is held."""
         self.heal()
         super().stop()
 

@@ -142,7 +142,6 @@ class Client:
 
     @property
     def stands(self) -> bool:
-        """Whether it stands still."""
         return self.parked.is_set() or not self.thread.is_alive()
 
     @property
@@ -329,7 +328,6 @@ class Load:
         self.probe = client(0, "probe")
 
     def start(self) -> None:
-        """Let the clients begin."""
         self.running.set()
         for one in self.clients:
             one.thread.start()
@@ -345,7 +343,6 @@ class Load:
                 self.client_log.violation(f"{one.name} is stuck: {one.where}")
 
     def go(self) -> None:
-        """Have all clients go on."""
         for one in self.clients:
             one.parked.clear()
         self.running.set()

@@ -48,7 +48,6 @@ class Night(Run):
     world: NightWorld
 
     def walk(self) -> None:
-        """See Run."""
         self.inject_all()
 
     def inject(self, fault_run: FaultRun, fault: NightFault) -> None:
@@ -183,13 +182,19 @@ def _without_space(world: NightWorld, fault_run: FaultRun) -> Iterator[None]:
 
 def _of_bus(reason: str) -> Expected:
     """What is shown while no process can use the bus."""
+    down = rf"Message bus is down: No conductor answers.*{reason}"
+    deaf = rf"cyborg-conductor on control-1 is up, does not listen: .*{reason}"
     return Expected(
-        services=(200, rf"cyborg-conductor on control-1 is up, does not listen: .*{reason}"),
-        health=(503, rf"Message bus is down: No conductor answers.*{reason}"),
-        status=(2, rf"Message bus is down: No conductor answers.*{reason}"),
-        audit=(2, rf"no-conductor .*{reason}"),
-        peer="Message bus",
+        (200, deaf), (503, down), (2, down), (2, rf"no-conductor .*{reason}"), "Message bus"
     )
+
+
+def _of_peer(
+    peer: str, cause: str, *, services: tuple[int, str], health: int, audit: str
+) -> Expected:
+    """What is shown while a peer is down."""
+    down = f"{peer} is down: .*{cause}"
+    return Expected(services, (health, down), (2, down), (3, audit), peer)
 
 
 _ALL_UP = (200, r"^200: \d processes are up\.$")
@@ -221,25 +226,19 @@ NIGHT = (
         "night-database",
         "MariaDB is stopped",
         lambda world, _: _without(world.maria),
-        Expected(
+        _of_peer(
+            "Database",
+            _CLOSED,
             services=(503, "atabase"),
-            health=(503, f"Database is down: .*{_CLOSED}"),
-            status=(2, f"Database is down: .*{_CLOSED}"),
-            audit=(3, f"atabase.*{_CLOSED}"),
-            peer="Database",
+            health=503,
+            audit=f"atabase.*{_CLOSED}",
         ),
     ),
     NightFault(
         "night-keystone",
         "Keystone refuses connections",
         lambda world, _: _between(world.keystone.cut, world.keystone.heal),
-        Expected(
-            services=(503, "Keystone"),
-            health=(200, f"Keystone is down: .*{_CLOSED}"),
-            status=(2, f"Keystone is down: .*{_CLOSED}"),
-            audit=(3, "Keystone"),
-            peer="Keystone",
-        ),
+        _of_peer("Keystone", _CLOSED, services=(503, "Keystone"), health=200, audit="Keystone"),
     ),
     NightFault(
         "night-placement",
@@ -247,13 +246,7 @@ NIGHT = (
         lambda world, _: _between(
             lambda: world.placement_front.refuse(503), world.placement_front.heal
         ),
-        Expected(
-            services=_ALL_UP,
-            health=(200, "Placement is down: .*503"),
-            status=(2, "Placement is down: .*503"),
-            audit=(3, "Placement.*503"),
-            peer="Placement",
-        ),
+        _of_peer("Placement", "503", services=_ALL_UP, health=200, audit="Placement.*503"),
     ),
     NightFault(
         "night-conductor",

@@ -78,7 +78,6 @@ class ClientLog:
         self.left_behind = 0
 
     def turn_page(self) -> None:
-        """Start a new chapter."""
         with self._lock:
             self.page = Chapter()
 
@@ -95,7 +94,6 @@ class ClientLog:
             self.page.seen[client].ends[end] += 1
 
     def violation(self, sentence: str) -> None:
-        """Record a violation."""
         with self._lock:
             self.page.violations.append(sentence)
 
@@ -105,14 +103,12 @@ class ClientLog:
             self.left_behind += count
 
     def hold(self, unit: tuple[str, str], instance: str) -> None:
-        """Record that an instance holds a unit (provider, address)."""
         with self._lock:
             holder = self._holders.setdefault(unit, instance)
         if holder != instance:
             self.violation(f"unit {unit[1]} of {unit[0]} is held by {instance} and by {holder}")
 
     def let_go(self, instance: str) -> None:
-        """Record that an instance releases its units."""
         with self._lock:
             for unit in [unit for unit, holder in self._holders.items() if holder == instance]:
                 del self._holders[unit]
@@ -141,7 +137,6 @@ class Part:
         return (samples.p50_ms, samples.p99_ms) if self.chapter.binds else None
 
     def document(self) -> dict[str, Any]:
-        """The same for programs."""
         return {
             "fault": self.name,
             "title": self.title,
@@ -182,7 +177,6 @@ class Part:
             screen.ok("no findings: 0 violations")
 
     def is_takeover(self, figure: str) -> bool:
-        """Whether a figure has the takeover's target."""
         return self.name == "conductor-kill" and figure.startswith("ARQ resolved")
 
 
@@ -196,11 +190,9 @@ class Results:
 
     @property
     def violations(self) -> int:
-        """Return the number of violations."""
         return sum(len(one.chapter.violations) for one in self.parts)
 
     def document(self) -> dict[str, Any]:
-        """One document for programs."""
         return {
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
@@ -243,12 +235,11 @@ class Results:
         (screen.problem if self.violations else screen.verdict)(sentence)
 
 
-def show_options(screen: Screen, options: Options, more: Mapping[str, str]) -> None:
-    """What the daemons are told; everything else is the default."""
+def show_options(screen: Screen, options: Options, own: Mapping[str, Options]) -> None:
+    """What all daemons are told, and what only one is; everything else is the default."""
     screen.say("All options of the daemons are the defaults, but for these:")
-    rows = [
-        f"  [{group}] {name} = {'(secret)' if name in _SECRETS else value}"
-        for group, values in options.items()
-        for name, value in values.items()
-    ]
-    screen.raw([*rows, *(f"  {name}: {text}" for name, text in more.items())])
+    for daemon, groups in {"all": options, **own}.items():
+        for group, values in groups.items():
+            for name, value in values.items():
+                shown = "(secret)" if name in _SECRETS else value
+                screen.raw([f"  {daemon}: [{group}] {name} = {shown}"])

@@ -32,7 +32,6 @@ class Run:
         say: Callable[[str], None],
         tell: Callable[[Part], None],
     ) -> None:
-        """The world must be running."""
         self._plan = plan
         self._say = say
         self._tell = tell
@@ -52,7 +51,6 @@ class Run:
         self.judge = Judge(world, self.load)
 
     def carry_out(self) -> Results:
-        """Everything; takes minutes."""
         began = time.monotonic()
         self.load.start()
         try:
@@ -63,7 +61,6 @@ class Run:
         return self.results
 
     def walk(self) -> None:
-        """All parts."""
         with self._part("nothing", "no fault yet: reference for the clients", self.judge.judge):
             threading.Event().wait(_QUIET)
         self.inject_all()
@@ -87,7 +84,6 @@ class Run:
                 part.recovery = self.recovered(fault_run)
 
     def inject(self, fault_run: FaultRun, fault: Any) -> None:
-        """Do a fault."""
         fault.do(fault_run)
 
     def recovered(self, fault_run: FaultRun) -> float:

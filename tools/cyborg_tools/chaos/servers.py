@@ -89,12 +89,10 @@ class MariaDb(Server):
         self.url = f"mysql+pymysql://root@{_HERE}:{self.port}/cyborg"
 
     def make_database(self) -> None:
-        """Make the database; it must answer."""
         with pymysql.connect(host=_HERE, port=self.port, user="root") as admin:
             admin.cursor().execute("CREATE DATABASE cyborg CHARACTER SET utf8mb4")
 
     def answers(self) -> bool:
-        """See Server."""
         try:
             pymysql.connect(host=_HERE, port=self.port, user="root", connect_timeout=2).close()
         except pymysql.MySQLError:
@@ -142,7 +140,6 @@ class RabbitMq(Server):
         }
 
     def answers(self) -> bool:
-        """See Server."""
         connection = amqp.Connection(f"{_HERE}:{self.port}", connect_timeout=2)
         try:
             connection.connect()

@@ -35,7 +35,6 @@ class View:
 
     @property
     def text(self) -> str:
-        """The whole view in one line."""
         return f"{self.status}: {' '.join(self.lines) or 'all is well'}"
 
     def shown(self, words: str) -> str:
@@ -111,7 +110,6 @@ def _health(world: NightWorld) -> View:
 
 
 def _status(world: NightWorld) -> View:
-    """``cyborg-status check``."""
     ran = world.deployment.run("cyborg-status", "check", "--format", "json")
     if not ran.stdout:
         return View(ran.returncode, [_bare(ran.stderr)], ran.stderr)
@@ -119,7 +117,6 @@ def _status(world: NightWorld) -> View:
 
 
 def _audit(world: NightWorld) -> View:
-    """``cyborg-audit``."""
     ran = world.audit()
     findings = json.loads(ran.stdout)["findings"] if ran.stdout else []
     findings = [one for one in findings if one["severity"] != "info"]

@@ -83,12 +83,10 @@ class World(Environment):
 
     @property
     def open_urls(self) -> list[str]:
-        """Those APIs that ask for no token."""
         return self.urls
 
     @property
     def options(self) -> dict[str, dict[str, object]]:
-        """What the configuration says otherwise than by default."""
         return {
             **daemon_options(
                 host=HOST,
@@ -104,18 +102,7 @@ class World(Environment):
         }
 
     @property
-    def differing(self) -> dict[str, str]:
-        """What only some of the daemons are told, in words by daemon."""
-        return {
-            CONDUCTOR: "[DEFAULT] host is control-1, control-2",
-            AGENT: f"[DEFAULT] state_path is {self.state_path} ({self.disk}), [agent] "
-            f"resource_provider_name is {HOST}",
-            API: f"[api] port is {', '.join(str(one) for one in self._ports.values())}",
-        }
-
-    @property
     def own_options(self) -> dict[str, Options]:
-        """The options that only one daemon has, by its name."""
         return {
             **{f"{CONDUCTOR}-{one}": {"DEFAULT": {"host": f"control-{one}"}} for one in (1, 2)},
             AGENT: {
@@ -133,7 +120,6 @@ class World(Environment):
             answer.raise_for_status()
 
     def begin_all(self) -> None:
-        """Start all daemons and wait until they run."""
         conductors = [name for name in self._extra if name.startswith(CONDUCTOR)]
         # Conductors first: what asks before there is one has to ask again, seconds later.
         for group in (conductors, [name for name in self._extra if name not in conductors]):
@@ -143,7 +129,6 @@ class World(Environment):
                 self._wait(name)
 
     def stop_all(self) -> None:
-        """Stop all daemons and wait for their ends."""
         self._tell_to_end()
         for program in self._running.values():
             program.stop()
@@ -158,7 +143,6 @@ class World(Environment):
         }
 
     def program(self, name: str) -> Program:
-        """The process that runs under this name now."""
         return self._running[name]
 
     def begin(self, name: str, *, wait: bool = False) -> None:
@@ -177,11 +161,9 @@ class World(Environment):
             self._wait(name)
 
     def freeze(self, name: str) -> None:
-        """SIGSTOP."""
         self.program(name).signal(signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """SIGCONT."""
         self.program(name).signal(signal.SIGCONT)
 
     def audit(self) -> subprocess.CompletedProcess[str]:
@@ -189,11 +171,9 @@ class World(Environment):
         return self.deployment.run("cyborg-audit", "--format", "json")
 
     def provider(self, address: str) -> str:
-        """The uuid of a card's provider."""
         return provider_uuid(f"{HOST}_{address}")
 
     def offered(self, address: str) -> int:
-        """How many units of a card Placement would give out."""
         try:
             _, known = Placement(self.placement.adapter()).inventories(self.provider(address))
         except exception.NotFound:
@@ -201,7 +181,6 @@ class World(Environment):
         return sum(int(one["total"]) - int(one["reserved"]) for one in known.values())
 
     def start(self, endings: ExitStack) -> None:
-        """See Environment."""
         # Servers first; RabbitMQ needs seconds in which the others can be made.
         self.rabbit = RabbitMq(self.directory / "rabbitmq")
         endings.callback(self.rabbit.close)
@@ -291,12 +270,10 @@ class NightWorld(World):
 
     @property
     def open_urls(self) -> list[str]:
-        """See World."""
         return self.urls[:1]
 
     @property
     def options(self) -> dict[str, dict[str, object]]:
-        """See World."""
         account = self._account.options(self._keystone_url)
         common = super().options
         common["DEFAULT"] |= {"transport_url": self.tenant.url, "rpc_response_timeout": 5}
@@ -310,7 +287,6 @@ class NightWorld(World):
 
     @property
     def own_options(self) -> dict[str, Options]:
-        """See World."""
         own = super().own_options
         return own | {f"{API}-1": {"api": {**own[f"{API}-1"]["api"], "auth_strategy": "noauth"}}}
 
@@ -323,7 +299,6 @@ class NightWorld(World):
         return f"http://127.0.0.1:{self.keystone.port}/v3"
 
     def start(self, endings: ExitStack) -> None:
-        """See Environment."""
         directory = self.directory / "keystone"
         directory.mkdir()
         self._identity = KeystoneService(directory)

@@ -31,7 +31,6 @@ removes its database and its queues.
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; wrong usage ends the process."""
     parser = argparse.ArgumentParser(
         prog="tools/dev",
         description=_DESCRIPTION,

@@ -31,7 +31,6 @@ class Environment(Cloud):
 
     @property
     def more(self) -> Options:
-        """See Cloud."""
         return {
             "api": {"port": self._port},
             "conductor": {"auto_enable": "*"},
@@ -39,7 +38,6 @@ class Environment(Cloud):
         }
 
     def start(self, endings: ExitStack) -> None:
-        """See Cloud."""
         super().start(endings)
         self._screen.fact("Database", self.database.rpartition("@")[2])
         self._screen.fact("Placement", f"{self.placement.url}, the real one, with one compute")
@@ -53,7 +51,6 @@ class Environment(Cloud):
         self._programs = {name: self.deployment.begin(name) for name in (CONDUCTOR, API, AGENT)}
 
     def upgrade(self) -> None:
-        """Upgrade the database; show the error if that fails."""
         ran = self.deployment.run(_DBSYNC, "upgrade")
         if ran.returncode:
             self._screen.log(_DBSYNC, ran.stderr.splitlines()[-_TAIL:])

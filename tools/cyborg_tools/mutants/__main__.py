@@ -106,14 +106,12 @@ def _verdict(result: Result) -> str:
 
 def _show(results: list[Result], result: Result) -> None:
     results.append(result)
-    verdict = _verdict(result)
+    mutant, verdict = result.mutant, _verdict(result)
     if verdict in (SURVIVED, NOT_RUN):
-        mutant = result.mutant
-        print(
-            f"{verdict.upper()}: {mutant.name} (line {mutant.line})\n    {mutant.text}", flush=True
-        )
-    elif verdict == KILLED and result.mutant.name in {*EQUIVALENT, *SURVIVORS}:
-        print(f"explained, but killed: {result.mutant.name}", flush=True)
+        where = f"{mutant.name} (line {mutant.line})"
+        print(f"{verdict.upper()}: {where}\n    {mutant.text}", flush=True)
+    elif verdict == KILLED and mutant.name in {*EQUIVALENT, *SURVIVORS}:
+        print(f"explained, but killed: {mutant.name}", flush=True)
 
 
 def _summarise(name: str, results: Sequence[Result]) -> None:

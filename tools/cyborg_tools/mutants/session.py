@@ -57,7 +57,6 @@ class MutationRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Replace pytest's own loop."""
         if session.testsfailed:
             raise session.Interrupted("tests cannot be collected")
         # Found here, and not by the garbage collector of each process: else each of them would copy
@@ -97,7 +96,6 @@ class MutationRun:
         return True
 
     def _fails(self, session: pytest.Session, items: Sequence[pytest.Item], mutant: Mutant) -> bool:
-        """Return whether a test fails with a mutant."""
         session.config.pluginmanager.unregister(name="terminalreporter")
         change_functions(self._functions, mutant.code())
         for item, following in _pairs(items):

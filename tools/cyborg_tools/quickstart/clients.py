@@ -47,7 +47,6 @@ class Scenario:
 
     @property
     def provider(self) -> str:
-        """The deployable's resource provider."""
         return provider_uuid(self.deployable.name)
 
 
@@ -97,8 +96,6 @@ class Clients:
 
     @classmethod
     def of(cls, scenario: Scenario, listener: Listener) -> Self:
-        """Return the clients of a scenario, all with the same listener."""
-
         def from_nova(one: Exchange) -> None:
             listener("Cyborg", replace(one, path=f"/v2{one.path}"))
 

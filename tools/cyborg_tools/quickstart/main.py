@@ -62,7 +62,6 @@ def _report_faults(state: State) -> None:
 
 
 def _walk(scenario: Scenario, state: State, screen: Screen) -> bool:
-    """Run the walk; return whether every step succeeded."""
     screen.heading("The walk: an accelerator in the life of a server, with Nova's part played")
     try:
         Walk(scenario, screen).play()
@@ -74,7 +73,6 @@ def _walk(scenario: Scenario, state: State, screen: Screen) -> bool:
 
 
 def _serve(scenario: Scenario, screen: Screen, proxied: bool) -> None:
-    """Serve until a signal."""
     try:
         screen.heading("Go on by yourself, in another terminal")
         screen.raw([lines.to_copy(scenario, proxied)])

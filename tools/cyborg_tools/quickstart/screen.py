@@ -49,7 +49,6 @@ class Screen:
             self._put(f"{self._in(_CYAN, f'{name:>16} |')} {line}")
 
     def heading(self, text: str) -> None:
-        """The beginning of a part."""
         if self.brief:
             return
         self._put(f"\n{self._in(_BOLD, text)}\n{self._in(_BOLD, '=' * len(text))}")
@@ -61,7 +60,6 @@ class Screen:
         self._hang(f"  {name:<{_MARGIN}}", text, _CYAN)
 
     def step(self, text: str) -> None:
-        """The next step of the walk."""
         self._step += 1
         self._title = text
         if not self.brief:
@@ -75,11 +73,9 @@ class Screen:
         self._hang(f"{'ok':>{_MARGIN - 2}}  ", text, _GREEN)
 
     def verdict(self, text: str) -> None:
-        """What the whole walk has shown."""
         self._put(("" if self.brief else "\n") + self._in(_GREEN, text))
 
     def problem(self, text: str) -> None:
-        """What did not hold."""
         self._hang(f"{'failed':>{_MARGIN - 2}}  ", text, _RED)
 
     def exchange(self, peer: str, one: Exchange) -> None:

@@ -3,8 +3,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -51,18 +50,12 @@ class State:
         url = sa.URL.create("sqlite", database=str(self.database))
         self.database_url = url.render_as_string()
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Keep everybody else out; makes the directory.
+    def taken(self) -> TextIO:
+        """Keep everybody else out until what is returned is closed; makes the directory.
 
         Raises ConfigError when it cannot be written to, when another quickstart uses it, or when
         it holds files of the names that we would use and that we did not make.
         """
-        with self._lock():
-            yield
-
-    def _lock(self) -> TextIO:
-        """The open lock file; closing it lets others in."""
         lock = self.directory / _LOCK
         if set(str(self.directory)) & _AWKWARD:
             raise exception.ConfigError(

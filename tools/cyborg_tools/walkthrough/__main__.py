@@ -34,7 +34,6 @@ _TAIL = 12
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; wrong usage ends the process."""
     parser = argparse.ArgumentParser(
         prog=f"tools/{PROG}",
         description=_DESCRIPTION,
@@ -86,7 +85,6 @@ def _carry_out(plan: argparse.Namespace, place: Place, screen: Screen) -> int:
 
 
 def _walk(environment: Environment, screen: Screen) -> bool:
-    """Run every step; return whether all succeeded."""
     account = {"OS_AUTH_TYPE": "none", "OS_ENDPOINT": environment.url}
     screen.heading("The walkthrough: tasks of operators with the cyborg command")
     screen.raw([f"  export {name}={value}" for name, value in account.items()])

@@ -48,7 +48,6 @@ class Place:
         return cls(Path(made).resolve(), parent is not None)
 
     def mark(self, address: str) -> Path:
-        """The file that is there when a card is set up."""
         return self.directory / f"set-up-{address}"
 
 
@@ -68,7 +67,6 @@ class Environment(Cloud):
 
     @property
     def more(self) -> Options:
-        """See Cloud."""
         return {"DEFAULT": {"periodic_interval": 2}, "agent": {"heartbeat_interval": 2}}
 
     def start(self, endings: ExitStack) -> None:

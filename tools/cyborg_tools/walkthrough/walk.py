@@ -2,7 +2,7 @@
 """The steps in order; each uses the result of the steps before."""
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cyborg.model.process import AGENT, API, CONDUCTOR
@@ -37,6 +37,11 @@ _WHERE = f"--host {RACK} --driver {DRIVER}"
 _UNITS = 2 * len(CARDS)
 _PROFILE = "crypto"
 _MADE_UNITS = 3
+
+
+def column(rows: Iterable[Mapping[str, Any]], *names: str) -> list[Any]:
+    """The values of a column, or the tuples of several."""
+    return [one[names[0]] if len(names) == 1 else tuple(map(one.get, names)) for one in rows]
 
 
 class Walk(Operator):
@@ -94,7 +99,7 @@ class Walk(Operator):
         unloaded = {(RACK, "STOPPED"), (SPARE, "STOPPED")}
         self.awaits(
             _LIST,
-            lambda rows: {(one["host"], one["state"]) for one in rows} == unloaded,
+            lambda rows: set(column(rows, "host", "state")) == unloaded,
             f"{DRIVER} is not known as a package of both hosts",
         )
         self.is_refused(
@@ -103,18 +108,18 @@ class Walk(Operator):
         )
         option = f"{DRIVER}.backends={CRYPTO},{SOFT}"
         done = self.asks(f"install-driver {DRIVER} --host {RACK} --option {option} {_OUTCOME}")
-        require([one["host"] for one in done["results"]] == [RACK], "another host took part")
+        require(column(done["results"], "host") == [RACK], "another host took part")
         loaded = self.asks(_LIST)
         states = {one["host"]: one["state"] for one in loaded}
         require(states == {RACK: "READY", SPARE: "STOPPED"}, "it is not loaded where it should be")
         backends = self.asks(
             f"backend-list --host {RACK} --driver {DRIVER} -c driver -c name -c state"
         )
-        require({one["name"] for one in backends} == {CRYPTO, SOFT}, "other backends were expected")
+        require(set(column(backends, "name")) == {CRYPTO, SOFT}, "other backends were expected")
         services = self.asks(
             f"service-list --kind backend --driver {DRIVER} -c host -c backend -c name -c state"
         )
-        found = {(one["backend"], one["name"]) for one in services}
+        found = set(column(services, "backend", "name"))
         require(
             found == {(CRYPTO, "aes"), (CRYPTO, "rsa"), (SOFT, "zip")}, "other services are found"
         )
@@ -123,15 +128,15 @@ class Walk(Operator):
     def _is_seen(self) -> None:
         self.screen.step("What the driver found is inactive, and its hardware asks to be set up")
         found = self.asks(f"accelerator-list {_WHERE} -c uuid -c model -c status --long -c backend")
-        require({one["status"] for one in found} == {"inactive"}, "not all of them are inactive")
+        require(set(column(found, "status")) == {"inactive"}, "not all of them are inactive")
         self.cards = [one["uuid"] for one in found if one["backend"] == CRYPTO]
         require(len(self.cards) == len(CARDS), f"{len(CARDS)} cards were expected")
         waiting = self.asks(
             "hardware-list --setup-required --long"
             " -c uuid -c device_type -c num -c setup_required -c reason"
         )
-        require({one["uuid"] for one in waiting} == set(self.cards), "other hardware asks for it")
-        kinds = {(one["device_type"], one["setup_required"]) for one in waiting}
+        require(set(column(waiting, "uuid")) == set(self.cards), "other hardware asks for it")
+        kinds = set(column(waiting, "device_type", "setup_required"))
         require(kinds == {("CRYPTO", True)}, "their hardware is told otherwise")
         self._awaits_offered(RACK, CRYPTO_CLASS, 0)
         self.screen.ok("Placement knows the cards, and all of their units are reserved.")
@@ -151,7 +156,7 @@ class Walk(Operator):
         self.does(f"accelerator-update {second} --status ready -f value -c status")
         self.awaits(
             f"accelerator-list {_WHERE} --status enabled -c uuid -c status",
-            lambda rows: {one["uuid"] for one in rows} == set(self.cards),
+            lambda rows: set(column(rows, "uuid")) == set(self.cards),
             "they do not become enabled",
         )
         require(all(place.mark(one).exists() for one in CARDS), "install_command did not run")
@@ -169,7 +174,7 @@ class Walk(Operator):
         (bound,) = self._arqs(server)
         require(bound["state"] == "Bound", "it is not Bound")
         held = self.asks("accelerator-list --attached -c uuid -c hostname -c free -c total")
-        require([one["hostname"] for one in held] == [RACK], "one accelerator was expected in use")
+        require(column(held, "hostname") == [RACK], "one accelerator was expected in use")
         counts = self.asks(f"usage-show --host {RACK}")
         require(sum(one["used"] for one in counts) == 1, "one unit was expected to be used")
         self.screen.ok(f"Server {server.uuid} has one unit of accelerator {held[0]['uuid']}.")
@@ -180,12 +185,10 @@ class Walk(Operator):
         done = self.asks(f"attach-instance {server.uuid} -c state -c results -c error")
         require(done["state"] == "succeeded", "it did not succeed")
         listed = self._arqs(server)
-        require(
-            [one["state"] for one in listed] == ["Bound", "Bound"], "two bound ones were expected"
-        )
+        require(column(listed, "state") == ["Bound", "Bound"], "two bound ones were expected")
         self._has(server, listed)
         (new,) = done["results"][0]["result"]["arqs"]
-        require(new in {one["uuid"] for one in listed}, "it is not what the operation tells")
+        require(new in set(column(listed, "uuid")), "it is not what the operation tells")
         self.is_refused(
             f"detach-instance {server.uuid} {server.arqs[0]['uuid']}",
             "attached accelerator can be detached",
@@ -199,9 +202,7 @@ class Walk(Operator):
         over = self.asks(f"operation-show {begun} --wait -c state -c results")
         require(over["state"] == "succeeded", "it did not succeed")
         listed = self._arqs(server)
-        require(
-            [one["uuid"] for one in listed] == [one["uuid"] for one in server.arqs], "others left"
-        )
+        require(column(listed, "uuid") == column(server.arqs, "uuid"), "others left")
         self._has(server, listed)
         self.screen.ok("The guest has what its flavor asks for, and nothing else.")
 
@@ -228,10 +229,10 @@ class Walk(Operator):
         require(shown == {"status": "enabled", "labels": {"rack": "7", "owner": "blue"}}, "not so")
         self._awaits_offered(RACK, SOFT_CLASS, _MADE_UNITS)
         found = self.asks("accelerator-list --label rack=7 -c uuid -c model")
-        require([one["uuid"] for one in found] == [uuid], "it is not found by its label")
+        require(column(found, "uuid") == [uuid], "it is not found by its label")
         self.does(f"accelerator-delete {uuid}")
         left = f"accelerator-list --host {RACK} --backend {SOFT} -c uuid -c model"
-        self.awaits(left, lambda rows: uuid not in {one["uuid"] for one in rows}, "it is not gone")
+        self.awaits(left, lambda rows: uuid not in set(column(rows, "uuid")), "it is not gone")
         # The devices that the driver found on the backend are still inactive.
         self._awaits_offered(RACK, SOFT_CLASS, 0)
         self.screen.ok(f"Placement offered its {_MADE_UNITS} units and has removed its provider.")
@@ -260,7 +261,7 @@ class Walk(Operator):
         option = f"{DRIVER}:{SOFT}.services"
         self.asks(f"update-driver {DRIVER} --option {option}=zip,zstd {_OUTCOME}")
         services = self.asks(f"service-list --backend {SOFT} -c name -c state")
-        require({one["name"] for one in services} == {"zip", "zstd"}, "the option is not in force")
+        require(set(column(services, "name")) == {"zip", "zstd"}, "the option is not in force")
         self.is_refused(
             f"update-driver {DRIVER} --option {DRIVER}:{SOFT}.resource_class=nonsense {_OUTCOME}",
             "resource_class",
@@ -275,7 +276,7 @@ class Walk(Operator):
         )
         (server,) = self.servers
         held = self._arqs(server)
-        require([one["state"] for one in held] == ["Bound"], "the server has lost its accelerator")
+        require(column(held, "state") == ["Bound"], "the server has lost its accelerator")
         self.screen.ok(f"Process {agent.pid} has restarted, and the server kept its accelerator.")
 
     def _is_kept_in_use(self) -> None:
@@ -314,7 +315,7 @@ class Walk(Operator):
         self.screen.fact("killed", f"{AGENT} on {SPARE}, pid {agent.pid}")
         self.awaits(
             f"service-list --host {SPARE} --kind process -c host -c binary -c state",
-            lambda rows: [one["state"] for one in rows] == ["down"],
+            lambda rows: column(rows, "state") == ["down"],
             f"{SPARE} is not down",
         )
         self.is_refused(f"discover-services --host {SPARE}", SPARE, "--no-wait")
@@ -334,7 +335,7 @@ class Walk(Operator):
             raise StepFailed(f"Nova cannot boot: {fault}") from fault
         require(server.host == RACK, f"it boots on {server.host}")
         guest = self.environment.nova.own(server.uuid, "demo", server.host, _PROFILE)
-        guest.has = [one["uuid"] for one in server.arqs]
+        guest.has = column(server.arqs, "uuid")
         self.guests[server.uuid] = guest
         self.servers.append(server)
         return server
@@ -349,7 +350,6 @@ class Walk(Operator):
         self.servers.remove(server)
 
     def _arqs(self, server: Server) -> list[dict[str, Any]]:
-        """Return the ARQs of a server as the operator sees them."""
         columns = "-c uuid -c state -c device_profile_name -c attach_handle_info"
         found: list[dict[str, Any]] = self.asks(f"arq-list --instance {server.uuid} {columns}")
         return found
@@ -358,7 +358,7 @@ class Walk(Operator):
         """Require that the guest has exactly the listed ARQs after a reboot."""
         guest = self.guests[server.uuid]
         require(guest.status == "ACTIVE" and guest.reboots, "its server was not rebooted")
-        require(set(guest.has) == {one["uuid"] for one in listed}, "its guest has something else")
+        require(set(guest.has) == set(column(listed, "uuid")), "its guest has something else")
         told = f"the server was rebooted hard; its guest has {len(guest.has)} accelerator(s)"
         self.screen.fact("Nova", told)
 
