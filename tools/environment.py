@@ -5,6 +5,7 @@ Every Python 3 can parse this file and the commands, so that an old version can 
 version is required.
 """
 
+import argparse
 import contextlib
 import hashlib
 import os
@@ -111,6 +112,20 @@ def ensure(venv, requirements=(), extras="", lowest=False):
     _install(command, venv / "install.log")
     stamp.write_text(digest)
     return str(inside)
+
+
+def chosen(doc, noun, names):
+    """Parse a command line of names; return a Python with all requirements, and the names."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--venv", default=str(ROOT / ".test-venv"), help="environment to use")
+    parser.add_argument("names", nargs="*", metavar=noun, help=", ".join(names))
+    options = parser.parse_args()
+    unknown = sorted(set(options.names) - set(names))
+    if unknown:
+        parser.error(f"there is no {noun} {unknown[0]}; there are {', '.join(names)}")
+    return ensure(options.venv, REQUIREMENTS), options.names
 
 
 def run(module):

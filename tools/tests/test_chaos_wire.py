@@ -46,51 +46,38 @@ def front() -> Iterator[tuple[Front, Scripted]]:
         yield made, scripted
 
 
-def endpoints(client_log: ClientLog, *urls: str) -> Endpoints:
-    return Endpoints(urls, client="client", client_log=client_log, ended=threading.Event())
+@pytest.mark.parametrize(
+    ("statuses", "unreachable", "answer", "row", "violations"),
+    [
+        ((503, 503, 202), 0, (202, 2), "1, 503 x2", []),
+        ((204,), 1, (204, 1), "1, none x1", []),
+        ((500,), 0, (500, 0), "0, 500 x1", ["client: PATCH /x was answered 500"]),
+    ],
+    ids=["busy", "unreachable", "error"],
+)
+def test_request_is_repeated_until_a_final_response(
+    statuses: list[int], unreachable: int, answer: tuple[int, int], row: str, violations: list[str]
+):
+    log = ClientLog()
+    with Loopback(Scripted(*statuses)) as loopback:
+        nowhere = f"http://127.0.0.1:{free_port()}"
+        urls = [*[nowhere] * unreachable, loopback.url]
+        endpoints = Endpoints(urls, client="client", client_log=log, ended=threading.Event())
+        final = endpoints.ask("bind", "PATCH", "/x", {})
+    assert final is not None
+    assert (final.status, final.unsure) == answer
+    seen = log.page.seen["client"]
+    assert (seen.row("bind"), seen.ends["settled"]) == (row, int(final.unsure > 0))
+    assert log.page.violations == violations
 
 
-def test_request_is_repeated_until_a_final_response():
-    client_log = ClientLog()
-    with Loopback(Scripted(503, 503, 202)) as loopback:
-        answer = endpoints(client_log, loopback.url).ask(
-            "bind", "PATCH", "/accelerator_requests", {}
-        )
-    assert answer is not None
-    assert (answer.status, answer.unsure) == (202, 2)
-    seen = client_log.page.seen["client"]
-    assert (seen.row("bind"), seen.ends["settled"]) == ("1, 503 x2", 1)
-    assert client_log.page.violations == []
-
-
-def test_next_endpoint_is_tried_when_one_is_unreachable():
-    client_log = ClientLog()
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    with Loopback(Scripted(204)) as loopback:
-        answer = endpoints(client_log, nowhere, loopback.url).ask("delete", "DELETE", "/x")
-    assert answer is not None
-    assert (answer.status, answer.unsure) == (204, 1)
-    assert client_log.page.seen["client"].row("delete") == "1, none x1"
-
-
-def test_unexpected_error_is_a_violation():
-    client_log = ClientLog()
-    with Loopback(Scripted(500)) as loopback:
-        endpoints(client_log, loopback.url).ask("list", "GET", "/x")
-    assert client_log.page.violations == ["client: GET /x was answered 500"]
-
-
-def test_proxy_forwards_requests(front: tuple[Front, Scripted]):
+def test_proxy_forwards_requests_and_refuses_them_until_reset(front: tuple[Front, Scripted]):
     proxy, behind = front
     headers = {"X-Auth-Token": "mine"}
     answer = requests.put(f"{proxy.url}/a/b?c=d", json={"e": 1}, headers=headers, timeout=10)
     assert (answer.status_code, answer.json()) == (200, {"token": "mine"})
     assert behind.asked == [("PUT", "/a/b?c=d", b'{"e": 1}')]
     assert proxy.met == 0
-
-
-def test_proxy_refuses_requests_until_reset(front: tuple[Front, Scripted]):
-    proxy, behind = front
     proxy.refuse(409, writes_only=True)
     assert requests.get(proxy.url, timeout=10).status_code == 200
     refused = requests.put(proxy.url, json={}, timeout=10)
@@ -98,7 +85,7 @@ def test_proxy_refuses_requests_until_reset(front: tuple[Front, Scripted]):
     assert refused.json()["errors"][0]["code"] == "placement.concurrent_update"
     proxy.heal()
     assert requests.put(proxy.url, json={}, timeout=10).status_code == 200
-    assert (proxy.met, len(behind.asked)) == (1, 2)
+    assert (proxy.met, len(behind.asked)) == (1, 3)
 
 
 def test_proxy_holds_requests(front: tuple[Front, Scripted]):
