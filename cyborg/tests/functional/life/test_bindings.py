@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binding over the whole service, all or none (check list, 52 to 65, 70 and 71)."""
 
-import time
-from collections.abc import Callable, Iterator
-from itertools import permutations
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -21,50 +19,12 @@ from cyborg.tests.functional.life.steps import (
     create,
     delete_arqs,
     everything,
-    handle_states,
     of_instance,
     states,
 )
 
 Computes = Callable[..., ComputeHost]
 Profiles = Callable[..., str]
-
-
-def test_bind_ignores_the_order_of_patch_operations(
-    compute: Computes, profile: Profiles, nova: Client
-) -> None:
-    host = compute()
-    name = profile(FPGA)
-    for order in permutations(range(3)):
-        arqs = create(nova, name)
-        body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
-        ops = body[arqs[0]["uuid"]]
-        assert nova.patch(ARQS, {arqs[0]["uuid"]: [ops[index] for index in order]}) is None
-        assert states(nova, arqs) == ["Bound"]
-
-
-def test_bind_without_service_token_is_refused(
-    compute: Computes, profile: Profiles, member: Client, admin: Client
-) -> None:
-    host = compute()
-    arqs = create(member, profile(FPGA))
-    body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
-    for one in (member, admin):
-        fault = one.patch(ARQS, body, status=403)
-        assert "requires a service token" in str(fault)
-    assert states(member, arqs) == ["Initial"]
-
-
-def test_bind_ignores_the_uuid_in_the_path(
-    compute: Computes, profile: Profiles, nova: Client
-) -> None:
-    host = compute()
-    name = profile(FPGA)
-    for other in (None, str(uuid4())):
-        arqs = create(nova, name)
-        body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
-        nova.patch(f"{ARQS}/{other or arqs[0]['uuid']}", body)
-        assert states(nova, arqs) == ["Bound"]
 
 
 def test_bound_arqs_are_complete_when_bind_returns(
@@ -84,109 +44,6 @@ def test_bound_arqs_are_complete_when_bind_returns(
     assert addresses == [
         {"domain": "0000", "bus": "81", "device": "00", "function": str(unit)} for unit in (1, 2, 3)
     ]
-
-
-def test_bind_assigns_distinct_handles_and_fails_when_none_is_free(
-    racked: Callable[..., RackedCompute],
-    resource_class: str,
-    profile: Profiles,
-    nova: Client,
-    database: Database,
-) -> None:
-    host = racked(cards={CARD: 2})
-    name = profile({f"resources:{resource_class}": "1"})
-    seen = set()
-    for _ in range(2):
-        instance = bind(nova, create(nova, name), host.provider())
-        seen |= {one["attach_handle_uuid"] for one in of_instance(nova, instance)}
-    assert len(seen) == 2
-    arqs = create(nova, name)
-    before = everything(database, but=["work"])
-    bind(nova, arqs, host.provider(), status=409)
-    assert everything(database, but=["work"]) == before
-
-
-def test_invalid_bind_body_changes_no_row(
-    compute: Computes, profile: Profiles, nova: Client, database: Database
-) -> None:
-    host = compute()
-    arqs = create(nova, profile({**FPGA, "resources:FPGA": "2"}))
-    before = everything(database)
-    for body in _odd_bodies(arqs, host):
-        assert 400 <= nova.answer("PATCH", ARQS, body) < 500, body
-        assert everything(database) == before, body
-    bind(nova, arqs, str(uuid4()), status=404)
-    assert everything(database) == before
-
-
-def _odd_bodies(arqs: list[dict[str, Any]], host: ComputeHost) -> Iterator[Any]:
-    uuid = arqs[0]["uuid"]
-    good = bind_body(arqs[:1], host.compute, host.fake_provider, str(uuid4()))[uuid]
-    yield from ({}, [], None, {uuid: []}, {uuid: {}}, {uuid: None}, {"no-uuid": good})
-    for missing in range(3):
-        yield {uuid: [one for index, one in enumerate(good) if index != missing]}
-    yield {uuid: [*good, {"path": "/state", "op": "add", "value": "Bound"}]}
-    yield {uuid: [{**one, "op": "replace"} for one in good]}
-    yield {uuid: [good[0], good[1], {**good[2], "op": "remove"}]}
-    yield {uuid: good, uuid.upper(): good}
-    for place, value in ((0, 1), (0, ""), (0, "x" * 256), (1, "no-uuid"), (2, None), (2, [])):
-        yield {uuid: [{**one, "value": value} if i == place else one for i, one in enumerate(good)]}
-
-
-def test_project_of_arq_is_set_only_by_admin_from_2_1(
-    compute: Computes, profile: Profiles, member: Client, admin: Client
-) -> None:
-    host = compute()
-    arqs = create(admin, profile(FPGA))
-    body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
-    body[arqs[0]["uuid"]].append({"path": "/project_id", "op": "add", "value": member.project})
-    nova = admin.with_service_token()
-    nova.patch(ARQS, body, status=406)
-    own = create(member, profile(FPGA))
-    mine = {own[0]["uuid"]: body[arqs[0]["uuid"]]}
-    newer = Client(member.app, "member", member.project, service=True, version="2.1")
-    newer.patch(ARQS, mine, status=403)
-    Client(admin.app, "admin", admin.project, service=True, version="2.1").patch(ARQS, body)
-    assert member.get(f"{ARQS}/{arqs[0]['uuid']}")["state"] == "Bound"
-
-
-def test_second_bind_of_an_instance_is_refused(
-    compute: Computes, profile: Profiles, nova: Client, database: Database
-) -> None:
-    host = compute()
-    name = profile(FPGA)
-    instance = bind(nova, create(nova, name), host.fake_provider)
-    more = create(nova, name)
-    before = everything(database, but=["work"])
-    bind(nova, more, host.fake_provider, instance=instance, status=400)
-    bind(nova, more, host.fake_provider, instance=instance.upper(), status=400)
-    assert everything(database, but=["work"]) == before
-
-
-def test_unbound_arqs_can_be_bound_again(
-    compute: Computes, profile: Profiles, nova: Client, database: Database
-) -> None:
-    host = compute()
-    arqs = create(nova, profile({**FPGA, "resources:FPGA": "16"}))
-    for _ in range(2):
-        instance = bind(nova, arqs, host.fake_provider)
-        nova.patch(ARQS, unbind_body(arqs))
-        assert states(nova, arqs) == ["Unbound"] * 16
-        assert of_instance(nova, instance) == []
-        assert set(handle_states(database).values()) == {"free"}
-    one = nova.get(f"{ARQS}/{arqs[0]['uuid']}")
-    assert (one["hostname"], one["device_rp_uuid"], one["attach_handle_uuid"]) == (None,) * 3
-
-
-def test_eight_arqs_of_a_bind_finish_in_10_seconds(
-    compute: Computes, profile: Profiles, nova: Client
-) -> None:
-    host = compute()
-    arqs = create(nova, profile({**FPGA, "resources:FPGA": "8"}))
-    begun = time.monotonic()
-    bind(nova, arqs, host.fake_provider)
-    assert time.monotonic() - begun < 10
-    assert states(nova, arqs) == ["Bound"] * 8
 
 
 def test_each_group_is_bound_on_its_own_provider(
@@ -261,34 +118,6 @@ def test_one_request_binds_and_unbinds(
     nova.patch(ARQS, fewer)
     assert states(nova, old) == ["Unbound"] * 10
     assert states(nova, new) == ["Bound"] * 6 + ["Initial"] * 4
-
-
-def test_invalid_unbind_fails_the_binds_of_its_request(
-    compute: Computes, profile: Profiles, nova: Client, database: Database
-) -> None:
-    host = compute()
-    arqs = create(nova, profile(FPGA))
-    before = everything(database)
-    body = bind_body(arqs, host.compute, host.fake_provider, str(uuid4()))
-    nova.patch(ARQS, body | unbind_body([{"uuid": str(uuid4())}]), status=404)
-    assert everything(database) == before
-
-
-def test_bind_on_disabled_device_is_refused(
-    compute: Computes, profile: Profiles, nova: Client, admin: Client, database: Database
-) -> None:
-    host = compute()
-    (device,) = admin.get("/devices")["devices"]
-    admin.post(f"/devices/{device['uuid']}/disable", status=204)
-    arqs = create(nova, profile(FPGA))
-    before = everything(database)
-    fault = nova.patch(
-        ARQS, bind_body(arqs, host.compute, host.fake_provider, str(uuid4())), status=409
-    )
-    assert "maintaining" in str(fault)
-    assert everything(database) == before
-    admin.post(f"/devices/{device['uuid']}/enable", status=204)
-    bind(nova, arqs, host.fake_provider)
 
 
 def test_project_of_instance_is_kept_when_admin_binds(

@@ -2,10 +2,9 @@
 """Drivers that come and go while the system runs, from HTTP to the host and back."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -285,36 +284,6 @@ def test_requested_drivers_take_precedence_over_configuration(
     assert (host.driver.scans, devices(database)) == (scans + 1, [])
     ((_, _, state, wanted, _),) = rows(database)
     assert (state, wanted) == ("STOPPED", False)
-
-
-def test_requests_for_missing_drivers_change_nothing(
-    operator: Client, bay: Bay, database: Database
-) -> None:
-    path = f"{DRIVERS}/{NAME}"
-    operator.post(DRIVERS, {"driver": NAME, "hosts": ["nowhere"]}, status=404)
-    operator.post(DRIVERS, {"driver": str(uuid4())}, status=404)
-    operator.send("DELETE", path, None, 404)
-    operator.send("PATCH", path, {"enabled": True}, 404)
-    bay.kill(database)
-    down = operator.post(DRIVERS, {"driver": NAME, "hosts": [bay.compute]}, status=503)
-    assert bay.compute in down["error_message"]
-    assert (rows(database), operator.get("/operations")["operations"]) == ([], [])
-
-    asked = {"driver": NAME, "hosts": [bay.compute]}
-    begun = operator.post(f"{DRIVERS}?wait=true", asked, status=202)
-    path = f"/operations/{begun['uuid']}"
-    eventually(lambda: operator.get(path)["results"][0]["state"] == "waiting")
-    bay.start()
-    assert ended(operator, begun)["state"] == "succeeded"
-    assert len(devices(database)) == 1
-
-
-def test_repeated_install_runs_once(operator: Client, bay: Bay, database: Database) -> None:
-    asking = replace(operator, key=str(uuid4()))
-    over = ended(operator, asking.post(DRIVERS, {"driver": NAME}, status=202))
-    assert asking.post(DRIVERS, {"driver": NAME}, status=202) == over
-    asking.post("/services/discover", {}, status=409)
-    assert len(bay.given) == 1
 
 
 def test_driver_of_a_package_takes_its_options(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What agents tell beside devices is kept as they tell it, and only of their own host."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cyborg import exception
 from cyborg.db.engine import Database
 from cyborg.db.models import Backend, Device, Driver, Hardware
 from cyborg.model import device as facts
@@ -232,35 +230,3 @@ def test_requested_driver_state_survives_reports(
         tx.execute(sa.update(Driver).values(requested=True, enabled=False))
     reports.request(SendReport(HOST, epoch, one(error="slow")))
     assert rows(database, Driver, "enabled", "error") == [(False, "slow")]
-
-
-def test_report_for_another_host_is_refused_and_logged_once(
-    reports: ConductorClient, stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    epoch = heartbeat(reports).epoch
-    thief = stack.conductor_client("cyborg-agent@thief")
-    with caplog.at_level(logging.WARNING, "cyborg.conductor.endpoint"):
-        for _ in range(2):
-            with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
-                thief.request(SendReport(HOST, epoch, one()))
-        with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
-            thief.request(Heartbeat(AgentHeartbeat(HOST, (HOST,), "0", "cyborg-agent@thief", None)))
-        with pytest.raises(exception.StaleEpoch):
-            reports.request(SendReport(HOST, epoch - 1, one()))
-    thief.close()
-    assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [
-        ("cyborg-agent@thief", "report"),
-        ("cyborg-agent@thief", "heartbeat"),
-        (f"cyborg-agent@{HOST}", "report"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("host", "epoch"), [(7, 1), (None, 1), (HOST, "1"), (HOST, None), (HOST, True), (HOST, 1.0)]
-)
-def test_report_with_wrong_types_is_refused(
-    reports: ConductorClient, host: Any, epoch: Any
-) -> None:
-    heartbeat(reports)
-    with pytest.raises(exception.Invalid, match="is needed"):
-        reports.request(SendReport(host, epoch, one()))

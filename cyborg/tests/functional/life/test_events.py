@@ -6,10 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Event, Work
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -21,7 +19,6 @@ from cyborg.tests.functional.life.steps import (
     delete_arqs,
     eventually,
     eventually_idle,
-    meddle,
     of_instance,
     states,
 )
@@ -44,26 +41,6 @@ def test_one_event_request_has_an_entry_for_each_arq(
     assert call.microversion == "compute 2.82"
     assert {(one.server_uuid, one.status) for one in call.events} == {(instance, "completed")}
     assert {one.tag for one in call.events} == {one["uuid"] for one in arqs}
-
-
-@pytest.mark.parametrize("code", [422, 404, 400])
-def test_arqs_stay_bound_when_nova_refuses_events(
-    compute: Computes,
-    profile: Profiles,
-    nova: Client,
-    nova_api: SimulatedNova,
-    database: Database,
-    *,
-    code: int,
-) -> None:
-    host = compute()
-    arqs, instance = create(nova, profile(THREE)), str(uuid4())
-    nova_api.answer_instance(instance, code)
-    bind(nova, arqs, host.fake_provider, instance=instance)
-    eventually_idle(database)
-    codes = [one.code for one in nova_api.events if one.server_uuid == instance]
-    assert codes == [code] * 3
-    assert states(nova, arqs) == ["Bound"] * 3
 
 
 def test_each_event_has_its_own_code_in_mixed_response(
@@ -107,33 +84,6 @@ def test_event_request_is_repeated_only_when_nova_is_busy_or_fails(
     codes = [one.code for one in nova_api.events if one.server_uuid == instance]
     assert codes == answers
     assert states(nova, arqs) == ["Bound"]
-
-
-def test_events_are_given_up_after_five_minutes(
-    compute: Computes,
-    profile: Profiles,
-    nova: Client,
-    nova_api: SimulatedNova,
-    database: Database,
-) -> None:
-    """Nova has stopped waiting after five minutes, so that is when the telling ends."""
-    host = compute()
-    nova_api.answer_calls(*[429] * 2)
-    arqs = create(nova, profile(FPGA))
-    instance = bind(nova, arqs, host.fake_provider)
-    meddle(database, sa.update(Work).values(created_ms=Work.created_ms - 301_000))
-    eventually_idle(database)
-    codes = [one.code for one in nova_api.events if one.server_uuid == instance]
-    assert set(codes) == {429}
-    with database.reader() as tx:
-        query = sa.select(Event).where(Event.subject_uuid == arqs[0]["uuid"])
-        last = tx.execute(query.order_by(Event.id.desc()).limit(1)).one()
-    assert (last.action, last.instance_uuid) == ("nova not told", instance)
-    assert "Nova" in last.reason
-    # What the script has left must not meet another test.
-    for _ in range(2 - len(codes)):
-        bind(nova, create(nova, profile(FPGA)), host.fake_provider)
-    eventually_idle(database)
 
 
 def test_arqs_are_bound_before_nova_receives_the_event(

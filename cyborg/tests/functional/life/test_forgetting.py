@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Device, Hardware, Host, Service, Work
+from cyborg.db.models import Device, Hardware, Host, Work
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -82,14 +82,6 @@ def test_disabled_host_keeps_its_binds_and_is_enabled_again(
     assert (shown["status"], shown["disabled_reason"]) == ("enabled", None)
     eventually_offered(placement, host.provider(), 2)
     bind(nova, [two], host.provider(), host=host.compute)
-
-
-def test_only_agents_are_disabled(racked: Racks, operator: Client) -> None:
-    racked()
-    listed = operator.get("/services", kind="process")["services"]
-    conductor = next(one for one in listed if one["binary"] == "cyborg-conductor")
-    operator.patch(f"/services/{conductor['uuid']}", OFF, status=409)
-    operator.patch(f"/services/{uuid4()}", OFF, status=404)
 
 
 @pytest.mark.parametrize(
@@ -238,13 +230,6 @@ def test_removal_fails_when_agent_returns(
     eventually_offered(placement, host.provider(), 2)
 
 
-def test_row_of_a_stopped_process_is_removed(operator: Client, database: Database) -> None:
-    uuid = dead_api(database)
-    over = ended(operator, forget(operator, f"/services/{uuid}"))
-    assert (over["state"], over["results"][0]["result"]) == ("succeeded", {"devices": 0})
-    assert operator.answer("GET", f"/services/{uuid}") == 404
-
-
 @pytest.mark.parametrize(
     ("role", "status"),
     [("admin", 404), ("operator", 404), ("manager", 403), ("member", 403), ("reader", 403)],
@@ -259,22 +244,6 @@ def test_role_decides_who_changes_services(app: Any, role: str, status: int) -> 
 def path_of(operator: Client, host: RackedCompute) -> str:
     """Where the agent of a host is."""
     return f"/services/{agent_of(operator, host.compute)['uuid']}"
-
-
-def dead_api(database: Database) -> str:
-    """An API that was last heard of an hour ago."""
-    uuid = str(uuid4())
-    with database.writer() as tx:
-        tx.execute(
-            sa.insert(Service).values(
-                uuid=uuid,
-                host=f"api-{uuid[:8]}",
-                binary="cyborg-api",
-                status="READY",
-                last_seen_ms=database.now - 3_600_000,
-            )
-        )
-    return uuid
 
 
 def allocate(placement: PlacementService, host: RackedCompute, consumer: str) -> None:

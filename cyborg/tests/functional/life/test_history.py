@@ -139,18 +139,6 @@ def test_unbind_and_delete_events_name_the_device(
     assert bound["project_id"] == nova.project
 
 
-def test_events_are_filtered_by_both_host_names(
-    compute: Callable[..., ComputeHost], operator: Client, database: Database
-) -> None:
-    host, other = compute(), compute()
-    events = history(operator, host=host.compute)
-    assert ("device", "discovered") in actions(operator, host=host.compute)
-    assert {one["host"] for one in events} == {host.compute}
-    assert history(operator, host=host.compute, since=events[-1]["at"])[-1] == events[-1]
-    assert {one["host"] for one in history(operator, host=other.compute)} == {other.compute}
-    assert history(operator, host="nowhere") == []
-
-
 def test_event_pages_are_complete_and_newest_first(
     compute: Callable[..., ComputeHost], profile: Profiles, nova: Client, operator: Client
 ) -> None:

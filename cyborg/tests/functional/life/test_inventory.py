@@ -297,32 +297,3 @@ def test_usage_counts_units_by_project(
     assert usage(operator) == [row(None, reserved=2), row(member.project, bound=1)]
     host.pull(CARD)
     eventually(lambda: usage(operator)[0] == row(None, lost=2))
-
-
-LISTS = ("/drivers", "/backends", "/hardware", "/services")
-
-
-@pytest.mark.parametrize("path", LISTS)
-@pytest.mark.parametrize(
-    ("role", "status"),
-    [
-        ("admin", 200),
-        ("operator", 200),
-        ("manager", 200),
-        ("member", 403),
-        ("reader", 403),
-        ("service", 403),
-    ],
-)
-def test_role_decides_who_lists_inventory(app: Any, path: str, role: str, status: int) -> None:
-    client = Client(app, role=role, version="2.4")
-    assert client.answer("GET", path) == status
-    one = 404 if status == 200 else status
-    assert client.answer("GET", f"{path}/{uuid4()}") == one
-
-
-@pytest.mark.parametrize("path", [*LISTS, "/usage"])
-def test_inventory_is_not_served_before_2_4(app: Any, path: str) -> None:
-    for version in (None, "2.0", "2.3"):
-        assert Client(app, role="admin", version=version).answer("GET", path) == 404
-    assert Client(app, role="reader", version="2.4").answer("PUT", path) == 405

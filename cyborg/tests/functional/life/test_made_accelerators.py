@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,8 +31,6 @@ from cyborg.tests.functional.life.steps import (
     eventually_offered,
     everything,
     of_instance,
-    orphan,
-    work_left,
 )
 
 #: What goes on without anybody asking for anything, and what tells of refused orders.
@@ -247,32 +244,6 @@ def test_create_fails_or_waits_when_agent_is_down(
     eventually_offered(placement, made.provider(database, result["result"]["device"]), 1)
 
 
-def test_create_completes_after_conductor_crash(
-    operator: Client, bench: Bench, database: Database
-) -> None:
-    bench.kill(database)
-    begun = operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
-    orphan(database)
-    bench.run()
-    (result,) = ended(operator, begun)["results"]
-    assert listed(operator, backend="left")[1:] == [result["result"]["device"]]
-
-
-def test_repeated_create_makes_one_accelerator(
-    operator: Client, bench: Bench, database: Database
-) -> None:
-    asking = replace(operator, key=str(uuid4()))
-    with ThreadPoolExecutor() as pool:
-        asks = [pool.submit(asking.post, DEVICES, bench.wish(), 202) for _ in range(4)]
-    answers = [one.result() for one in asks]
-    assert {one["uuid"] for one in answers} == {asking.key}
-    over = ended(operator, answers[0])
-    assert asking.post(DEVICES, bench.wish(), status=202) == over
-    assert len(listed(operator)) == 3
-    assert work_left(database) == []
-    asking.post("/services/discover", {}, status=409)
-
-
 def test_concurrent_delete_and_bind(
     operator: Client,
     bench: Bench,
@@ -388,24 +359,6 @@ def test_invalid_create_requests_change_nothing(
     assert everything(database) == before
 
 
-def test_create_on_driver_without_support_is_refused(
-    operator: Client, racked: Callable[..., Any], database: Database
-) -> None:
-    host = racked()
-    before = everything(database)
-    body = {
-        "host": host.compute,
-        "driver": "card_driver",
-        "backend": "left",
-        "model": "soft",
-        "type": "FPGA",
-        "resource_class": "FPGA",
-    }
-    answer = operator.post(DEVICES, body, status=409)
-    assert "Driver card_driver has no backend on" in answer["error_message"]
-    assert everything(database) == before
-
-
 def test_created_accelerators_are_removed_with_their_driver(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
@@ -417,14 +370,3 @@ def test_created_accelerators_are_removed_with_their_driver(
     assert shown(placement, provider) is None
     answer = operator.post(DEVICES, bench.wish(), status=409)
     assert f"{DRIVER} is STOPPED" in answer["error_message"]
-
-
-@pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
-def test_only_operators_create_and_delete_accelerators(
-    operator: Client, bench: Bench, role: str
-) -> None:
-    other = replace(operator, role=role)
-    assert other.answer("POST", DEVICES, bench.wish()) == 403
-    stranger = replace(operator, role="member", project=uuid4().hex)
-    assert stranger.answer("POST", DEVICES, bench.wish()) == 403
-    assert len(listed(operator)) == 2

@@ -94,14 +94,6 @@ def test_repeated_request_returns_the_same_operation(
     asking.post(DISCOVER, {}, status=409)
 
 
-def test_discovery_of_missing_hosts_or_drivers_is_refused(
-    operator: Client, host: RackedCompute, database: Database
-) -> None:
-    operator.post(DISCOVER, {"hosts": [host.compute, "nowhere"]}, status=404)
-    operator.post(DISCOVER, {"driver": "no_such_driver"}, status=404)
-    assert operator.get("/operations")["operations"] == []
-
-
 def test_discovery_fails_or_waits_when_agent_is_down(
     operator: Client, host: RackedCompute, database: Database
 ) -> None:

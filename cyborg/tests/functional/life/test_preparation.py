@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binds that need the host's work: started, finished, failed, overtaken; and programming."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, Deployable, Event, Service
+from cyborg.db.models import Arq, Service
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.rpc.verbs import PatchArqs
-from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.stack import Stack, fresh_exchange
 from cyborg.tests.functional.life.cards import CARD, Traits
@@ -241,69 +238,3 @@ def test_release_is_retried_after_agent_restarts(
     assert set(handle_states(database).values()) == {"releasing"}
     host.start()
     settled(database, host)
-
-
-@pytest.fixture
-def glance() -> Iterator[SimulatedGlance]:
-    with SimulatedGlance() as service:
-        yield service
-
-
-@pytest.fixture
-def programmable(
-    stack: Stack,
-    beside: Callable[..., Stack],
-    glance: SimulatedGlance,
-    racked: Callable[..., RackedCompute],
-    resource_class: str,
-) -> RackedCompute:
-    """A compute with a card that takes images, whose agent knows a Glance."""
-    own = beside(peers=replace(stack.peers, glance=glance.adapter))
-    return racked(Traits(resource_class, programmable=True), on=own)
-
-
-def program(client: Client, image: str, status: int = 200) -> Any:
-    """Ask for an image in the only deployable that there is."""
-    (deployable,) = client.get("/deployables")["deployables"]
-    body = [{"path": "/program", "op": "replace", "value": [{"image_uuid": image}]}]
-    return client.patch(f"/deployables/{deployable['uuid']}/program", body, status=status)
-
-
-def loaded_image(database: Database) -> str | None:
-    with database.reader() as tx:
-        found: str | None = tx.execute(sa.select(Deployable.bitstream_id)).scalar_one()
-    return found
-
-
-def test_operator_programs_a_deployable(
-    programmable: RackedCompute, glance: SimulatedGlance, admin: Client, database: Database
-) -> None:
-    image = glance.add(b"bitstream")
-    answer = program(admin, image)
-    assert answer["uuid"]
-    eventually(lambda: loaded_image(database) == image)
-    assert list(programmable.driver.loaded.values()) == [b"bitstream"]
-    assert list(programmable.state_path.glob("*.image*")) == []
-
-
-def test_failed_program_is_recorded_and_changes_no_image(
-    programmable: RackedCompute, glance: SimulatedGlance, admin: Client, database: Database
-) -> None:
-    program(admin, str(uuid4()))
-    eventually_idle(database)
-    assert loaded_image(database) is None
-    with database.reader() as tx:
-        actions = tx.execute(
-            sa.select(Event.action, Event.reason)
-            .where(Event.noun == "deployable")
-            .order_by(Event.id)
-        ).all()
-    assert [row.action for row in actions] == ["program", "program failed"]
-    assert "could not be found" in actions[1].reason
-
-
-def test_program_is_refused_without_driver_support(
-    compute: Callable[..., Any], admin: Client
-) -> None:
-    compute()
-    assert "fake_driver" in str(program(admin, str(uuid4()), status=409))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Units that their host does not release: kept from guests, tried again, given back."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -97,40 +96,10 @@ def test_unit_is_quarantined_after_eight_failed_releases(
     assert [one.action for one in history(database)] == ["quarantined", "out of quarantine"]
 
 
-def test_attempts_without_agent_do_not_count(
-    host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
-) -> None:
-    instance = bind(nova, arqs(), host.provider())
-    eventually_bound(nova, instance)
-    host.driver.behaviour.stuck = RuntimeError("busy")
-    delete_arqs(nova, instance)
-    # As after so many tries that found no agent: they are no refusals.
-    meddle(database, sa.update(Work).values(attempts=100))
-    eventually(lambda: refusals(database) >= 1)
-    assert "quarantined" not in handle_states(database).values()
-    host.driver.behaviour.stuck = None
-    eventually(lambda: recovered(database))
-    assert history(database) == []
-
-
 def refusals(database: Database) -> int:
     with database.reader() as tx:
         specs = tx.execute(sa.select(Work.spec)).scalars()
         return sum(one["refusals"] for one in specs if one)
-
-
-def test_quarantine_is_logged_once(
-    stuck: RackedCompute, database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    # The line follows the commit, and precedes the next refusal.
-    eventually(lambda: refusals(database) > 8)
-    caplog.clear()
-    before = refusals(database)
-    with caplog.at_level(logging.WARNING):
-        eventually(lambda: quarantined(database) and refusals(database) > before + 2)
-    said = [one.name for one in caplog.records]
-    assert "cyborg.agent.operations" in said
-    assert "cyborg.conductor.tasks.units" not in said
 
 
 def test_quarantined_unit_is_not_bound(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many at once through the whole service; ``functional/races`` has what needs no agent or API."""
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,22 +9,16 @@ from uuid import uuid4
 from cyborg.db.engine import Database
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.functional.life.cards import CARD, Traits
+from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 from cyborg.tests.functional.life.steps import (
     ARQS,
-    FPGA,
     Arqs,
-    bind,
-    create,
     create_many,
-    delete_arqs,
     eventually,
-    eventually_idle,
     eventually_offered,
     handle_states,
-    of_instance,
 )
 from cyborg.tests.functional.races.arena import at_once, sound
 
@@ -41,36 +34,6 @@ def seen(host: RackedCompute) -> None:
 
 def asked(client: Client, method: str, path: str, body: Any = None) -> Callable[[], int]:
     return lambda: client.answer(method, path, body)
-
-
-def test_fifty_concurrent_binds_get_distinct_handles(
-    racked: Callable[..., RackedCompute],
-    resource_class: str,
-    profile: Profiles,
-    nova: Client,
-    database: Database,
-) -> None:
-    host = racked(cards={CARD: 50})
-    arqs = create_many(nova, profile, resource_class, 50)
-    bodies = [bind_body(one, host.compute, host.provider(), str(uuid4())) for one in arqs]
-    answers = at_once([asked(nova, "PATCH", ARQS, body) for body in bodies])
-    assert Counter(answers) == {202: 50}
-    handles = {one["attach_handle_uuid"] for one in nova.get(ARQS, limit=100)["arqs"]}
-    assert len(handles) == 50
-    sound(database)
-
-
-def test_sixteen_concurrent_binds_of_one_arq(
-    compute: Computes, profile: Profiles, nova: Client, database: Database
-) -> None:
-    host = compute()
-    arqs = create(nova, profile(FPGA))
-    bodies = [bind_body(arqs, host.compute, host.fake_provider, str(uuid4())) for _ in range(16)]
-    answers = at_once([asked(nova, "PATCH", ARQS, body) for body in bodies])
-    assert Counter(answers) == {202: 1, 409: 15}
-    winner = next(iter(bodies[answers.index(202)].values()))[2]["value"]
-    assert [one["uuid"] for one in of_instance(nova, winner)] == [arqs[0]["uuid"]]
-    sound(database)
 
 
 def test_concurrent_reports_and_binds(
@@ -122,34 +85,3 @@ def test_concurrent_enable_disable_and_reports(
     eventually_offered(placement, host.provider(), 0)
     admin.post(f"/devices/{uuid}/enable", status=204)
     eventually_offered(placement, host.provider(), 5)
-
-
-def test_concurrent_rebinds_of_prepared_handles(
-    racked: Callable[..., RackedCompute],
-    resource_class: str,
-    profile: Profiles,
-    nova: Client,
-    database: Database,
-) -> None:
-    """Binds that wait for releases that end meanwhile: each gets one, none is left over."""
-    host = racked(Traits(resource_class, prepare=True), cards={CARD: 4})
-    first = [
-        bind(nova, one, host.provider()) for one in create_many(nova, profile, resource_class, 4)
-    ]
-    eventually_idle(database)
-    waiting = create_many(nova, profile, resource_class, 4)
-    instances = [str(uuid4()) for _ in waiting]
-
-    def change(index: int) -> int:
-        nova.delete(f"{ARQS}?instance={first[index]}")
-        body = bind_body(waiting[index], host.compute, host.provider(), instances[index])
-        return nova.answer("PATCH", ARQS, body)
-
-    answers = at_once([partial(change, index) for index in range(4)])
-    assert answers == [202] * 4
-    eventually(lambda: {of_instance(nova, one)[0]["state"] for one in instances} == {"Bound"})
-    for one in instances:
-        delete_arqs(nova, one)
-    eventually_idle(database)
-    assert set(handle_states(database).values()) == {"free"}
-    assert host.driver.ready == set()

@@ -6,13 +6,10 @@ from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
 
 from cyborg.db import services
 from cyborg.db.engine import Database
-from cyborg.db.models import Service
 from cyborg.db.services import Process, ProcessStatus
-from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import ApiHeartbeat
@@ -78,21 +75,3 @@ def test_api_processes_share_the_row_of_their_host(
     assert [one.process for one in of(database, API, host)] == [
         Process(host, API, "2", "elsewhere")
     ]
-
-
-@pytest.mark.parametrize(
-    ("now", "up"), [(1_000_000, True), (1_030_000, True), (1_030_001, False), (9_000_000, False)]
-)
-def test_state_of_a_process_follows_from_its_heartbeat(
-    conductor: ConductorClient, database: Database, host: str, now: int, up: bool
-) -> None:
-    conductor.request(ApiHeartbeat(host, version="1", endpoint="somewhere"))
-    with database.writer() as tx:
-        tx.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=1_000_000))
-    with database.reader() as tx:
-        seen = services.statuses(Transaction(tx.connection, sa.literal(now)), DOWN_AFTER)
-    (row,) = [one for one in seen if one.process.host == host]
-    assert (row.silent_ms, row.up) == (now - 1_000_000, up)
-    assert [one.up for one in of(database, API, host)] == [False]
-    conductor.request(ApiHeartbeat(host, version="1", endpoint="somewhere"))
-    assert [one.up for one in of(database, API, host)] == [True]

@@ -28,7 +28,6 @@ from cyborg.tests.functional.life.steps import (
     FPGA,
     bind,
     create,
-    create_many,
     eventually,
     eventually_idle,
     work_left,
@@ -57,14 +56,6 @@ class FakeConductor:
         with database.writer() as tx:
             work.add(tx, [task])
             return work.claim(tx, owner=owner, lease_ms=1000, limit=1)
-
-    def take_over(self) -> Sequence[Any]:
-        """Have what another one is at, as if the lease of every conductor were over."""
-        owner = self._lease.owner
-        assert owner is not None
-        database = self._database
-        with database.writer() as tx:
-            return work.claim(tx, owner=owner, lease_ms=-3_600_000, limit=1)
 
     def die(self) -> None:
         """Show no more signs of life."""
@@ -126,65 +117,6 @@ def test_work_of_a_dead_conductor_is_taken_over(
     queue.reschedule(rows, "too late")
     assert work_left(database) == []
     assert told(nova_api, bound) == 2
-
-
-def test_former_owner_cannot_complete_taken_over_work(
-    fake_conductor: FakeConductor, database: Database
-) -> None:
-    """The row still stands, in the hands of another conductor that lives."""
-    rows = fake_conductor.take(
-        kind=WorkKind.NOTIFY, instance_uuid=str(uuid4()), arq_uuid=str(uuid4())
-    )
-    successor = FakeConductor(database)
-    try:
-        taken = successor.take_over()
-        assert [one.uuid for one in taken] == [one.uuid for one in rows]
-        queue = WorkQueue(db=database)
-        for context in (queue.complete, queue.checkpoint):
-            with pytest.raises(Fenced), context(rows):
-                pass
-        queue.reschedule(rows, "too late")
-        with database.reader() as tx:
-            row = tx.execute(sa.select(Work.owner_id, Work.error)).one()
-        assert row.owner_id is not None
-        assert row.error is None
-        with queue.complete(taken):
-            pass
-        assert work_left(database) == []
-    finally:
-        successor.die()
-
-
-def test_rescheduled_work_is_done_by_any_conductor(
-    fake_conductor: FakeConductor,
-    bound: dict[str, str],
-    nova_api: SimulatedNova,
-    database: Database,
-) -> None:
-    rows = fake_conductor.take(kind=WorkKind.NOTIFY, **bound)
-    WorkQueue(db=database).reschedule(rows, "not now", pause_ms=1)
-    eventually(lambda: told(nova_api, bound) == 2)
-    eventually_idle(database)
-
-
-def test_two_conductors_send_each_event_once(
-    beside: Callable[..., Stack],
-    compute: Computes,
-    profile: Profiles,
-    member: Client,
-    nova_api: SimulatedNova,
-    *,
-    database: Database,
-) -> None:
-    own = beside(lease=30.0)
-    own.start_conductor("control-2")
-    own.start_conductor("control-3")
-    host, nova = compute(), member.with_service_token()
-    arqs = create_many(nova, profile, "FPGA", 12)
-    instances = [bind(nova, one, host.fake_provider) for one in arqs]
-    eventually_idle(database)
-    counts = Counter(one.server_uuid for one in nova_api.events)
-    assert {one: counts[one] for one in instances} == dict.fromkeys(instances, 1)
 
 
 def served(answers: Counter[int]) -> None:

@@ -7,11 +7,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
 
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
-from cyborg.db.models import AttachHandle, Deployable
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -21,7 +19,6 @@ from cyborg.tests.functional.life.steps import (
     create,
     delete_arqs,
     eventually,
-    meddle,
     of_instance,
 )
 
@@ -178,39 +175,6 @@ def test_all_views_count_units_like_placement(
     rack.driver.behaviour.broken = RuntimeError("the bus is stuck")
     broken = {CARD: units(2, 1, driver_not_ready=1), OTHER: units(2, driver_not_ready=2)}
     expect({**broken, THIRD: units(1, lost=1)}, offered=0)
-
-
-def test_provider_refused_by_placement_offers_nothing(
-    rack: RackedCompute, operator: Client, database: Database
-) -> None:
-    assert offered_devices(operator, rack) == 3
-    name = f"{rack.compute}_{CARD}"
-    meddle(
-        database,
-        sa.update(Deployable).where(Deployable.name == name).values(publish_error="it is taken"),
-    )
-    device = by_address(operator)[CARD]
-    assert device["units"] == units(2, provider_refused=2)
-    assert device["providers"][0]["error"] == "it is taken"
-    assert offered_devices(operator, rack) == 2
-
-
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [("releasing", "releasing"), ("quarantined", "quarantined"), ("held", "leaked")],
-)
-def test_unit_in_unknown_state_is_out_of_service(
-    rack: RackedCompute, operator: Client, database: Database, state: str, reason: str
-) -> None:
-    with database.reader() as tx:
-        query = sa.select(sa.func.min(AttachHandle.id)).join(
-            Deployable, Deployable.id == AttachHandle.deployable_id
-        )
-        handle = tx.execute(query.where(Deployable.rp_uuid == rack.provider())).scalar_one()
-    meddle(database, sa.update(AttachHandle).where(AttachHandle.id == handle).values(state=state))
-    device = by_address(operator)[CARD]
-    assert device["units"] == units(2, **{reason: 1})
-    assert device["providers"][0]["reserved"] == (1 if state == "quarantined" else 0)
 
 
 def test_usage_is_grouped_as_requested(
