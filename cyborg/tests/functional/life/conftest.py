@@ -21,11 +21,9 @@ from cyborg.tests.functional.deployments import HAS_BROKER
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.http import Client, TokenReader
 from cyborg.tests.functional.life.steps import eventually_offered
-from cyborg.tests.functional.schema.databases import SERVER
 
-# SQLite has no wire on which something could be lost, and the in-process bus leaves nothing.
-collect_ignore = [] if SERVER else ["test_lost_commits.py"]
-collect_ignore += [] if HAS_BROKER else ["test_broker.py"]
+# The in-process bus leaves nothing behind.
+collect_ignore = [] if HAS_BROKER else ["test_broker.py"]
 
 
 @pytest.fixture(autouse=True)
