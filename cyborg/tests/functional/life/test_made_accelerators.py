@@ -37,10 +37,6 @@ from cyborg.tests.functional.life.steps import (
 STEADY = ("hosts", "drivers", "hardware", "events", "operations", "operation_results")
 
 
-def without_traces(database: Database, before: dict[str, Any]) -> bool:
-    return everything(database, but=STEADY) == before
-
-
 @pytest.fixture
 def bench(
     beside: Callable[..., Stack], resource_class: str, tmp_path: Path, operator: Client
@@ -137,46 +133,15 @@ def test_created_accelerator_survives_reports_restarts_and_discoveries(
     assert operator.get(f"{DEVICES}/{uuid}") == before
     assert len(listed(operator)) == 3
     eventually_offered(placement, provider, 2)
-
-
-def test_created_accelerator_is_lost_and_returns_with_its_backend(
-    operator: Client, bench: Bench, placement: PlacementService, database: Database
-) -> None:
-    uuid = make(operator, bench.wish("right"))
-    provider = made.provider(database, uuid)
-    eventually_offered(placement, provider, 1)
+    # With its backend it is lost, and returns.
     bench.kill(database)
-    bench.run("left")
+    bench.run("right")
     eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "lost")
     eventually_offered(placement, provider, 0)
     bench.kill(database)
     bench.run()
     eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled")
-    eventually_offered(placement, provider, 1)
-
-
-def test_created_accelerator_is_bound_and_cleaned(
-    operator: Client,
-    bench: Bench,
-    placement: PlacementService,
-    database: Database,
-    *,
-    nova: Client,
-    arqs: Callable[[], list[dict[str, Any]]],
-) -> None:
-    uuid, provider = offered_to_bind(operator, bench, placement, database)
-    instance = bind(nova, arqs(), provider, host=bench.compute)
-    eventually_bound(nova, instance)
-    assert bench.ran("give") == ["give"]
-    # Booted anew: what a guest has is prepared again.
-    bench.machine.remove("/run/card")
-    eventually(lambda: len(bench.ran("give")) == 2, timeout=30.0)
-    operator.patch(f"{DEVICES}/{uuid}", {"status": "maintaining"}, status=200)
-    eventually_offered(placement, provider, 0)
-    assert operator.get(f"{DEVICES}/{uuid}")["in_use"]
-    delete_arqs(nova, instance)
-    eventually_idle(database)
-    assert bench.ran("take", "wipe") == ["take", "wipe"]
+    eventually_offered(placement, provider, 2)
 
 
 def test_bound_accelerator_is_not_deleted(
@@ -224,24 +189,6 @@ def test_delete_completes_when_agent_returns(
     bench.run()
     eventually(lambda: uuid not in listed(operator), timeout=30.0)
     eventually(lambda: shown(placement, provider) is None)
-
-
-def test_create_fails_or_waits_when_agent_is_down(
-    operator: Client, bench: Bench, placement: PlacementService, database: Database
-) -> None:
-    bench.kill(database)
-    before = everything(database)
-    down = operator.post(DEVICES, bench.wish(), status=503)
-    assert bench.compute in down["error_message"]
-    assert everything(database) == before
-    begun = operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
-    path = f"/operations/{begun['uuid']}"
-    eventually(lambda: operator.get(path)["results"][0]["state"] == "waiting")
-    assert len(listed(operator)) == 2
-    bench.run()
-    (result,) = ended(operator, begun)["results"]
-    assert result["state"] == "succeeded"
-    eventually_offered(placement, made.provider(database, result["result"]["device"]), 1)
 
 
 def test_concurrent_delete_and_bind(
@@ -318,31 +265,8 @@ def test_function_without_backend_match_is_offered(
     eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled")
 
 
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        (servers.NVME_MOUNTED, "mounted"),
-        (servers.NIC_DEFAULT_ROUTE, "route"),
-        ("0000:77:00.0", "it is not on the bus"),
-    ],
-)
-def test_create_refuses_functions_that_the_host_needs(
-    operator: Client,
-    bench: Bench,
-    placement: PlacementService,
-    database: Database,
-    *,
-    address: str,
-    why: str,
-) -> None:
-    before = everything(database, but=STEADY)
-    assert why in refused(operator, bench.wish("cards", handles=[address]))
-    eventually(lambda: without_traces(database, before))
-    assert shown(placement, provider_uuid(f"{bench.compute}_{address}")) is None
-
-
-def test_invalid_create_requests_change_nothing(
-    operator: Client, bench: Bench, database: Database
+def test_refused_create_requests_change_nothing(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     before = everything(database)
     for change, status, named in (
@@ -357,6 +281,16 @@ def test_invalid_create_requests_change_nothing(
         answer = operator.post(DEVICES, bench.wish() | change, status=status)
         assert named in answer["error_message"]
     assert everything(database) == before
+    # What the host needs itself, only the host can tell.
+    before = everything(database, but=STEADY)
+    for address, why in (
+        (servers.NVME_MOUNTED, "mounted"),
+        (servers.NIC_DEFAULT_ROUTE, "route"),
+        ("0000:77:00.0", "it is not on the bus"),
+    ):
+        assert why in refused(operator, bench.wish("cards", handles=[address]))
+        eventually(lambda: everything(database, but=STEADY) == before)
+        assert shown(placement, provider_uuid(f"{bench.compute}_{address}")) is None
 
 
 def test_created_accelerators_are_removed_with_their_driver(

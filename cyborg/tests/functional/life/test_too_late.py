@@ -30,13 +30,15 @@ from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, repo
 from cyborg.tests.fixtures.manual_processes import ManualConductor
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.functional.life.http import Client, bind_body
+from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 from cyborg.tests.functional.life.steps import ARQS, create, everything
 from cyborg.tests.functional.schema.databases import empty_database
 
 HOST = fresh_host("late")
+PLACE = provider_of(HOST, 0)
 #: Drivers that find nothing.
-UPDATED, UNINSTALLED = "updated_driver", "uninstalled_driver"
+IDLE = ("updated_driver", "uninstalled_driver")
+UPDATED, UNINSTALLED = (f"/drivers/{name}" for name in IDLE)
 #: How long the API waits for an answer, in seconds, over all repeats of its message.
 PATIENCE = 10.0
 
@@ -82,6 +84,27 @@ class Service:
         columns = (Event.project_id, Event.user_id, Event.request_id, Event.operation_id)
         with self.db.reader() as tx:
             return [tuple(row) for row in tx.execute(sa.select(*columns).order_by(Event.id))]
+
+    def profile(self) -> str:
+        return self.client.make_profile({f"resources:{RESOURCE_CLASS}": "1"})
+
+    def arqs(self) -> Any:
+        return create(self.nova, self.profile())
+
+    def bound(self) -> tuple[Any, str]:
+        """ARQs that are bound, and their instance."""
+        arqs, instance = self.arqs(), str(uuid4())
+        self.nova.patch(ARQS, bind_body(arqs, HOST, PLACE, instance))
+        return arqs, instance
+
+    def first(self, noun: str, query: str = "") -> str:
+        """The uuid of the first one of a list."""
+        return str(self.newest.get(f"/{noun}{query}")[noun][0]["uuid"])
+
+    def owned(self, instance: str, profile: str | None = None) -> str:
+        """Where accelerators of a server that Nova knows are attached."""
+        self.servers.own(instance, self.client.project, HOST, profile)
+        return f"/instances/{instance}/accelerators"
 
     def change(self, model: Any, *which: Any, **values: Any) -> None:
         """Change rows behind everybody's back."""
@@ -129,7 +152,7 @@ def _seed(db: Database, placement: PlacementService) -> None:
     device, lost = found.devices
     (deployable,) = device.deployables
     device = replace(device, deployables=(replace(deployable, programmable=True),))
-    idle = [DriverReport(one, found.state) for one in (UPDATED, UNINSTALLED)]
+    idle = [DriverReport(one, found.state) for one in IDLE]
     report = Report((DriverReport(found.driver, found.state, (device, lost)), *idle))
     ReportApplier(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
         HOST, reply.epoch, report
@@ -141,218 +164,166 @@ def _seed(db: Database, placement: PlacementService) -> None:
     assert Publisher(Placement(placement.adapter())).publish(tree).problems == {}
 
 
-Request = Callable[[int], Any]
+#: Who asks, method, path, body, and the status when it is carried out.
+Request = tuple[Client, str, str, Any, int]
 
 
-def _profile(service: Service) -> str:
-    return service.client.make_profile({f"resources:{RESOURCE_CLASS}": "1"})
-
-
-def _bound(service: Service) -> tuple[Any, str]:
-    """An ARQ that is bound, and its instance."""
-    arqs, instance = create(service.nova, _profile(service)), str(uuid4())
-    service.nova.patch(ARQS, bind_body(arqs, HOST, provider_of(HOST, 0), instance))
-    return arqs, instance
-
-
-def _creating(service: Service) -> Request:
-    name = _profile(service)
-    return lambda status: service.client.post(ARQS, {"device_profile_name": name}, status or 201)
-
-
-def _binding(service: Service) -> Request:
-    arqs = create(service.nova, _profile(service))
-    body = bind_body(arqs, HOST, provider_of(HOST, 0), str(uuid4()))
-    return lambda status: service.nova.patch(ARQS, body, status or 202)
-
-
-def _unbinding(service: Service) -> Request:
-    ((arq,), _) = _bound(service)
-    words = ("hostname", "device_rp_uuid", "instance_uuid")
-    body = {arq["uuid"]: [{"path": f"/{one}", "op": "remove"} for one in words]}
-    return lambda status: service.nova.patch(ARQS, body, status or 202)
-
-
-def _deleting(service: Service) -> Request:
-    (arq,) = create(service.client, _profile(service))
-    return lambda status: service.client.delete(f"{ARQS}?arqs={arq['uuid']}", status or 204)
-
-
-def _deleting_of_instance(service: Service) -> Request:
-    (_, instance) = _bound(service)
-    return lambda status: service.nova.delete(f"{ARQS}?instance={instance}", status or 204)
-
-
-def _deleting_of_nobody(service: Service) -> Request:
-    """Even that leaves a mark."""
-    path = f"{ARQS}?instance={uuid4()}"
-    return lambda status: service.nova.delete(path, status or 204)
-
-
-def _making_a_profile(service: Service) -> Request:
-    body = [{"name": f"late-{uuid4().hex[:12]}", "groups": [{"resources:FPGA": "1"}]}]
-    return lambda status: service.client.post("/device_profiles", body, status or 201)
-
-
-def _deleting_a_profile(service: Service) -> Request:
-    path = f"/device_profiles/{_profile(service)}"
-    return lambda status: service.client.delete(path, status or 204)
-
-
-def _disabling(service: Service) -> Request:
-    uuid = service.client.get("/devices")["devices"][0]["uuid"]
-    # It is in service again after that: others bind to it.
-    service.client.post(f"/devices/{uuid}/disable", status=204)
-    return lambda status: service.client.post(f"/devices/{uuid}/enable", status=status or 204)
+def _enabling(service: Service) -> Request:
+    """It is in service again after that: others bind to it."""
+    path = f"/devices/{service.first('devices')}"
+    service.client.post(f"{path}/disable", status=204)
+    return service.client, "POST", f"{path}/enable", None, 204
 
 
 def _programming(service: Service) -> Request:
     # While a request holds a unit, an image is refused.
     service.change(Arq, attach_handle_id=None)
-    uuid = service.client.get("/deployables")["deployables"][0]["uuid"]
+    path = f"/deployables/{service.first('deployables')}/program"
     body = [{"path": "/program", "op": "replace", "value": [{"image_uuid": str(uuid4())}]}]
-    path = f"/deployables/{uuid}/program"
-    return lambda status: service.client.patch(path, body, status or 200)
+    return service.client, "PATCH", path, body, 200
 
 
 def _attribute(service: Service) -> dict[str, Any]:
-    deployable = service.client.get("/deployables")["deployables"][0]["uuid"]
-    return {"deployable_id": deployable, "key": "rack", "value": uuid4().hex}
-
-
-def _adding_an_attribute(service: Service) -> Request:
-    body = _attribute(service)
-    return lambda status: service.client.post("/attributes", body, status or 201)
+    return {
+        "deployable_id": service.first("deployables"),
+        "key": "rack",
+        "value": uuid4().hex,
+    }
 
 
 def _removing_an_attribute(service: Service) -> Request:
     made = service.client.post("/attributes", _attribute(service))
-    path = f"/attributes/{made['uuid']}"
-    return lambda status: service.client.delete(path, status or 204)
-
-
-def _attaching(service: Service) -> Request:
-    name, instance = _profile(service), str(uuid4())
-    service.servers.own(instance, service.client.project, HOST, name)
-    path = f"/instances/{instance}/accelerators"
-    return lambda status: service.newest.post(path, {}, status or 202)
+    return service.client, "DELETE", f"/attributes/{made['uuid']}", None, 204
 
 
 def _detaching(service: Service) -> Request:
     """One that attach has made, by all that can be seen."""
-    ((arq,), instance) = _bound(service)
-    service.servers.own(instance, service.client.project, HOST)
+    ((arq,), instance) = service.bound()
     service.change(Arq, Arq.uuid == arq["uuid"], origin="attached")
-    path = f"/instances/{instance}/accelerators"
-    return lambda status: service.newest.delete(path, status or 202)
+    return service.newest, "DELETE", service.owned(instance), None, 202
 
 
-def _detaching_nothing(service: Service) -> Request:
-    instance = str(uuid4())
-    service.servers.own(instance, service.client.project, HOST)
-    path = f"/instances/{instance}/accelerators"
-    return lambda status: service.newest.delete(path, status or 202)
-
-
-def _discovering(service: Service) -> Request:
-    return lambda status: service.newest.post("/services/discover?wait=true", {}, status or 202)
-
-
-def _installing_a_driver(service: Service) -> Request:
-    body = {"driver": f"driver-{uuid4().hex[:12]}", "hosts": [HOST]}
-    return lambda status: service.newest.post("/drivers?wait=true", body, status or 202)
-
-
-def _updating_a_driver(service: Service) -> Request:
-    path, body = f"/drivers/{UPDATED}?wait=true", {"options": {"count": "2"}}
-    return lambda status: service.newest.patch(path, body, status or 202)
-
-
-def _reloading_a_driver(service: Service) -> Request:
-    path = f"/drivers/{UPDATED}?wait=true"
-    return lambda status: service.newest.patch(path, {}, status or 202)
-
-
-def _uninstalling_a_driver(service: Service) -> Request:
-    path = f"/drivers/{UNINSTALLED}?wait=true"
-    return lambda status: service.newest.delete(path, status or 202)
-
-
-def _labelling(service: Service) -> Request:
-    uuid = service.client.get("/devices")["devices"][0]["uuid"]
-    body = {"labels": {"rack": uuid4().hex}}
-    return lambda status: service.newest.patch(f"/devices/{uuid}", body, status or 200)
-
-
-def _deleting_a_device(service: Service) -> Request:
-    (lost,) = service.newest.get("/devices?status=lost")["devices"]
-    return lambda status: service.newest.delete(f"/devices/{lost['uuid']}", status or 204)
-
-
-def _changing_a_profile(service: Service) -> Request:
-    path, body = f"/device_profiles/{_profile(service)}", {"description": uuid4().hex}
-    return lambda status: service.newest.patch(path, body, status or 200)
-
-
-def _taking_a_host_out_of_service(service: Service) -> Request:
-    """And before that back again: others bind to it."""
-    (agent,) = service.newest.get("/services", host=HOST, kind="process")["services"]
-    path = f"/services/{agent['uuid']}"
+def _returning_a_host(service: Service) -> Request:
+    """Out of service before, and back again: others bind to it."""
+    path = f"/services/{service.first('services', f'?host={HOST}&kind=process')}"
     service.newest.patch(path, {"status": "disabled"}, 200)
-    return lambda status: service.newest.patch(path, {"status": "enabled"}, status or 200)
+    return service.newest, "PATCH", path, {"status": "enabled"}, 200
 
 
-def _forgetting_a_process(service: Service) -> Request:
+def _removing_a_process(service: Service) -> Request:
     uuid = str(uuid4())
     with service.db.writer() as tx:
         gone = {"host": f"api-{uuid[:8]}", "binary": "cyborg-api", "status": "READY"}
         tx.execute(sa.insert(ServiceRow).values(uuid=uuid, last_seen_ms=0, **gone))
-    return lambda status: service.newest.delete(f"/services/{uuid}", status or 202)
+    return service.newest, "DELETE", f"/services/{uuid}", None, 202
 
 
-REQUESTS = [
-    ("create_arqs", _creating),
-    ("patch_arqs", _binding),
-    ("patch_arqs", _unbinding),
-    ("delete_arqs", _deleting),
-    ("delete_instance_arqs", _deleting_of_instance),
-    ("delete_instance_arqs", _deleting_of_nobody),
-    ("create_device_profile", _making_a_profile),
-    ("delete_device_profiles", _deleting_a_profile),
-    ("set_device_status", _disabling),
-    ("create_attribute", _adding_an_attribute),
+def _with_a_driver(service: Service) -> dict[str, Any]:
+    return {"driver": f"driver-{uuid4().hex[:12]}", "hosts": [HOST]}
+
+
+def _with_a_profile(_service: Service) -> list[dict[str, Any]]:
+    return [{"name": f"late-{uuid4().hex[:12]}", "groups": [{"resources:FPGA": "1"}]}]
+
+
+REQUESTS: list[tuple[str, Callable[[Service], Request]]] = [
+    (
+        "create_arqs",
+        lambda s: (s.client, "POST", ARQS, {"device_profile_name": s.profile()}, 201),
+    ),
+    (
+        "patch_arqs",
+        lambda s: (s.nova, "PATCH", ARQS, bind_body(s.arqs(), HOST, PLACE, str(uuid4())), 202),
+    ),
+    ("patch_arqs", lambda s: (s.nova, "PATCH", ARQS, unbind_body(s.bound()[0]), 202)),
+    (
+        "delete_arqs",
+        lambda s: (s.client, "DELETE", f"{ARQS}?arqs={s.arqs()[0]['uuid']}", None, 204),
+    ),
+    (
+        "delete_instance_arqs",
+        lambda s: (s.nova, "DELETE", f"{ARQS}?instance={s.bound()[1]}", None, 204),
+    ),
+    # Even the delete of nothing leaves a mark.
+    ("delete_instance_arqs", lambda s: (s.nova, "DELETE", f"{ARQS}?instance={uuid4()}", None, 204)),
+    (
+        "create_device_profile",
+        lambda s: (s.client, "POST", "/device_profiles", _with_a_profile(s), 201),
+    ),
+    (
+        "delete_device_profiles",
+        lambda s: (s.client, "DELETE", f"/device_profiles/{s.profile()}", None, 204),
+    ),
+    ("set_device_status", _enabling),
+    ("create_attribute", lambda s: (s.client, "POST", "/attributes", _attribute(s), 201)),
     ("delete_attribute", _removing_an_attribute),
-    ("attach", _attaching),
+    ("attach", lambda s: (s.newest, "POST", s.owned(str(uuid4()), s.profile()), {}, 202)),
     ("detach", _detaching),
-    ("detach", _detaching_nothing),
-    ("discover_services", _discovering),
-    ("install_driver", _installing_a_driver),
-    ("update_driver", _updating_a_driver),
-    ("update_driver", _reloading_a_driver),
-    ("uninstall_driver", _uninstalling_a_driver),
-    ("update_device", _labelling),
-    ("delete_device", _deleting_a_device),
-    ("update_device_profile", _changing_a_profile),
-    ("set_service_status", _taking_a_host_out_of_service),
-    ("remove_service", _forgetting_a_process),
+    ("detach", lambda s: (s.newest, "DELETE", s.owned(str(uuid4())), None, 202)),
+    (
+        "discover_services",
+        lambda s: (s.newest, "POST", "/services/discover?wait=true", {}, 202),
+    ),
+    (
+        "install_driver",
+        lambda s: (s.newest, "POST", "/drivers?wait=true", _with_a_driver(s), 202),
+    ),
+    (
+        "update_driver",
+        lambda s: (s.newest, "PATCH", f"{UPDATED}?wait=true", {"options": {"count": "2"}}, 202),
+    ),
+    ("update_driver", lambda s: (s.newest, "PATCH", f"{UPDATED}?wait=true", {}, 202)),
+    ("uninstall_driver", lambda s: (s.newest, "DELETE", f"{UNINSTALLED}?wait=true", None, 202)),
+    (
+        "update_device",
+        lambda s: (
+            s.newest,
+            "PATCH",
+            f"/devices/{s.first('devices')}",
+            {"labels": {"rack": uuid4().hex}},
+            200,
+        ),
+    ),
+    (
+        "delete_device",
+        lambda s: (
+            s.newest,
+            "DELETE",
+            f"/devices/{s.first('devices', '?status=lost')}",
+            None,
+            204,
+        ),
+    ),
+    (
+        "update_device_profile",
+        lambda s: (
+            s.newest,
+            "PATCH",
+            f"/device_profiles/{s.profile()}",
+            {"description": uuid4().hex},
+            200,
+        ),
+    ),
+    ("set_service_status", _returning_a_host),
+    ("remove_service", _removing_a_process),
     # The last: while its image is under way, units of the device wait for the agent.
     ("program_deployable", _programming),
 ]
 
 
-@pytest.mark.parametrize(("verb", "prepare"), REQUESTS)
+@pytest.mark.parametrize(("verb", "prepare"), REQUESTS, ids=[verb for verb, _ in REQUESTS])
 def test_expired_request_is_not_executed(
     service: Service, verb: str, prepare: Callable[[Service], Request]
 ) -> None:
-    request = prepare(service)
+    who, method, path, body, status = prepare(service)
     before, earlier = everything(service.db), service.origins()
     service.freezer.verb, service.freezer.for_ms = verb, int(PATIENCE * 1000)
-    request(503)
+    who.send(method, path, body, 503)
     assert service.freezer.verb == "", "nothing came to the conductor"
     assert everything(service.db) == before
     # While somebody waits it is: the same request again, and a conductor that is only slow.
     service.freezer.verb, service.freezer.for_ms = verb, int(PATIENCE * 1000) // 2
-    request(0)
+    who.send(method, path, body, status)
     assert everything(service.db) != before
     # All its events belong to this request of this user.
     ((project, user, request_id, operation),) = set(service.origins()[len(earlier) :])
