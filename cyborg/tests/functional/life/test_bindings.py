@@ -1,30 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binding over the whole service, all or none (check list, 52 to 65, 70 and 71)."""
+"""Binds over the whole service: all or none, told to Nova, at once, and by other conductors."""
 
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
+from cyborg import service
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.tasks.queue import Fenced, WorkQueue
+from cyborg.db import work
 from cyborg.db.engine import Database
+from cyborg.db.models import Service, Work
+from cyborg.db.services import Process
+from cyborg.model.caller import Caller
+from cyborg.model.process import CONDUCTOR
+from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.compute_host import ComputeHost
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 from cyborg.tests.functional.life.steps import (
     ARQS,
     FPGA,
+    Arqs,
     bind,
     create,
+    create_many,
     delete_arqs,
+    eventually,
+    eventually_idle,
+    eventually_offered,
     everything,
+    handle_states,
     of_instance,
     states,
+    work_left,
 )
+from cyborg.tests.functional.races.arena import at_once, sound
 
 Computes = Callable[..., ComputeHost]
 Profiles = Callable[..., str]
+THREE = {**FPGA, "resources:FPGA": "3"}
+CALLER = Caller("project", "user", "req-change")
+PATH = "/device_profiles"
+OTHERS = {"resources:CUSTOM_OTHER": "3"}
 
 
 def test_bound_arqs_are_complete_when_bind_returns(
@@ -137,3 +165,295 @@ def test_project_of_instance_is_kept_when_admin_binds(
     # With a service token, a delete by instance reaches every project.
     Client(nova.app, project="another", service=True).delete(f"{ARQS}?instance={instance}")
     assert of_instance(nova, instance) == []
+
+
+def test_one_event_request_has_an_entry_for_each_arq(
+    compute: Computes, profile: Profiles, nova: Client, nova_api: SimulatedNova
+) -> None:
+    host = compute()
+    arqs = create(nova, profile(THREE))
+    before = len(nova_api.calls)
+    instance = bind(nova, arqs, host.fake_provider)
+    nova_api.wait_for_events([one["uuid"] for one in arqs], timeout=5)
+    (call,) = nova_api.calls[before:]
+    # That it holds allowed keys only the simulated Nova has checked, as the real one does.
+    assert call.microversion == "compute 2.82"
+    assert {(one.server_uuid, one.status) for one in call.events} == {(instance, "completed")}
+    assert {one.tag for one in call.events} == {one["uuid"] for one in arqs}
+
+
+def test_each_event_has_its_own_code_in_mixed_response(
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
+    nova_api: SimulatedNova,
+    database: Database,
+) -> None:
+    host = compute()
+    name = profile(FPGA)
+    codes = {str(uuid4()): code for code in (200, 404, 422)}
+    body: dict[str, Any] = {}
+    for instance, code in codes.items():
+        nova_api.answer_instance(instance, code)
+        body |= bind_body(create(nova, name), host.compute, host.fake_provider, instance)
+    nova.patch(ARQS, body)
+    eventually_idle(database)
+    answered = {one.server_uuid: one.code for one in nova_api.events if one.server_uuid in codes}
+    assert answered == codes
+    for instance in codes:
+        assert [one["state"] for one in of_instance(nova, instance)] == ["Bound"]
+
+
+@pytest.mark.parametrize("answers", [[404], [500, 200], [429, 429, 200]])
+def test_event_request_is_repeated_only_when_nova_is_busy_or_fails(
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
+    nova_api: SimulatedNova,
+    database: Database,
+    *,
+    answers: list[int],
+) -> None:
+    """A refusal is an answer; a Nova that is unwell or busy is asked again, until it answers."""
+    host = compute()
+    arqs = create(nova, profile(FPGA))
+    nova_api.answer_calls(*(one for one in answers if one != 200))
+    instance = bind(nova, arqs, host.fake_provider)
+    eventually_idle(database)
+    codes = [one.code for one in nova_api.events if one.server_uuid == instance]
+    assert codes == answers
+    assert states(nova, arqs) == ["Bound"]
+
+
+def test_arqs_are_bound_before_nova_receives_the_event(
+    compute: Computes, profile: Profiles, nova: Client, nova_api: SimulatedNova
+) -> None:
+    host = compute()
+    arqs = create(nova, profile(FPGA))
+    before = len(nova_api.calls)
+    nova_api.hold()
+    try:
+        instance = bind(nova, arqs, host.fake_provider)
+        nova_api.wait_for_calls(before + 1, timeout=5)
+        # Nova has the event and has not answered yet.
+        assert [one["state"] for one in of_instance(nova, instance)] == ["Bound"]
+    finally:
+        nova_api.release()
+
+
+def test_no_event_is_sent_for_an_unbound_arq(
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
+    nova_api: SimulatedNova,
+    database: Database,
+) -> None:
+    host = compute()
+    nova_api.answer_calls(429)
+    arqs = create(nova, profile(FPGA))
+    instance = bind(nova, arqs, host.fake_provider)
+    eventually(lambda: any(one.server_uuid == instance for one in nova_api.events))
+    delete_arqs(nova, instance)
+    eventually_idle(database)
+    assert [one.code for one in nova_api.events if one.server_uuid == instance] == [429]
+
+
+def seen(host: RackedCompute) -> None:
+    """Wait until the agent has looked at its machine from now on."""
+    scans = host.driver.scans
+    eventually(lambda: host.driver.scans > scans + 1)
+
+
+def asked(client: Client, method: str, path: str, body: Any = None) -> Callable[[], int]:
+    return lambda: client.answer(method, path, body)
+
+
+def test_concurrent_reports_and_binds(
+    racked: Callable[..., RackedCompute],
+    resource_class: str,
+    profile: Profiles,
+    nova: Client,
+    *,
+    database: Database,
+    placement: PlacementService,
+) -> None:
+    host = racked(cards={CARD: 8})
+    rounds = create_many(nova, profile, resource_class, 16)
+
+    def lifecycle(arqs: Arqs) -> int:
+        body = bind_body(arqs, host.compute, host.provider(), str(uuid4()))
+        answer = nova.answer("PATCH", ARQS, body)
+        if answer == 202:
+            nova.patch(ARQS, unbind_body(arqs))
+        return answer
+
+    def wiggle() -> int:
+        for units in (3, 9, 8):
+            host.plug(CARD, units)
+            seen(host)
+        return 0
+
+    verbs: list[Callable[[], int]] = [wiggle, *(partial(lifecycle, arqs) for arqs in rounds)]
+    answers = at_once(verbs)
+    assert set(answers[1:]) <= {202, 409}
+    sound(database)
+    eventually(lambda: set(handle_states(database).values()) == {"free"})
+    host.plug(CARD, 9)
+    eventually_offered(placement, host.provider(), 9)
+
+
+def test_concurrent_enable_disable_and_reports(
+    racked: Callable[..., RackedCompute], admin: Client, placement: PlacementService
+) -> None:
+    host = racked(cards={CARD: 2})
+    uuid = admin.get("/devices")["devices"][0]["uuid"]
+    for units in (3, 4, 5):
+        host.plug(CARD, units)
+        verbs = [
+            asked(admin, "POST", f"/devices/{uuid}/{one}") for one in ("disable", "enable") * 3
+        ]
+        assert set(at_once(verbs)) == {204}
+    admin.post(f"/devices/{uuid}/disable", status=204)
+    eventually_offered(placement, host.provider(), 0)
+    admin.post(f"/devices/{uuid}/enable", status=204)
+    eventually_offered(placement, host.provider(), 5)
+
+
+class FakeConductor:
+    """Another conductor, as far as its lease and the work in its hands go."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        process = Process(f"mortal-{uuid4().hex[:8]}", CONDUCTOR, "0", "nowhere", "1")
+        self._lease = ConductorLease(db=database, process=process)
+        self._renewals = service.PeriodicTask("mortal", self._lease.renew, interval=0.1)
+        self._renewals.start()
+        eventually(lambda: self._lease.owner is not None)
+
+    def take(self, **task: Any) -> Sequence[Any]:
+        """Make some work and have it in hand, before anybody else can."""
+        owner = self._lease.owner
+        assert owner is not None
+        database = self._database
+        with database.writer() as tx:
+            work.add(tx, [task])
+            return work.claim(tx, owner=owner, lease_ms=1000, limit=1)
+
+    def die(self) -> None:
+        """Show no more signs of life."""
+        self._renewals.stop()
+
+
+@pytest.fixture
+def fake_conductor(database: Database) -> Iterator[FakeConductor]:
+    one = FakeConductor(database)
+    yield one
+    one.die()
+
+
+@pytest.fixture
+def bound(
+    compute: Computes, profile: Profiles, member: Client, database: Database
+) -> dict[str, str]:
+    """What a notification is about: an ARQ that is bound, of which Nova was told once."""
+    host = compute()
+    nova = member.with_service_token()
+    arqs = create(nova, profile(FPGA))
+    instance = bind(nova, arqs, host.fake_provider)
+    eventually_idle(database)
+    return {"instance_uuid": instance, "arq_uuid": arqs[0]["uuid"]}
+
+
+def told(nova_api: SimulatedNova, bound: dict[str, str]) -> int:
+    return sum(1 for one in nova_api.events if one.tag == bound["arq_uuid"])
+
+
+def age_ms(database: Database) -> int:
+    """How old the only work there is has become, by the database's clock."""
+    with database.reader() as tx:
+        return int(tx.execute(sa.select(database.now - Work.created_ms)).scalar_one())
+
+
+def test_work_of_a_dead_conductor_is_taken_over(
+    fake_conductor: FakeConductor,
+    bound: dict[str, str],
+    nova_api: SimulatedNova,
+    stack: Stack,
+    database: Database,
+) -> None:
+    rows = fake_conductor.take(kind=WorkKind.NOTIFY, **bound)
+    lease = stack.times.lease
+    # As long as it lives, however long it takes, nobody else touches it.
+    eventually(lambda: age_ms(database) > 1500 * lease)
+    assert (told(nova_api, bound), work_left(database)) == (1, ["notify"])
+    fake_conductor.die()
+    assert service.wait_until(lambda: told(nova_api, bound) == 2, timeout=lease + 2)
+    eventually_idle(database)
+    # It comes to itself, and finds that what it does counts no more.
+    queue = WorkQueue(db=database)
+    for context in (queue.complete, queue.checkpoint):
+        with pytest.raises(Fenced), context(rows) as tx:
+            tx.execute(sa.update(Service).values(disabled=True))
+    with database.reader() as tx:
+        assert not any(tx.execute(sa.select(Service.disabled)).scalars())
+    queue.reschedule(rows, "too late")
+    assert work_left(database) == []
+    assert told(nova_api, bound) == 2
+
+
+def served(answers: Counter[int]) -> None:
+    """Wait until some more requests have been answered."""
+    count = answers.total()
+    eventually(lambda: answers.total() > count + 4)
+
+
+def test_stopping_conductor_fails_no_request(
+    beside: Callable[..., Stack], profile: Profiles, member: Client
+) -> None:
+    """What reached it in its last moment is asked again, of another."""
+    ending = beside().start_conductor("control-2")
+    name = profile(FPGA)
+    over = threading.Event()
+    answers: Counter[int] = Counter()
+
+    def ask() -> None:
+        while not over.is_set():
+            answers[member.answer("POST", ARQS, {"device_profile_name": name})] += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    served(answers)
+    ending.stop()
+    served(answers)
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    assert set(answers) == {201}
+
+
+def test_arqs_keep_groups_of_the_former_profile(
+    compute: Callable[..., ComputeHost],
+    profile: Callable[..., str],
+    operator: Client,
+    member: Client,
+    nova: Client,
+) -> None:
+    host, name = compute(), profile(FPGA)
+    bound, unbound = create(member, name), create(member, name)
+    bind(nova, bound, host.fake_provider, host=host.compute)
+    uuid = member.get(f"{PATH}/{name}")["device_profile"]["uuid"]
+    new = f"profile-{uuid4().hex}"
+    body = {"name": new, "description": "others", "groups": [OTHERS]}
+    changed = operator.patch(f"{PATH}/{uuid}", body, status=200)
+    assert {**changed, **body} == changed
+    assert changed["updated_at"] is not None
+    assert member.get(f"{PATH}/{new}")["device_profile"] == changed
+    assert member.get(f"{PATH}/{name}", status=404)
+    assert states(member, bound) == ["Bound"]
+    # What was asked for before is bound to what it was for then.
+    bind(nova, unbound, host.fake_provider, host=host.compute)
+    assert states(member, unbound) == ["Bound"]
+    fresh = create(member, new)
+    assert len(fresh) == 3
+    bind(nova, fresh, host.fake_provider, host=host.compute, status=400)

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers that come and go while the system runs, from HTTP to the host and back."""
+"""Drivers that come and go while the system runs, and those of installed packages."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.db.models import Device, Driver, Event, Service
+from cyborg.drivers import loader
 from cyborg.drivers.loader import LoadResult
-from cyborg.tests.fixtures.compute_host import ComputeHost
+from cyborg.testing import servers
+from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
@@ -31,6 +35,17 @@ from cyborg.tests.functional.life.steps import (
 
 DRIVERS = "/drivers"
 NAME = "card_driver"
+OURS = ["fake_driver", "generic_driver", "pci_driver"]
+#: What a host that is new to it needs in no file of its own.
+OPTIONS = {
+    "backends": "nets, demo",
+    "generic_driver:nets.pci_ids": "8086:*",
+    "generic_driver:nets.services": "aes, gzip",
+    "generic_driver:demo.devices": "0000:0a:00.0, 0000:0b:00.0",
+    "generic_driver:demo.attach_type": "TEST_PCI",
+    "generic_driver:demo.units": "3",
+}
+NUMBERS = ("found", "added", "changed", "lost", "failed")
 
 
 @dataclass(kw_only=True)
@@ -118,7 +133,7 @@ def is_in_placement(placement: PlacementService, bay: Bay) -> bool:
     return True
 
 
-def test_driver_is_installed_on_one_of_two_hosts(
+def test_driver_is_installed_where_it_is_wanted_and_there(
     operator: Client, bays: Callable[[], Bay], database: Database, placement: PlacementService
 ) -> None:
     chosen, other = bays(), bays()
@@ -135,6 +150,14 @@ def test_driver_is_installed_on_one_of_two_hosts(
         (said,) = tx.execute(sa.select(Event).where(Event.noun == "driver"))
     assert (said.action, said.hostname, said.reason) == ("install_driver", chosen.compute, NAME)
     assert said.operation_id == over["uuid"]
+    other.packages.clear()
+    over = install(operator, chosen, other)
+    results = {one["host"]: one for one in over["results"]}
+    assert (over["state"], over["error"]) == ("failed", "1 of 2 host(s) failed")
+    assert results[chosen.compute]["state"] == "succeeded"
+    assert results[other.compute]["error"] == f"{NAME}: no driver of this name is installed"
+    ((name, _, state, wanted, _),) = rows(database)
+    assert (name, state, wanted) == (NAME, "READY", True)
 
 
 def test_installed_driver_survives_restart_without_conductor(
@@ -155,21 +178,6 @@ def test_installed_driver_survives_restart_without_conductor(
     assert bay.given[2] == {"speed": "3"}
     eventually_offered(placement, bay.provider(), 2)
     assert [one.lost_ms for one in devices(database)] == [None]
-
-
-def test_install_fails_on_host_without_the_package(
-    operator: Client, bays: Callable[[], Bay], database: Database
-) -> None:
-    good, bad = bays(), bays()
-    eventually(lambda: is_up(database, good) and is_up(database, bad), timeout=60.0)
-    bad.packages.clear()
-    over = install(operator, good, bad)
-    results = {one["host"]: one for one in over["results"]}
-    assert (over["state"], over["error"]) == ("failed", "1 of 2 host(s) failed")
-    assert results[good.compute]["state"] == "succeeded"
-    assert results[bad.compute]["error"] == f"{NAME}: no driver of this name is installed"
-    ((name, _, state, wanted, _),) = rows(database)
-    assert (name, state, wanted) == (NAME, "READY", True)
 
 
 def test_refused_options_leave_old_options_in_force(
@@ -320,3 +328,168 @@ def test_driver_update_restarts_the_agent(operator: Client, bay: Bay, database: 
     assert [one["name"] for one in over["steps"]] == ["begun", "reloaded", "succeeded"]
     assert bay.given == [{"speed": "3"}] * 2
     assert bay.agent.restarting is False
+
+
+@pytest.fixture
+def site(
+    beside: Callable[..., Stack], conf: cfg.ConfigOpts, tmp_path: Path
+) -> Iterator[Callable[..., ComputeHost]]:
+    """Start a compute whose configuration enables these drivers; it looks only when asked."""
+    own = beside(agent_heartbeat=0.2, scan=3600)
+
+    def start(*enabled: str) -> ComputeHost:
+        host = compute_host(own, tmp_path, servers.server())
+        conf.set_override("host", host.compute)
+        host.start(*installed(host, conf, *enabled))
+        return host
+
+    yield start
+    conf.clear_override("host")
+
+
+def installed(host: ComputeHost, conf: cfg.ConfigOpts, *enabled: str) -> list[loader.LoadResult]:
+    """The drivers that are really installed here, of which these are enabled."""
+    loaded = loader.load(enabled, host.machine, conf)
+    return loaded + loader.load_disabled([one.name for one in loaded], host.machine, conf)
+
+
+def drivers(operator: Client) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in operator.get(DRIVERS)["drivers"]}
+
+
+def known(operator: Client) -> bool:
+    return all(one["discovered_at"] for one in drivers(operator).values()) and bool(
+        operator.get("/hardware")["hardware"]
+    )
+
+
+def result_of(operator: Client, method: str, path: str, body: Any) -> dict[str, Any]:
+    """The result of the one host."""
+    (result,) = ended(operator, operator.send(method, path, body, 202))["results"]
+    return dict(result)
+
+
+def hardware(operator: Client, driver: str) -> dict[str, dict[str, Any]]:
+    found = operator.get("/hardware", driver=driver)["hardware"]
+    return {one["key"]: one for one in found}
+
+
+def install_generic(operator: Client, resource_class: str) -> dict[str, Any]:
+    """Have the generic_driver look after two backends, by the database's word alone."""
+    classes = {f"generic_driver:{one}.resource_class": resource_class for one in ("nets", "demo")}
+    body = {"driver": "generic_driver", "options": {**OPTIONS, **classes}}
+    return result_of(operator, "POST", DRIVERS, body)
+
+
+def test_first_start_reports_every_installed_driver(
+    operator: Client, site: Callable[..., ComputeHost]
+) -> None:
+    host = site()
+    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
+    found = drivers(operator)
+    assert sorted(found) == OURS
+    assert {one["state"] for one in found.values()} == {"STOPPED"}
+    assert operator.get("/devices")["devices"] == []
+    card = hardware(operator, "pci_driver")[servers.GPU]
+    assert (card["offered"], card["hostname"]) == (False, host.compute)
+    # Not in force, so nobody looks all the time; but when somebody asks.
+    host.machine.remove(f"/sys/bus/pci/devices/{servers.GPU}")
+    assert result_of(operator, "POST", "/services/discover", {})["state"] == "succeeded"
+    eventually(lambda: servers.GPU not in hardware(operator, "pci_driver"))
+
+
+def test_all_installed_drivers_can_be_enabled(
+    operator: Client, site: Callable[..., ComputeHost]
+) -> None:
+    site(loader.ALL)
+    eventually(lambda: len(operator.get("/devices")["devices"]) == 1, timeout=60.0)
+    found = drivers(operator)
+    assert {name: one["state"] for name, one in found.items()} == dict.fromkeys(OURS, "READY")
+    assert found["fake_driver"]["devices"]["found"] == 1
+
+
+def test_options_from_database_create_backends(
+    operator: Client,
+    site: Callable[..., ComputeHost],
+    resource_class: str,
+    conf: cfg.ConfigOpts,
+) -> None:
+    host = site()
+    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
+    result = install_generic(operator, resource_class)
+    assert (result["state"], result["error"]) == ("succeeded", None)
+    (one,) = result["result"]["drivers"]
+    nets = next(each for each in one["backends"] if each["name"] == "nets")["found"]
+    assert nets > 0
+    assert one["found"] == one["added"] == nets + 2
+    told = [
+        (each["name"], each["state"], [every["name"] for every in each["services"]])
+        for each in one["backends"]
+    ]
+    assert told == [("demo", "READY", []), ("nets", "READY", ["aes", "gzip"])]
+    numbers = {each["name"]: [each[key] for key in NUMBERS] for each in one["backends"]}
+    assert numbers == {"demo": [2, 2, 0, 0, 0], "nets": [nets, nets, 0, 0, 0]}
+    # What was known as hardware before is the same thing as a device.
+    devices = {each["uuid"] for each in operator.get("/devices")["devices"]}
+    shown = hardware(operator, "generic_driver").values()
+    assert devices == {each["uuid"] for each in shown if each["offered"]}
+
+    # One backend less, one device more on the other.
+    changed = {"backends": "demo", "generic_driver:demo.devices": "0000:0a:00.0, 0000:0c:00.0"}
+    gone = dict.fromkeys((key for key in OPTIONS if ":nets." in key), None)
+    gone["generic_driver:nets.resource_class"] = None
+    body = {"options": {**gone, **changed}}
+    result = result_of(operator, "PATCH", f"{DRIVERS}/generic_driver", body)
+    assert (result["state"], result["error"]) == ("succeeded", None)
+    (one,) = result["result"]["drivers"]
+    numbers = {each["name"]: [each[key] for key in NUMBERS] for each in one["backends"]}
+    assert numbers == {"demo": [2, 1, 0, 1, 0], "nets": [0, 0, 0, nets, 0]}
+    assert [each["state"] for each in one["backends"]] == ["READY", "STOPPED"]
+
+    before = drivers(operator)["generic_driver"]
+    body = {"options": {"generic_driver:demo.reset_command": "/bin/true"}}
+    result = result_of(operator, "PATCH", f"{DRIVERS}/generic_driver", body)
+    assert result["state"] == "failed"
+    assert "must be in a configuration file that only root can change" in result["error"]
+    after = drivers(operator)["generic_driver"]
+    assert {**after, "discovered_at": None} == {**before, "discovered_at": None}
+
+    # Nothing of that stands in the host's own files, and yet it is so after a restart.
+    host.stop()
+    host.start(*installed(host, conf))
+    listed = "0000:0a:00.0", "0000:0c:00.0"
+    eventually(lambda: drivers(operator)["generic_driver"]["state"] == "READY")
+    result = result_of(operator, "POST", "/services/discover", {"driver": "generic_driver"})
+    assert result["result"]["drivers"][0]["found"] == 2
+    assert set(hardware(operator, "generic_driver")) == set(listed)
+
+
+def test_package_installed_while_agent_runs_is_found(
+    operator: Client,
+    site: Callable[..., ComputeHost],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(str(packages))
+    site()
+    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
+    name, module = f"late_{uuid4().hex[:8]}", f"late_vendor_{uuid4().hex[:8]}"
+    result = result_of(operator, "POST", DRIVERS, {"driver": name})
+    assert result["error"] == f"{name}: no driver of this name is installed"
+    assert name not in drivers(operator)
+
+    (packages / f"{module}.py").write_text(
+        "from cyborg.drivers.fake import FakeDriver\n"
+        f"class Late(FakeDriver):\n    name = {name!r}\n"
+    )
+    info = packages / f"{module}-2.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 2.1\n")
+    (info / "entry_points.txt").write_text(f"[{loader.NAMESPACE}]\n{name} = {module}:Late\n")
+    result = result_of(operator, "POST", DRIVERS, {"driver": name})
+    assert (result["state"], result["error"]) == ("succeeded", None)
+    late = drivers(operator)[name]
+    assert (late["version"], late["endpoint"]) == ("2.1", f"{module}:Late")
+    assert len(operator.get("/devices")["devices"]) == 1

@@ -8,19 +8,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
 
-from cyborg.db.engine import Database
-from cyborg.db.models import Service
 from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Backend, BackendService, Hardware
-from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.verbs import Heartbeat
 from cyborg.tests.fixtures.compute_host import compute_host
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
@@ -209,46 +203,6 @@ def test_discovery_includes_disabled_drivers(host: Rack, operator: Client) -> No
     begun = operator.post("/services/discover", {"hosts": [host.compute]}, status=202)
     assert ended(operator, begun)["state"] == "succeeded"
     assert idle() == 2
-
-
-def test_process_is_up_until_heartbeats_stop(
-    host: Rack, operator: Client, database: Database
-) -> None:
-    def mine() -> Any:
-        (one,) = operator.get("/services", kind="process", host=host.compute)["services"]
-        return one
-
-    one = mine()
-    assert (one["binary"], one["state"], one["status"]) == ("cyborg-agent", "up", "enabled")
-    assert one["endpoint"] == f"cyborg-agent@{host.compute}"
-    assert operator.get(f"/services/{one['uuid']}")["binary"] == "cyborg-agent"
-    silent = f"api-{uuid4().hex[:8]}"
-    with database.writer() as tx:
-        tx.execute(
-            sa.insert(Service).values(
-                uuid=str(uuid4()),
-                host=silent,
-                binary="cyborg-api",
-                status="READY",
-                last_seen_ms=database.now - 30_500,
-            )
-        )
-    (gone,) = operator.get("/services", host=silent)["services"]
-    assert gone["state"] == "down"
-
-
-def test_services_are_filtered_by_both_host_names(operator: Client, stack: Stack) -> None:
-    own, compute = f"node-{uuid4().hex[:8]}", f"compute-{uuid4().hex[:8]}"
-    reports = reach(ConductorClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{own}"))
-    try:
-        reports.request(
-            Heartbeat(AgentHeartbeat(own, (compute,), "0", f"cyborg-agent@{own}", None))
-        )
-    finally:
-        reports.close()
-    for name in (own, compute):
-        (found,) = operator.get("/services", host=name)["services"]
-        assert (found["host"], found["binary"]) == (own, "cyborg-agent")
 
 
 def test_service_pages_cover_processes_and_backends(host: Rack, operator: Client) -> None:

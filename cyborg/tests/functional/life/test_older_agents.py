@@ -23,6 +23,7 @@ from cyborg.tests.functional.life.steps import (
     create,
     ended,
     eventually,
+    eventually_idle,
     meddle,
     of_instance,
     work_left,
@@ -74,29 +75,25 @@ def refused(operator: Client, begun: dict[str, Any], verb: str) -> None:
     assert f"{_REASON} {verb}" in over["results"][0]["error"]
 
 
-def test_report_of_an_older_agent_is_stored(host: str, operator: Client) -> None:
+def test_older_agent_reports_and_discovers_nothing(
+    host: str, operator: Client, nova: Client, profile: Callable[..., str], database: Database
+) -> None:
     assert device(operator)["status"] == "enabled"
     assert operator.get("/hardware")["hardware"] == []
     assert operator.get("/backends")["backends"] == []
     (driver,) = operator.get("/drivers")["drivers"]
     assert (driver["name"], driver["state"], driver["version"]) == (DRIVER, "READY", None)
-
-
-def test_device_without_setup_is_enabled(host: str, operator: Client) -> None:
     path = f"/devices/{device(operator)['uuid']}"
     operator.post(f"{path}/disable", status=204)
     operator.post(f"{path}/enable", status=204)
-    assert device(operator)["status"] == "enabled"
-
-
-def test_enabling_a_bound_device_changes_nothing(
-    host: str, operator: Client, member: Client, profile: Callable[..., str]
-) -> None:
-    nova = member.with_service_token()
     arqs = create(nova, profile({f"resources:{RESOURCE_CLASS}": "1"}))
     bind(nova, arqs, provider_of(host, 0), host=host)
-    operator.post(f"/devices/{device(operator)['uuid']}/enable", status=204)
+    operator.post(f"{path}/enable", status=204)
     assert (device(operator)["status"], device(operator)["in_use"]) == ("enabled", True)
+    begun = operator.post("/services/discover", {"hosts": [host]}, status=202)
+    refused(operator, begun, "discovery")
+    assert device(operator)["status"] == "enabled"
+    eventually_idle(database)
 
 
 def test_bind_with_image_fails_on_an_older_agent(
@@ -137,13 +134,6 @@ def test_setup_fails_on_an_older_agent(host: str, operator: Client, database: Da
     operator.post(f"{path}/enable", status=204)
     eventually(lambda: device(operator)["status"] == "failed")
     assert f"{_REASON} install" in device(operator)["status_reason"]
-    assert work_left(database) == []
-
-
-def test_discovery_fails_on_an_older_agent(host: str, operator: Client, database: Database) -> None:
-    begun = operator.post("/services/discover", {"hosts": [host]}, status=202)
-    refused(operator, begun, "discovery")
-    assert device(operator)["status"] == "enabled"
     assert work_left(database) == []
 
 

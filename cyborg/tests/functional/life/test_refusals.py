@@ -16,6 +16,27 @@ from cyborg.tests.functional.life.steps import bind, create, eventually, everyth
 
 #: There is nothing of this uuid.
 NONE = str(uuid4())
+#: Changes of services that mean nothing.
+SERVICE_BODIES: tuple[Any, ...] = (
+    None,
+    [],
+    {},
+    {"status": "up"},
+    {"status": None},
+    {"status": "disabled", "disabled_reason": 7},
+    {"status": "disabled", "disabled_reason": "x" * 256},
+    {"status": "enabled", "disabled_reason": "why"},
+    {"status": "disabled", "color": "red"},
+)
+#: An accelerator to be created.
+CREATION = {
+    "host": "<host>",
+    "driver": "card_driver",
+    "backend": "left",
+    "model": "soft",
+    "type": "FPGA",
+    "resource_class": "FPGA",
+}
 #: Method, path, body, status, and what the answer names. What is in angle brackets is there.
 UP: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/drivers", {"driver": "card_driver", "hosts": ["nowhere"]}, 404, "nowhere"),
@@ -34,11 +55,15 @@ UP: list[tuple[str, str, Any, int, str]] = [
     ("GET", f"/services/{NONE}", None, 404, NONE),
     ("PATCH", f"/services/{NONE}", {"status": "disabled"}, 404, NONE),
     ("PATCH", "/services/<agent>", {"status": "gone"}, 400, "status"),
+    ("PATCH", "/services/<conductor>", {"status": "disabled"}, 409, "cyborg-conductor"),
+    *(("PATCH", "/services/<agent>", body, 400, "Invalid value") for body in SERVICE_BODIES),
     ("DELETE", f"/services/{NONE}", None, 404, NONE),
+    ("DELETE", "/services/<agent>", None, 409, "is up"),
     ("GET", f"/backends/{NONE}", None, 404, NONE),
     ("GET", f"/hardware/{NONE}", None, 404, NONE),
     ("GET", f"/operations/{NONE}", None, 404, NONE),
     ("GET", f"/devices/{NONE}", None, 404, NONE),
+    ("POST", "/devices", CREATION, 409, "Driver card_driver has no backend on"),
     ("PATCH", f"/devices/{NONE}", {"status": "ready"}, 404, NONE),
     ("PATCH", "/devices/<device>", {"status": "lost"}, 400, "status"),
     ("PATCH", "/devices/<device>", {"status": "ready", "labels": {"k": 7}}, 400, "labels"),
@@ -94,8 +119,11 @@ def test_refused_request_changes_nothing(
     (arq,) = create(nova, mine)
     bind(nova, [arq], rack.provider(), host=rack.compute)
     (agent,) = operator.get("/services", kind="process", host=rack.compute)["services"]
+    processes = operator.get("/services", kind="process")["services"]
+    conductor = next(one for one in processes if one["binary"] == "cyborg-conductor")
     facts = {
         "host": rack.compute,
+        "conductor": conductor["uuid"],
         "arq": arq["uuid"],
         "agent": agent["uuid"],
         "driver": operator.get("/drivers", name="card_driver")["drivers"][0]["uuid"],

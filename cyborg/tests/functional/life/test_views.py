@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators see of devices and their units (microversion 2.5), compared with Placement."""
+"""What operators see of devices, units and their history (microversion 2.5); and Placement."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -10,21 +11,27 @@ import pytest
 
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
+from cyborg.model.provider import provider_uuid
+from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
+    FPGA,
     bind,
     create,
     delete_arqs,
     eventually,
-    of_instance,
+    eventually_bound,
+    handle_states,
+    hasten,
 )
 
 Racked = Callable[..., RackedCompute]
 Profiles = Callable[..., str]
 THIRD = "0000:83:00.0"
+EVENTS = "/events"
 
 
 @pytest.fixture
@@ -83,8 +90,8 @@ def agent(operator: Client, rack: RackedCompute) -> str:
     return f"/services/{uuid}"
 
 
-def test_equal_devices_differ_by_address_and_provider(
-    rack: RackedCompute, operator: Client, resource_class: str
+def test_equal_devices_differ_by_address_provider_and_holders(
+    rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
 ) -> None:
     devices = by_address(operator)
     assert devices.keys() == {CARD, OTHER, THIRD}
@@ -106,16 +113,11 @@ def test_equal_devices_differ_by_address_and_provider(
         shown = operator.get(f"/devices/{device['uuid']}")
         assert shown.pop("events")[-1]["action"] == "discovered"
         assert shown == device
-
-
-def test_holder_of_a_unit_is_shown(
-    rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
-) -> None:
     arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
     instance = bind(nova, arqs, rack.provider(), host=rack.compute)
-    device = by_address(operator)[CARD]
-    assert device["units"] == units(2, 1)
-    assert device["holders"] == [
+    devices = by_address(operator)
+    assert devices[CARD]["units"] == units(2, 1)
+    assert devices[CARD]["holders"] == [
         {
             "arq_uuid": arqs[0]["uuid"],
             "instance_uuid": instance,
@@ -123,7 +125,7 @@ def test_holder_of_a_unit_is_shown(
             "project_id": nova.project,
         }
     ]
-    assert by_address(operator)[OTHER]["holders"] == []
+    assert devices[OTHER]["holders"] == []
 
 
 def test_all_views_count_units_like_placement(
@@ -224,20 +226,133 @@ def test_members_see_devices_without_place_and_other_users(
         assert place not in str(shown)
 
 
-def test_devices_at_2_4_are_unchanged(
-    rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
+def history(operator: Client, **filters: Any) -> list[dict[str, Any]]:
+    """The events that match, the oldest first."""
+    events: list[dict[str, Any]] = operator.get(EVENTS, **filters)["events"]
+    return events[::-1]
+
+
+def actions(operator: Client, **filters: Any) -> list[tuple[str, str]]:
+    """What happened to what."""
+    return [(one["noun"], one["action"]) for one in history(operator, **filters)]
+
+
+def card(operator: Client, rack: RackedCompute, address: str = CARD) -> str:
+    """The uuid of the device of a card."""
+    (uuid,) = (
+        one["uuid"]
+        for one in operator.get("/devices", hostname=rack.compute)["devices"]
+        if one["address"] == address
+    )
+    return str(uuid)
+
+
+def test_device_has_one_history_for_all_changes(
+    racked: Racked,
+    profile: Profiles,
+    nova: Client,
+    operator: Client,
+    database: Database,
+    resource_class: str,
 ) -> None:
-    arqs = create(nova, profile({f"resources:{resource_class}": "2"}))
-    instance = bind(nova, arqs, rack.provider(), host=rack.compute)
-    older = replace(operator, version="2.4")
-    device = by_address(operator)[CARD]
-    shown = older.get(f"/devices/{device['uuid']}")
-    added = {"address", "numa_node", "resource_classes", "traits", "providers", "units", "holders"}
-    added |= {"health", "health_reasons", "health_since"}
-    assert device.keys() - shown.keys() == added
-    # Two units of one instance, which is listed once.
-    assert [one["uuid"] for one in shown["instances"]] == [instance]
-    assert len(device["holders"]) == 2
+    rack = racked(
+        Traits(resource_class, prepare=True, programmable=True), cards={CARD: 1, OTHER: 1}
+    )
+    device = card(operator, rack)
+    other = len(history(operator, device=card(operator, rack, OTHER)))
+    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
+    instance = bind(nova, arqs, rack.provider())
+    eventually_bound(nova, instance)
+    rack.driver.behaviour.stuck = RuntimeError("the card hangs")
     delete_arqs(nova, instance)
-    assert of_instance(nova, instance) == []
-    operator.get(f"/devices/{uuid4()}", status=404)
+
+    def quarantined() -> bool:
+        hasten(database)
+        return "quarantined" in handle_states(database).values()
+
+    eventually(quarantined)
+    operator.post(f"/devices/{device}/disable", status=204)
+    events = history(operator, device=device)
+    assert [(one["noun"], one["action"]) for one in events[-5:]] == [
+        ("arq", "BindStarted"),
+        ("arq", "Bound"),
+        ("arq", "deleted"),
+        ("handle", "quarantined"),
+        ("device", "maintaining"),
+    ]
+    assert {one["device_uuid"] for one in events} == {device}
+    deleted, quarantine = events[-3], events[-2]
+    assert quarantine["request_id"] == deleted["request_id"]
+    assert quarantine["reason"].endswith("the card hangs")
+    shown = operator.get(f"/devices/{device}")["events"]
+    assert [one["id"] for one in shown] == [one["id"] for one in events[::-1]][: len(shown)]
+    assert len(history(operator, device=card(operator, rack, OTHER))) == other
+
+
+def test_event_pages_are_complete_and_newest_first(
+    compute: Callable[..., ComputeHost], profile: Profiles, nova: Client, operator: Client
+) -> None:
+    compute()
+    name = profile(FPGA)
+    for _ in range(3):
+        create(nova, name)
+    everything = operator.get(EVENTS)["events"]
+    ids = [one["id"] for one in everything]
+    assert ids == sorted(ids, reverse=True)
+    pages: list[int] = []
+    marker: dict[str, int] = {}
+    while page := operator.get(EVENTS, limit=2, **marker)["events"]:
+        pages += [one["id"] for one in page]
+        marker = {"marker": page[-1]["id"]}
+    assert pages == ids
+    rising = operator.get(EVENTS, sort_key="at", sort_dir="asc")["events"]
+    assert [one["at"] for one in rising] == sorted(one["at"] for one in everything)
+
+
+def test_event_times_have_a_time_zone(
+    compute: Callable[..., ComputeHost], operator: Client, database: Database
+) -> None:
+    before = datetime.now(UTC)
+    compute()
+    event = history(operator)[-1]
+    at = datetime.fromisoformat(event["at"])
+    assert at.utcoffset() is not None
+    assert abs((at - before).total_seconds()) < 3600
+    for since in ("2999-01-01", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00+02:00"):
+        assert history(operator, since=since) == []
+    for since in ("1999-12-31", "2000-01-01T00:00:00-11:00"):
+        assert history(operator, since=since)[-1] == event
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"device": "card"}, "device"),
+        ({"instance": "x"}, "instance"),
+        ({"host": ""}, "host"),
+        ({"request_id": ""}, "request_id"),
+        ({"since": "yesterday"}, "since"),
+        ({"since": "1700000000000"}, "since"),
+        ({"since": ""}, "since"),
+        ({"limit": "1001"}, "limit"),
+        ({"limit": "-1"}, "limit"),
+        ({"marker": str(2**63)}, "marker"),
+        ({"marker": str(2**62)}, "marker"),
+        ({"marker": "uuid"}, "marker"),
+        ({"sort_key": "reason"}, "sort_key"),
+        ({"sort_dir": "up"}, "sort_dir"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_invalid_event_filter_is_named(operator: Client, query: dict[str, str], field: str) -> None:
+    assert field in operator.get(EVENTS, status=400, **query)["error_message"]
+
+
+def test_events_are_for_operators_from_2_5(app: Any, operator: Client) -> None:
+    for role in ("reader", "member", "manager", "service"):
+        Client(app, role=role, version="2.5").get(EVENTS, status=403)
+    for version in (None, "2.0", "2.4"):
+        replace(operator, version=version).get(EVENTS, status=404)
+    assert replace(operator, role="admin").get(EVENTS)["events"] == []
+    operator.get(f"{EVENTS}/{uuid4()}", status=404)
+    assert operator.get(EVENTS, device=provider_uuid("none"))["events"] == []

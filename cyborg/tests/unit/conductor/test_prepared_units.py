@@ -73,24 +73,13 @@ def unit(db: Database) -> Unit:
     return Unit(db, epoch, PreparedUnits(db=db))
 
 
-def test_a_unit_without_an_arq_is_free(unit: Unit) -> None:
-    assert unit.use() is Use.FREE
-
-
-@pytest.mark.parametrize("state", [HandleState.RELEASING, HandleState.QUARANTINED])
-def test_a_unit_that_is_being_released_is_in_transition(unit: Unit, state: HandleState) -> None:
-    unit.change(AttachHandle, state=state.value)
-    assert unit.use() is Use.IN_TRANSITION
-
-
-def test_a_held_unit_without_an_arq_is_in_transition(unit: Unit) -> None:
-    unit.change(AttachHandle, state=HandleState.HELD.value)
-    assert unit.use() is Use.IN_TRANSITION
-
-
 @pytest.mark.parametrize(
     ("arq", "prepared", "handle", "use"),
     [
+        (None, False, HandleState.FREE, Use.FREE),
+        (None, False, HandleState.HELD, Use.IN_TRANSITION),
+        (None, False, HandleState.RELEASING, Use.IN_TRANSITION),
+        (None, False, HandleState.QUARANTINED, Use.IN_TRANSITION),
         (State.BOUND, True, HandleState.HELD, Use.PREPARED),
         # Bound before its resource class needed preparation: nobody knows how to prepare it.
         (State.BOUND, False, HandleState.HELD, Use.IN_TRANSITION),
@@ -102,34 +91,19 @@ def test_a_held_unit_without_an_arq_is_in_transition(unit: Unit) -> None:
     ],
 )
 def test_the_use_of_a_unit_follows_from_its_arq(
-    unit: Unit, arq: State, prepared: bool, handle: HandleState, use: Use
+    unit: Unit, arq: State | None, prepared: bool, handle: HandleState, use: Use
 ) -> None:
+    assert unit.use() is Use.FREE
     unit.change(AttachHandle, state=handle.value)
-    unit.assign(arq, prepared=prepared)
+    if arq is not None:
+        unit.assign(arq, prepared=prepared)
     assert unit.use() is use
-
-
-@pytest.mark.parametrize("model", [Device, Deployable, AttachHandle])
-@pytest.mark.parametrize("held", [True, False])
-def test_a_lost_unit_is_in_transition(unit: Unit, model: Any, held: bool) -> None:
-    if held:
-        unit.change(AttachHandle, state=HandleState.HELD.value)
-        unit.assign(State.BOUND, prepared=True)
-    unit.change(model, lost_ms=1)
-    assert unit.use() is Use.IN_TRANSITION
-
-
-def test_each_answer_reads_the_rows_again(unit: Unit) -> None:
-    assert unit.use() is Use.FREE
-    unit.change(AttachHandle, state=HandleState.HELD.value)
-    unit.assign(State.BIND_STARTED, prepared=True)
-    assert unit.use() is Use.IN_TRANSITION
-    unit.change(Arq, state=State.BOUND.value)
-    assert unit.use() is Use.PREPARED
-    with unit.db.writer() as tx:
-        tx.execute(sa.delete(Arq))
-        tx.execute(sa.update(AttachHandle).values(state=HandleState.FREE.value))
-    assert unit.use() is Use.FREE
+    # Whatever it was, a unit that is lost is left alone.
+    for model in (Device, Deployable, AttachHandle):
+        unit.change(model, lost_ms=1)
+        assert unit.use() is Use.IN_TRANSITION
+        unit.change(model, lost_ms=None)
+    assert unit.use() is use
 
 
 def test_a_superseded_or_unknown_agent_gets_no_answer(unit: Unit) -> None:

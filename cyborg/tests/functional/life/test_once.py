@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request that reaches a conductor when nobody waits for it any more changes nothing."""
+"""Each write that comes too late to its conductor is not done; each one that is repeated, once.
+
+On a database server the answer to its COMMIT is lost on the wire as well. SQLite has no wire.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +19,7 @@ from oslo_middleware import RequestId
 from cyborg.api import app as api_app
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
+from cyborg.conductor.endpoint import UseCases
 from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates
@@ -25,14 +29,16 @@ from cyborg.db.models import Arq, Device, Event
 from cyborg.db.models import Service as ServiceRow
 from cyborg.model.report import AgentHeartbeat, DriverReport, Report
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.verbs import Write
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.manual_processes import ManualConductor
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.proxy import Proxy
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 from cyborg.tests.functional.life.steps import ARQS, create, everything
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
 HOST = fresh_host("late")
 PLACE = provider_of(HOST, 0)
@@ -61,14 +67,39 @@ class Freezer:
         yield
 
 
+class Repeater(ConductorClient):
+    """Sends each write once more while somebody looks whether that changes anything."""
+
+    look: Callable[[], object] | None = None
+
+    def __init__(self, bus: DirectBus, **more: Any) -> None:
+        super().__init__(bus, **more)
+        #: Whether each repetition was answered the same, and changed nothing.
+        self.repeats: list[tuple[bool, bool]] = []
+
+    def write(self, command: Write[Any]) -> Any:
+        answer = super().write(command)
+        if self.look is not None:
+            before = self.look()
+            same = super().write(command) == answer
+            self.repeats.append((same, self.look() == before))
+        return answer
+
+
 @dataclass
 class Service:
-    """One conductor and the API in front of it, on a bus without a wire."""
+    """One conductor and the API in front of it, on a bus without a wire.
+
+    The conductor is behind a ``proxy`` on a server; ``db`` is how others see its database.
+    """
 
     freezer: Freezer
     db: Database
     client: Client
     servers: SimulatedNova
+    conductor: Repeater
+    cases: UseCases
+    proxy: Proxy | None
 
     @property
     def nova(self) -> Client:
@@ -84,6 +115,21 @@ class Service:
         columns = (Event.project_id, Event.user_id, Event.request_id, Event.operation_id)
         with self.db.reader() as tx:
             return [tuple(row) for row in tx.execute(sa.select(*columns).order_by(Event.id))]
+
+    def happened(self) -> list[tuple[Any, ...]]:
+        """What each event tells of which object."""
+        with self.db.reader() as tx:
+            query = sa.select(Event.noun, Event.subject_uuid, Event.action).order_by(Event.id)
+            return [tuple(row) for row in tx.execute(query)]
+
+    @contextmanager
+    def losing(self) -> Iterator[None]:
+        """In the block a COMMIT is done and, on a server, goes unanswered."""
+        before = 0 if self.proxy is None else self.proxy.lost
+        if self.proxy is not None:
+            self.proxy.lose_answer_to(b"COMMIT")
+        yield
+        assert self.proxy is None or self.proxy.lost == before + 1
 
     def profile(self) -> str:
         return self.client.make_profile({f"resources:{RESOURCE_CLASS}": "1"})
@@ -121,11 +167,14 @@ def service(
 ) -> Iterator[Service]:
     freezer, exchange = Freezer(), Exchange()
     now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: freezer.ms)
-    with empty_database(tmp_path_factory.mktemp("late")) as empty:
+    with (
+        empty_database(tmp_path_factory.mktemp("late")) as empty,
+        proxied(empty.engine.url) as (proxy, place),
+    ):
         schema.upgrade(empty)
         url = empty.engine.url.render_as_string(hide_password=False)
         process = ManualConductor(
-            Database(url, now=now),
+            Database(place, now=now),
             DirectBus(exchange, crossing=freezer.crossing),
             nova=nova_api.adapter(),
             placement=placement.adapter(),
@@ -133,14 +182,25 @@ def service(
         )
         process.serve()
         reader = Reader(url)
-        conductor = ConductorClient(
-            DirectBus(exchange), timeout=PATIENCE, now_ms=lambda: freezer.ms
-        )
+        conductor = Repeater(DirectBus(exchange), timeout=PATIENCE, now_ms=lambda: freezer.ms)
         app = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
-        _seed(process.db, placement)
-        yield Service(freezer, process.db, Client(app, role="admin"), nova_api)
-        for ending in (conductor.close, reader.close, process.stop):
+        watch = Database(url, now=now)
+        _seed(watch, placement)
+        client = Client(app, role="admin")
+        yield Service(freezer, watch, client, nova_api, conductor, process.cases, proxy)
+        for ending in (conductor.close, reader.close, process.stop, watch.close):
             ending()
+
+
+@contextmanager
+def proxied(url: sa.URL) -> Iterator[tuple[Proxy | None, str]]:
+    """A proxy before the database server if there is one, and the URL of the database there."""
+    if not SERVER:
+        yield None, url.render_as_string(hide_password=False)
+        return
+    with Proxy(url.host or "127.0.0.1", url.port or 0) as proxy:
+        there = url.set(host="127.0.0.1", port=proxy.port)
+        yield proxy, there.render_as_string(hide_password=False)
 
 
 def _seed(db: Database, placement: PlacementService) -> None:
@@ -256,6 +316,10 @@ REQUESTS: list[tuple[str, Callable[[Service], Request]]] = [
     ),
     ("set_device_status", _enabling),
     ("create_attribute", lambda s: (s.client, "POST", "/attributes", _attribute(s), 201)),
+    (
+        "create_attribute",
+        lambda s: (s.client, "POST", "/attributes", {**_attribute(s), "uuid": str(uuid4())}, 201),
+    ),
     ("delete_attribute", _removing_an_attribute),
     ("attach", lambda s: (s.newest, "POST", s.owned(str(uuid4()), s.profile()), {}, 202)),
     ("detach", _detaching),
@@ -312,18 +376,25 @@ REQUESTS: list[tuple[str, Callable[[Service], Request]]] = [
 
 
 @pytest.mark.parametrize(("verb", "prepare"), REQUESTS, ids=[verb for verb, _ in REQUESTS])
-def test_expired_request_is_not_executed(
+def test_expired_request_is_not_executed_and_a_repeated_one_runs_once(
     service: Service, verb: str, prepare: Callable[[Service], Request]
 ) -> None:
     who, method, path, body, status = prepare(service)
-    before, earlier = everything(service.db), service.origins()
+    before, earlier, told = everything(service.db), service.origins(), len(service.happened())
     service.freezer.verb, service.freezer.for_ms = verb, int(PATIENCE * 1000)
     who.send(method, path, body, 503)
     assert service.freezer.verb == "", "nothing came to the conductor"
     assert everything(service.db) == before
     # While somebody waits it is: the same request again, and a conductor that is only slow.
     service.freezer.verb, service.freezer.for_ms = verb, int(PATIENCE * 1000) // 2
-    who.send(method, path, body, status)
+    service.conductor.look, service.conductor.repeats = lambda: everything(service.db), []
+    with service.losing():
+        who.send(method, path, body, status)
+    service.conductor.look = None
+    assert service.conductor.repeats == [(True, True)]
+    # Nor has the attempt that lost the answer to its COMMIT been done twice.
+    happened = service.happened()[told:]
+    assert len(happened) == len(set(happened))
     assert everything(service.db) != before
     # All its events belong to this request of this user.
     ((project, user, request_id, operation),) = set(service.origins()[len(earlier) :])
@@ -331,3 +402,29 @@ def test_expired_request_is_not_executed(
     assert user == f"user-of-{project}"[:32]
     assert request_id.startswith("req-")
     assert UUID(operation)
+
+
+def test_heartbeat_and_report_survive_a_lost_commit(service: Service) -> None:
+    name = fresh_host("lost")
+
+    def heartbeat(epoch: int | None = None) -> Any:
+        sent = AgentHeartbeat(name, (name,), "0", f"agent@{name}", epoch)
+        return service.cases.heartbeats.heartbeat(sent)
+
+    with service.losing():
+        reply = heartbeat()
+    report = report_of(name, 2)
+    with service.losing():
+        taken = service.cases.report_applier.report(name, reply.epoch, report)
+    with service.db.reader() as tx:
+        query = sa.select(sa.func.count()).where(Device.hostname == name)
+        assert tx.execute(query).scalar_one() == 2
+    again = heartbeat(reply.epoch)
+    assert (again.epoch, again.digest) == (reply.epoch, report.digest())
+    assert again.desired_generation == taken.desired_generation
+    for _ in range(2):
+        with service.losing():
+            service.cases.heartbeats.api_heartbeat(name, "1", "somewhere")
+    with service.db.reader() as tx:
+        own = sa.and_(ServiceRow.host == name, ServiceRow.binary == "cyborg-api")
+        assert tx.execute(sa.select(ServiceRow.epoch).where(own)).scalar_one() == 1
