@@ -3,7 +3,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg import service
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.tasks.queue import Fenced, WorkQueue
 from cyborg.db import work
@@ -319,75 +318,41 @@ def test_concurrent_enable_disable_and_reports(
     eventually_offered(placement, host.provider(), 5)
 
 
-class FakeConductor:
-    """Another conductor, as far as its lease and the work in its hands go."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        process = Process(f"mortal-{uuid4().hex[:8]}", CONDUCTOR, "0", "nowhere", "1")
-        self._lease = ConductorLease(db=database, process=process)
-        self._renewals = service.PeriodicTask("mortal", self._lease.renew, interval=0.1)
-        self._renewals.start()
-        eventually(lambda: self._lease.owner is not None)
-
-    def take(self, **task: Any) -> Sequence[Any]:
-        """Make some work and have it in hand, before anybody else can."""
-        owner = self._lease.owner
-        assert owner is not None
-        database = self._database
-        with database.writer() as tx:
-            work.add(tx, [task])
-            return work.claim(tx, owner=owner, lease_ms=1000, limit=1)
-
-    def die(self) -> None:
-        """Show no more signs of life."""
-        self._renewals.stop()
-
-
-@pytest.fixture
-def fake_conductor(database: Database) -> Iterator[FakeConductor]:
-    one = FakeConductor(database)
-    yield one
-    one.die()
-
-
-@pytest.fixture
-def bound(
-    compute: Computes, profile: Profiles, member: Client, database: Database
-) -> dict[str, str]:
-    """What a notification is about: an ARQ that is bound, of which Nova was told once."""
-    host = compute()
-    nova = member.with_service_token()
-    arqs = create(nova, profile(FPGA))
-    instance = bind(nova, arqs, host.fake_provider)
-    eventually_idle(database)
-    return {"instance_uuid": instance, "arq_uuid": arqs[0]["uuid"]}
-
-
-def told(nova_api: SimulatedNova, bound: dict[str, str]) -> int:
-    return sum(1 for one in nova_api.events if one.tag == bound["arq_uuid"])
-
-
-def age_ms(database: Database) -> int:
-    """How old the only work there is has become, by the database's clock."""
-    with database.reader() as tx:
-        return int(tx.execute(sa.select(database.now - Work.created_ms)).scalar_one())
-
-
 def test_work_of_a_dead_conductor_is_taken_over(
-    fake_conductor: FakeConductor,
-    bound: dict[str, str],
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
     nova_api: SimulatedNova,
     stack: Stack,
     database: Database,
 ) -> None:
-    rows = fake_conductor.take(kind=WorkKind.NOTIFY, **bound)
-    lease = stack.times.lease
+    host = compute()
+    (arq,) = create(nova, profile(FPGA))
+    instance = bind(nova, [arq], host.fake_provider)
+    eventually_idle(database)
+    mortal = Process(f"mortal-{uuid4().hex[:8]}", CONDUCTOR, "0", "nowhere", "1")
+    lease = ConductorLease(db=database, process=mortal)
+    lease.renew()
+    assert lease.owner is not None
+    task = {"kind": WorkKind.NOTIFY, "instance_uuid": instance, "arq_uuid": arq["uuid"]}
+    with database.writer() as tx:
+        work.add(tx, [task])
+        rows = work.claim(tx, owner=lease.owner, lease_ms=1000, limit=1)
+
+    def told() -> int:
+        return sum(one.tag == arq["uuid"] for one in nova_api.events)
+
+    def has_lasted() -> bool:
+        lease.renew()
+        with database.reader() as tx:
+            age = tx.execute(sa.select(database.now - Work.created_ms)).scalar_one()
+        return bool(age > 1500 * stack.times.lease)
+
     # As long as it lives, however long it takes, nobody else touches it.
-    eventually(lambda: age_ms(database) > 1500 * lease)
-    assert (told(nova_api, bound), work_left(database)) == (1, ["notify"])
-    fake_conductor.die()
-    assert service.wait_until(lambda: told(nova_api, bound) == 2, timeout=lease + 2)
+    eventually(has_lasted)
+    assert (told(), work_left(database)) == (1, ["notify"])
+    # It shows no more signs of life.
+    eventually(lambda: told() == 2, timeout=stack.times.lease + 2)
     eventually_idle(database)
     # It comes to itself, and finds that what it does counts no more.
     queue = WorkQueue(db=database)
@@ -397,8 +362,7 @@ def test_work_of_a_dead_conductor_is_taken_over(
     with database.reader() as tx:
         assert not any(tx.execute(sa.select(Service.disabled)).scalars())
     queue.reschedule(rows, "too late")
-    assert work_left(database) == []
-    assert told(nova_api, bound) == 2
+    assert (work_left(database), told()) == ([], 2)
 
 
 def served(answers: Counter[int]) -> None:

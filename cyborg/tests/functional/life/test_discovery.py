@@ -29,7 +29,6 @@ from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER
-from cyborg.tests.functional.life.steps import everything
 
 HOST = "equipped"
 ENGINE = facts.Backend("engine-0", "READY", (facts.BackendService("ipsec", "READY"),), {"num": 2})
@@ -109,22 +108,6 @@ def test_invalid_device_does_not_stop_others(
     assert list(taken.refused) == ["bad"]
     with database.reader() as tx:
         assert tx.execute(sa.select(Deployable.name)).scalars().all() == ["good"]
-
-
-def test_device_keeps_its_row_under_another_driver(
-    reports: ConductorClient, database: Database
-) -> None:
-    epoch = reports.request(Heartbeat(heartbeat("host"))).epoch
-    reports.request(SendReport("host", epoch, ready(card("unit"))))
-    before = everything(database, but=["drivers", "events", "hosts"])
-    reports.request(SendReport("host", epoch, ready(card("unit"), driver="other_driver")))
-    after = everything(database, but=["drivers", "events", "hosts"])
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"devices"}
-    assert [row[1] for row in before["devices"]] == [row[1] for row in after["devices"]]
-    with database.reader() as tx:
-        states = {row.name: row.state for row in tx.execute(sa.select(Driver.name, Driver.state))}
-    assert states == {"card_driver": "STOPPED", "other_driver": "READY"}
 
 
 def test_unloadable_driver_reserves_devices_after_an_upgrade(

@@ -294,25 +294,6 @@ def test_requested_drivers_take_precedence_over_configuration(
     assert (state, wanted) == ("STOPPED", False)
 
 
-def test_driver_of_a_package_takes_its_options(
-    operator: Client, compute: Callable[..., ComputeHost], database: Database
-) -> None:
-    host = compute(drivers=[], published=False)
-    eventually(lambda: bool(operator.answer("POST", DRIVERS, {"driver": "x"}) == 202))
-    body = {"driver": "fake_driver", "options": {"colour": "red"}}
-    (result,) = do(operator, "POST", DRIVERS, body)["results"]
-    assert result["error"] == "fake_driver: it has no option colour"
-    body = {"driver": "fake_driver"}
-    assert do(operator, "POST", DRIVERS, body)["state"] == "succeeded"
-    assert [one.hostname for one in devices(database)] == [host.compute]
-    body = {"driver": "pci_driver", "options": {"passthrough_whitelist": "no JSON"}}
-    (result,) = do(operator, "POST", DRIVERS, body)["results"]
-    assert "passthrough_whitelist" in result["error"]
-    entry = '{"vendor_id": "10de"}'
-    body = {"driver": "pci_driver", "options": {"pci.passthrough_whitelist": entry}}
-    assert do(operator, "POST", DRIVERS, body)["results"][0]["error"] is None
-
-
 def test_driver_update_restarts_the_agent(operator: Client, bay: Bay, database: Database) -> None:
     install(operator, bay, options={"speed": "3"})
     begun = operator.patch(f"{DRIVERS}/{NAME}", {}, status=202)

@@ -62,56 +62,47 @@ def host(
     return rack
 
 
-def test_hardware_and_backends_are_filtered_by_capability_from_2_5(
-    host: Rack, operator: Client
+#: List, query, what tells its entries apart, and which they are; the samples have the rest.
+FILTERED: list[tuple[str, dict[str, Any], str, list[Any]]] = [
+    ("drivers", {}, "name", ["engine_driver", "card_driver"]),
+    ("drivers", {"state": "READY"}, "name", ["engine_driver"]),
+    ("drivers", {"state": "STOPPED"}, "enabled", [False]),
+    ("drivers", {"name": "engine_driver"}, "version", ["1.2"]),
+    ("backends", {"sort_key": "name"}, "name", ["engine-0", "engine-1"]),
+    ("backends", {"capability": "num"}, "name", ["engine-0"]),
+    ("backends", {"capability": "fp16"}, "name", []),
+    ("services", {"kind": "backend"}, "name", ["compression", "ipsec", "compression"]),
+    ("services", {"backend": "engine-0"}, "state", ["READY", "FAILED"]),
+    ("services", {"backend": "engine-1", "driver": "engine_driver"}, "name", ["compression"]),
+    ("hardware", {"driver": "engine_driver"}, "key", [CARD, IDLE.key]),
+    ("hardware", {"type": "FPGA", "driver": "engine_driver"}, "offered", [True]),
+    ("hardware", {"setup_required": "true"}, "key", [IDLE.key]),
+    ("hardware", {"capability": "ipsec"}, "key", [IDLE.key]),
+    ("hardware", {"remote": "true"}, "key", [IDLE.key]),
+    ("hardware", {"remote": "false", "driver": "engine_driver"}, "key", [CARD]),
+]
+
+
+def test_inventory_is_listed_filtered_and_shown(
+    host: Rack, operator: Client, admin: Client
 ) -> None:
     newer = replace(operator, version="2.5")
-    (engine,) = newer.get("/backends", host=host.compute, capability="num")["backends"]
-    assert engine["name"] == "engine-0"
-    assert newer.get("/backends", host=host.compute, capability="fp16") == {"backends": []}
-    capable = newer.get("/hardware", host=host.compute, capability="ipsec")["hardware"]
-    assert [entry["key"] for entry in capable] == [IDLE.key]
-    of_host = newer.get("/hardware", host=host.compute, driver="engine_driver")["hardware"]
-    by_remote = [
-        entry
-        for remote in ("true", "false")
-        for entry in newer.get(
-            "/hardware", host=host.compute, driver="engine_driver", remote=remote
-        )["hardware"]
-    ]
-    assert {entry["uuid"] for entry in by_remote} == {entry["uuid"] for entry in of_host}
-    (remote,) = newer.get("/hardware", host=host.compute, remote="true")["hardware"]
-    assert remote["acc_specs"]["remote"] == 1
-    assert newer.answer("GET", "/hardware?capability=a'b") == 400
-    for query in ("capability=num", "remote=true"):
-        assert operator.answer("GET", f"/hardware?{query}") == 400
-
-
-def test_drivers_are_listed_and_shown(host: Rack, operator: Client) -> None:
-    listed = operator.get("/drivers", host=host.compute)["drivers"]
-    by_name = {one["name"]: one for one in listed}
-    mine = by_name["engine_driver"]
-    assert operator.get(f"/drivers/{mine['uuid']}") == mine
-    assert mine.pop("discovered_at").endswith("+00:00")
-    mine.pop("uuid")
-    assert mine == {
-        "host": host.compute,
-        "name": "engine_driver",
-        "state": "READY",
-        "version": "1.2",
-        "type": "CRYPTO",
-        "endpoint": "engines:EngineDriver",
-        "enabled": True,
-        "options": {},
-        "devices": {"found": 1, "offered": 1, "in_use": 0},
-        "error": None,
-    }
-    idle = by_name["card_driver"]
-    assert (idle["state"], idle["enabled"], idle["devices"]["found"]) == ("STOPPED", False, 0)
-    names = [one["name"] for one in operator.get("/drivers", state="READY")["drivers"]]
-    assert names == ["engine_driver"]
-    assert operator.get("/drivers", host="nowhere") == {"drivers": []}
-    assert operator.answer("GET", f"/drivers/{uuid4()}") == 404
+    for noun, query, field, expected in FILTERED:
+        entries = newer.get(f"/{noun}", host=host.compute, **query)[noun]
+        assert [one[field] for one in entries] == expected, (noun, query)
+        for one in entries:
+            assert newer.get(f"/{noun}/{one['uuid']}") == one
+        assert newer.get(f"/{noun}", host="nowhere", **query) == {noun: []}
+    (device,) = admin.get("/devices")["devices"]
+    offered, waiting = newer.get("/hardware", driver="engine_driver")["hardware"]
+    assert offered["uuid"] == device["uuid"]
+    assert waiting["acc_status"]["reason"] == "its firmware is missing"
+    (idle,) = newer.get("/hardware", driver="card_driver", host=host.compute)["hardware"]
+    assert (idle["offered"], idle["acc_status"]["reason"]) == (False, "card_driver is not enabled")
+    for odd in ("capability=a'b", "setup_required=maybe"):
+        assert newer.answer("GET", f"/hardware?{odd}") == 400
+    for late in ("capability=num", "remote=true"):
+        assert operator.answer("GET", f"/hardware?{late}") == 400
 
 
 def test_driver_shows_number_of_its_devices(
@@ -133,62 +124,6 @@ def test_driver_shows_number_of_its_devices(
     eventually(lambda: counts() == {"found": 2, "offered": 2, "in_use": 1})
     host.pull(CARD)
     eventually(lambda: counts() == {"found": 1, "offered": 1, "in_use": 1})
-
-
-def test_backends_are_listed_with_their_services(host: Rack, operator: Client) -> None:
-    first, second = operator.get("/backends", sort_key="name")["backends"]
-    assert operator.get(f"/backends/{first['uuid']}") == first
-    assert {key: first[key] for key in ("host", "driver", "name", "state", "capabilities")} == {
-        "host": host.compute,
-        "driver": "engine_driver",
-        "name": "engine-0",
-        "state": "READY",
-        "capabilities": {"num": 2},
-    }
-    assert first["services"] == [
-        {"name": "compression", "state": "READY"},
-        {"name": "ipsec", "state": "FAILED"},
-    ]
-    assert (second["name"], second["capabilities"]) == ("engine-1", {})
-    found = operator.get("/services", kind="backend", driver="engine_driver")["services"]
-    assert [(one["backend"], one["name"], one["state"]) for one in found] == [
-        ("engine-0", "compression", "READY"),
-        ("engine-0", "ipsec", "FAILED"),
-        ("engine-1", "compression", "READY"),
-    ]
-    assert found[0]["last_discovered_at"].endswith("+00:00")
-    assert operator.get(f"/services/{found[1]['uuid']}") == found[1]
-    only = operator.get("/services", backend="engine-1", host=host.compute)["services"]
-    assert [one["uuid"] for one in only] == [found[2]["uuid"]]
-
-
-def test_hardware_is_listed_and_shown(host: Rack, operator: Client, admin: Client) -> None:
-    (device,) = admin.get("/devices")["devices"]
-    (waiting,) = operator.get("/hardware", setup_required="true")["hardware"]
-    assert operator.get(f"/hardware/{waiting['uuid']}") == waiting
-    waiting.pop("uuid")
-    assert waiting == {
-        "hostname": host.compute,
-        "driver": "engine_driver",
-        "key": IDLE.key,
-        "acc_specs": {
-            "device_type": "CRYPTO",
-            "num": 4,
-            "remote": 1,
-            "acc_capability": {"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
-        },
-        "acc_status": {
-            "setup_required": True,
-            "reboot_required": False,
-            "reason": "its firmware is missing",
-        },
-        "offered": False,
-    }
-    found = operator.get("/hardware", type="FPGA", driver="engine_driver")["hardware"]
-    assert [(one["uuid"], one["offered"]) for one in found] == [(device["uuid"], True)]
-    (idle,) = operator.get("/hardware", driver="card_driver", host=host.compute)["hardware"]
-    assert (idle["offered"], idle["acc_status"]["reason"]) == (False, "card_driver is not enabled")
-    assert operator.answer("GET", "/hardware?setup_required=maybe") == 400
 
 
 def test_discovery_includes_disabled_drivers(host: Rack, operator: Client) -> None:
@@ -217,37 +152,3 @@ def test_service_pages_cover_processes_and_backends(host: Rack, operator: Client
         assert len(set(walked)) == len(walked) > 3
     for odd in (f"marker={uuid4()}", "sort_key=version", "sort_dir=up", "limit=-1", "color=red"):
         assert operator.answer("GET", f"/services?{odd}") == 400
-
-
-def test_usage_counts_units_by_project(
-    host: Rack,
-    operator: Client,
-    member: Client,
-    nova: Client,
-    profile: Callable[..., str],
-    *,
-    resource_class: str,
-) -> None:
-    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
-    bind(nova, arqs, host.provider(), host=host.compute)
-
-    def row(project: str | None, **counts: int) -> dict[str, Any]:
-        none = {"offered": 0, "bound": 0, "reserved": 0, "lost": 0}
-        return {"type": "FPGA", "host": host.compute, "project_id": project, **none, **counts}
-
-    def usage(who: Client, asked: str = "") -> list[dict[str, Any]]:
-        found = replace(who, version="2.4").get(f"/usage{asked}")["usage"]
-        return sorted(found, key=lambda one: one["project_id"] or "")
-
-    assert usage(operator) == [row(None, offered=2), row(member.project, bound=1)]
-    assert usage(operator, f"?project_id={member.project}") == [row(member.project, bound=1)]
-    assert usage(operator, "?host=nowhere") == usage(operator, "?type=GPU") == []
-    assert usage(member) == [row(member.project, bound=1) | {"host": None}]
-    assert usage(replace(member, project="another")) == []
-    assert replace(member, version="2.4").answer("GET", f"/usage?host={host.compute}") == 403
-    admin = replace(operator, role="admin")
-    (device,) = admin.get("/devices")["devices"]
-    admin.post(f"/devices/{device['uuid']}/disable", status=204)
-    assert usage(operator) == [row(None, reserved=2), row(member.project, bound=1)]
-    host.pull(CARD)
-    eventually(lambda: usage(operator)[0] == row(None, lost=2))

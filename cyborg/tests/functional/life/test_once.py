@@ -25,7 +25,7 @@ from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
-from cyborg.db.models import Arq, Device, Event
+from cyborg.db.models import Arq, Device, Event, Work
 from cyborg.db.models import Service as ServiceRow
 from cyborg.model.report import AgentHeartbeat, DriverReport, Report
 from cyborg.rpc.conductor import ConductorClient
@@ -121,6 +121,12 @@ class Service:
         with self.db.reader() as tx:
             query = sa.select(Event.noun, Event.subject_uuid, Event.action).order_by(Event.id)
             return [tuple(row) for row in tx.execute(query)]
+
+    def works(self) -> dict[str, str]:
+        """The operation of each work that waits."""
+        with self.db.reader() as tx:
+            rows = tx.execute(sa.select(Work.uuid, Work.operation_id))
+            return {row.uuid: row.operation_id for row in rows}
 
     @contextmanager
     def losing(self) -> Iterator[None]:
@@ -380,6 +386,7 @@ def test_expired_request_is_not_executed_and_a_repeated_one_runs_once(
     service: Service, verb: str, prepare: Callable[[Service], Request]
 ) -> None:
     who, method, path, body, status = prepare(service)
+    waiting = service.works()
     before, earlier, told = everything(service.db), service.origins(), len(service.happened())
     service.freezer.verb, service.freezer.for_ms = verb, int(PATIENCE * 1000)
     who.send(method, path, body, 503)
@@ -402,6 +409,7 @@ def test_expired_request_is_not_executed_and_a_repeated_one_runs_once(
     assert user == f"user-of-{project}"[:32]
     assert request_id.startswith("req-")
     assert UUID(operation)
+    assert {of for work, of in service.works().items() if work not in waiting} <= {operation}
 
 
 def test_heartbeat_and_report_survive_a_lost_commit(service: Service) -> None:

@@ -85,37 +85,6 @@ def test_discovery_reports_changes(operator: Client, admin: Client, host: Racked
     assert numbers(result) == {"found": 1, "added": 0, "changed": 0, "lost": 0, "failed": 0}
 
 
-def test_discovery_continues_after_a_failed_host(
-    operator: Client, racked: Callable[..., RackedCompute], quiet: Stack
-) -> None:
-    good, bad = racked(on=quiet), racked(on=quiet)
-    bad.driver.behaviour.broken = RuntimeError("no power")
-    good.plug(OTHER, 1)
-    over = discover(operator, hosts=[bad.compute, good.compute])
-    results = {one["host"]: one for one in over["results"]}
-    assert (over["state"], over["error"]) == ("failed", "1 of 2 host(s) failed")
-    assert results[good.compute]["state"] == "succeeded"
-    assert numbers(results[good.compute])["added"] == 1
-    assert results[bad.compute]["state"] == "failed"
-    assert "no power" in results[bad.compute]["error"]
-    assert numbers(results[bad.compute])["lost"] == 0
-
-
-def test_repeated_request_returns_the_same_operation(
-    operator: Client, host: RackedCompute, database: Database
-) -> None:
-    asking = replace(operator, key=str(uuid4()))
-    before = host.driver.scans
-    begun = asking.post(DISCOVER, {}, status=202)
-    assert begun["uuid"] == asking.key
-    over = ended(operator, begun)
-    assert asking.post(DISCOVER, {}, status=202) == over
-    assert host.driver.scans == before + 1
-    with database.writer() as tx:
-        tx.execute(sa.update(Operation).values(verb="another"))
-    asking.post(DISCOVER, {}, status=409)
-
-
 def test_discovery_fails_or_waits_when_agent_is_down(
     operator: Client, host: RackedCompute, database: Database
 ) -> None:
@@ -202,26 +171,6 @@ def test_disabled_host_keeps_its_binds_and_is_enabled_again(
     assert (shown["status"], shown["disabled_reason"]) == ("enabled", None)
     eventually_offered(placement, host.provider(), 2)
     bind(nova, [two], host.provider(), host=host.compute)
-
-
-def test_host_that_is_up_or_in_use_is_not_removed(
-    racked: Racks,
-    operator: Client,
-    nova: Client,
-    database: Database,
-    profile: Callable[..., str],
-    *,
-    resource_class: str,
-) -> None:
-    host = racked()
-    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
-    bind(nova, arqs, host.provider(), host=host.compute)
-    path = f"/services/{agent_of(operator, host.compute)['uuid']}"
-    assert "is up" in str(operator.delete(path, status=409))
-    host.kill(database)
-    assert arqs[0]["uuid"] in str(operator.delete(path, status=409))
-    assert agent_of(operator, host.compute)["status"] == "enabled"
-    assert rows(database, Device) == 1
 
 
 def test_down_host_is_removed(

@@ -153,27 +153,6 @@ def test_host_and_epoch_with_wrong_types_are_refused(
     no_fault(caplog)
 
 
-@pytest.mark.parametrize(
-    ("verb", "name", "odd"),
-    [
-        ("published", "refused", [["a", "b"], None, 7, "x", {"a": 7}, {"a": None}, {"a": ["b"]}]),
-        ("providers_removed", "names", [None, 7, "x", {}, [7], [["a"]], [None]]),
-    ],
-)
-def test_provider_results_with_wrong_types_are_refused(
-    ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture, *, verb: str, name: str, odd: list[Any]
-) -> None:
-    for one in odd:
-        assert name in said(ask, verb, host=HOST, epoch=epoch, **{name: one}), one
-    no_fault(caplog)
-
-
-def test_unknown_verb_is_refused(ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(exception.UnknownVerb, match="another release and does not know dance"):
-        ask("dance", host=HOST, epoch=epoch)
-    no_fault(caplog)
-
-
 def test_other_host_and_older_epoch_are_refused(
     ask: Ask, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Units that their host prepares and releases: binds, reboots and crashes, and quarantine."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, Event, Service, Work
+from cyborg.db.models import Arq, Event, Work
 from cyborg.model.arq import Binding
 from cyborg.model.audit_findings import Ages, Kind
 from cyborg.model.caller import Caller
@@ -60,28 +59,6 @@ def settled(database: Database, host: RackedCompute) -> None:
     eventually_idle(database)
     assert set(handle_states(database).values()) == {"free"}
     assert host.driver.ready == set()
-
-
-def test_work_names_the_epoch_of_the_agent(
-    host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
-) -> None:
-    """Two agents of one host share its queue: the one that has been superseded must refuse."""
-
-    def live() -> None:
-        instance = bind(nova, arqs(), host.provider())
-        eventually(lambda: host.driver.ready != set())
-        delete_arqs(nova, instance)
-        settled(database, host)
-
-    def epoch() -> int | None:
-        with database.reader() as tx:
-            return tx.scalar(sa.select(Service.epoch).where(Service.host == host.compute))
-
-    live()
-    host.restart()
-    eventually(lambda: epoch() == 2)
-    live()
-    assert [one.agent_epoch for one in host.driver.tasks] == [1, 1, 2, 2]
 
 
 def test_arq_is_bind_started_until_prepared(
@@ -162,24 +139,6 @@ def test_bind_fails_at_deadline_when_agent_is_down(
     settled(database, host)
 
 
-@pytest.mark.parametrize("way", ["unbind", "delete"])
-def test_unit_unbound_during_preparation_is_released(
-    host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database, way: str
-) -> None:
-    host.driver.behaviour.preparing.clear()
-    mine = arqs()
-    instance = bind(nova, mine, host.provider())
-    if way == "unbind":
-        nova.patch(ARQS, unbind_body(mine))
-        assert states(nova, mine) == ["Unbound"]
-    else:
-        delete_arqs(nova, instance)
-    assert set(handle_states(database).values()) == {"releasing"}
-    assert work_left(database) == ["release"]
-    host.driver.behaviour.open()
-    settled(database, host)
-
-
 def test_bind_waits_for_release_of_the_unit(
     host: RackedCompute,
     arqs: Callable[[], Arqs],
@@ -232,12 +191,6 @@ def bound(nova: Client, arqs: Callable[[], Arqs], tended: RackedCompute, card: s
     return instance
 
 
-def looked_again(tended: RackedCompute) -> None:
-    """Wait until the agent has compared everything, from beginning to end, once more."""
-    looks = tended.driver.looks
-    eventually(lambda: tended.driver.looks > looks + 2)
-
-
 def test_units_of_guests_are_prepared_after_a_reboot(
     tended: RackedCompute, arqs: Callable[[], Arqs], nova: Client
 ) -> None:
@@ -284,45 +237,6 @@ def test_prepared_units_without_arq_are_released(
     eventually(lambda: tended.driver.ready == held)
     assert handle_states(database) == states
     assert work_left(database) == []
-
-
-def test_units_with_conductor_work_are_not_touched(
-    tended: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
-) -> None:
-    tended.driver.behaviour.preparing.clear()
-    instance = bind(nova, arqs(), tended.provider(OTHER))
-    looked_again(tended)
-    tended.driver.behaviour.open()
-    eventually_bound(nova, instance)
-    tended.driver.behaviour.releasing.clear()
-    delete_arqs(nova, instance)
-    looked_again(tended)
-    tended.driver.behaviour.open()
-    eventually_idle(database)
-    looked_again(tended)
-    assert [verb for verb, _ in tended.driver.calls] == ["prepare", "release"]
-
-
-def test_crash_during_preparation_is_repaired(
-    tended: RackedCompute, arqs: Callable[[], Arqs], nova: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    bound(nova, arqs, tended)
-    before = tended.driver.ready
-    tended.driver.behaviour.fault = Died()
-    tended.driver.behaviour.half_done = True
-    calls = len(tended.driver.calls)
-    tended.boot()
-    # It is half made: it shows, but no guest could use it.
-    eventually(lambda: tended.driver.ready == before)
-    tended.stop()
-    assert len(tended.driver.calls) == calls
-    tended.driver.behaviour.fault = None
-    with caplog.at_level(logging.WARNING):
-        tended.start()
-    assert f"in the middle of prepare of {tended.compute}_{CARD}" in caplog.text
-    eventually(lambda: len(tended.driver.calls) > calls)
-    assert tended.driver.calls[calls:] == [("prepare", *before)]
-    assert tended.driver.ready == before
 
 
 def test_unit_half_prepared_for_a_deleted_arq_is_released(

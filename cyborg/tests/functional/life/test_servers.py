@@ -299,24 +299,6 @@ def boot(user: ComputeWalk, profile: str) -> tuple[Server, dict[str, str]]:
     return server, server.binding_profiles[port]
 
 
-def test_port_gets_function_on_its_physical_network(
-    site: Site,
-    user: ComputeWalk,
-    profile: Callable[..., str],
-    placement: PlacementService,
-    networks: tuple[str, str],
-    member: Client,
-) -> None:
-    site.run(networks[0])
-    for provider in site.providers:
-        eventually_offered(placement, provider, 1)
-    server, told = boot(user, on(profile, networks[0]))
-    assert told["physical_network"] == networks[0]
-    assert told["pci_slot"] in VFS
-    (arq,) = of_instance(member, server.uuid)
-    assert arq["attach_handle_info"]["physical_network"] == networks[0]
-
-
 def test_changed_network_updates_handles_in_place(
     site: Site,
     user: ComputeWalk,

@@ -9,11 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.compute_host import ComputeHost
-from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
@@ -31,6 +29,9 @@ from cyborg.tests.functional.life.steps import (
 Racked = Callable[..., RackedCompute]
 Profiles = Callable[..., str]
 THIRD = "0000:83:00.0"
+#: What microversion 2.5 shows of a device, and 2.4 does not.
+ADDED = {"address", "numa_node", "resource_classes", "traits", "providers", "units", "holders"}
+ADDED |= {"health", "health_reasons", "health_since"}
 EVENTS = "/events"
 
 
@@ -71,25 +72,6 @@ def offered_devices(operator: Client, rack: RackedCompute) -> int:
     return int(driver["devices"]["offered"])
 
 
-def agrees(operator: Client, placement: PlacementService) -> bool:
-    """Whether each provider has the total and the reserved units that Placement has."""
-    peer = Placement(placement.adapter())
-    for device in by_address(operator).values():
-        for provider in device["providers"]:
-            _, inventories = peer.inventories(provider["uuid"])
-            inventory = inventories[provider["resource_class"]]
-            shown = (provider["total"], provider["reserved"])
-            if shown != (inventory["total"], inventory["reserved"]):
-                return False
-    return True
-
-
-def agent(operator: Client, rack: RackedCompute) -> str:
-    found = operator.get("/services", kind="process", host=rack.compute)["services"]
-    (uuid,) = (one["uuid"] for one in found if one["binary"] == "cyborg-agent")
-    return f"/services/{uuid}"
-
-
 def test_equal_devices_differ_by_address_provider_and_holders(
     rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
 ) -> None:
@@ -113,6 +95,8 @@ def test_equal_devices_differ_by_address_provider_and_holders(
         shown = operator.get(f"/devices/{device['uuid']}")
         assert shown.pop("events")[-1]["action"] == "discovered"
         assert shown == device
+        older = replace(operator, version="2.4").get(f"/devices/{device['uuid']}")
+        assert device.keys() - older.keys() == ADDED
     arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
     instance = bind(nova, arqs, rack.provider(), host=rack.compute)
     devices = by_address(operator)
@@ -126,57 +110,6 @@ def test_equal_devices_differ_by_address_provider_and_holders(
         }
     ]
     assert devices[OTHER]["holders"] == []
-
-
-def test_all_views_count_units_like_placement(
-    rack: RackedCompute,
-    operator: Client,
-    nova: Client,
-    profile: Profiles,
-    placement: PlacementService,
-    database: Database,
-    resource_class: str,
-) -> None:
-    def expect(cards: dict[str, dict[str, Any]], offered: int) -> None:
-        """All displays agree on the units of cards, and on how many cards are offered."""
-
-        def shown() -> dict[str, Any]:
-            return {address: one["units"] for address, one in by_address(operator).items()}
-
-        eventually(lambda: shown() == cards)
-        assert offered_devices(operator, rack) == offered
-        reasons: dict[str, int] = {}
-        for one in cards.values():
-            for reason, amount in one["reasons"].items():
-                reasons[reason] = reasons.get(reason, 0) + amount
-        total, used = (sum(one[name] for one in cards.values()) for name in ("total", "used"))
-        (whole,) = usage(operator)
-        assert whole == {
-            "resource_class": resource_class,
-            **dict.fromkeys(("type", "host", "project_id")),
-            **units(total, used, **reasons),
-        }
-        older = replace(operator, version="2.4").get("/usage")["usage"]
-        assert sum(one["offered"] for one in older) == whole["free"]
-        assert sum(one["bound"] for one in older) == whole["used"]
-        eventually(lambda: agrees(operator, placement))
-
-    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
-    bind(nova, arqs, rack.provider(), host=rack.compute)
-    expect({CARD: units(2, 1), OTHER: units(2), THIRD: units(1)}, offered=3)
-    other = by_address(operator)[OTHER]["uuid"]
-    operator.post(f"/devices/{other}/disable", status=204)
-    expect({CARD: units(2, 1), OTHER: units(2, maintaining=2), THIRD: units(1)}, offered=2)
-    operator.patch(agent(operator, rack), {"status": "disabled"}, status=200)
-    away = {CARD: units(2, 1, host_disabled=1), THIRD: units(1, host_disabled=1)}
-    expect({**away, OTHER: units(2, host_disabled=2)}, offered=0)
-    operator.patch(agent(operator, rack), {"status": "enabled"}, status=200)
-    operator.post(f"/devices/{other}/enable", status=204)
-    rack.pull(THIRD)
-    expect({CARD: units(2, 1), OTHER: units(2), THIRD: units(1, lost=1)}, offered=2)
-    rack.driver.behaviour.broken = RuntimeError("the bus is stuck")
-    broken = {CARD: units(2, 1, driver_not_ready=1), OTHER: units(2, driver_not_ready=2)}
-    expect({**broken, THIRD: units(1, lost=1)}, offered=0)
 
 
 def test_usage_is_grouped_as_requested(

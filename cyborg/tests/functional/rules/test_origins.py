@@ -11,9 +11,8 @@ from cyborg.conductor.arqs import bind
 from cyborg.conductor.audit import repairs
 from cyborg.db import attachments
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, Deployable, Device, Event, Hardware, Work
+from cyborg.db.models import Arq, Deployable, Event, Work
 from cyborg.model import arq as model
-from cyborg.model.device import DeviceStatus
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
 from cyborg.tests.functional.rules.conftest import PLAIN, PREPARING
@@ -56,43 +55,6 @@ def deployable(arena: Arena) -> Iterator[str]:
     execute(arena.db, which.values(programmable=False))
 
 
-@pytest.fixture
-def unready(arena: Arena) -> Iterator[str]:
-    """A device out of service that must be set up before use, in this test only."""
-    with arena.db.reader() as tx:
-        query = sa.select(Device.uuid, Device.device_key).order_by(Device.id).limit(1)
-        uuid, key = tx.execute(query).one()
-    maintaining = sa.update(Device).values(status=DeviceStatus.MAINTAINING.value)
-    which = sa.update(Hardware).where(Hardware.hardware_key == key)
-    execute(arena.db, maintaining.where(Device.uuid == uuid), which.values(setup_required=True))
-    yield str(uuid)
-    execute(arena.db, which.values(setup_required=False))
-
-
-@pytest.mark.parametrize(
-    ("host", "action", "kind"), [(PLAIN, "Bound", "notify"), (PREPARING, "BindStarted", "prepare")]
-)
-def test_bind_and_its_work_belong_to_the_request(
-    arena: Arena, host: str, action: str, kind: str
-) -> None:
-    bound(arena, host)
-    assert history(arena.db) == [(action, *CALLER, KEY)]
-    assert operations_of_work(arena.db) == [(kind, KEY)]
-
-
-@pytest.mark.parametrize("way", ["unbind", "delete", "delete_of"])
-def test_release_and_its_work_belong_to_the_request(
-    arena: Arena, conductor: Conductor, way: str
-) -> None:
-    arq, instance = bound(arena, PREPARING)
-    set_arq(arena.db, arq, prepared=True)
-    what = instance if way == "delete_of" else [arq]
-    getattr(conductor, way)(what, request_key=NEWER)
-    action = "Unbound" if way == "unbind" else "deleted"
-    assert history(arena.db)[1:] == [(action, *CALLER, NEWER)]
-    assert operations_of_work(arena.db) == [("release", NEWER)]
-
-
 def test_deletes_of_an_instance_belong_to_the_request(arena: Arena, conductor: Conductor) -> None:
     arq, instance = bound(arena, PLAIN)
     set_arq(arena.db, arq, origin=attachments.ATTACHED)
@@ -116,12 +78,6 @@ def test_superseded_program_belongs_to_its_own_operation(
         ("program failed", *NOBODY, OLDER),
     ]
     assert operations_of_work(arena.db) == [("program", NEWER)]
-
-
-def test_set_up_belongs_to_the_request(arena: Arena, conductor: Conductor, unready: str) -> None:
-    conductor.cases.device_admin.update(NOVA, KEY, unready, status=DeviceStatus.ENABLED)
-    assert history(arena.db) == [("installing", *CALLER, KEY)]
-    assert operations_of_work(arena.db) == [("set_up_device", KEY)]
 
 
 @pytest.mark.parametrize(("event", "action"), [("FINISH", "Bound"), ("FAIL", "BindFailed")])

@@ -64,11 +64,6 @@ def test_unusable_urls_are_refused(url: str, words: str) -> None:
         Database(url)
 
 
-def test_connection_is_opened_at_first_use(tmp_path: Path) -> None:
-    Database(_url(tmp_path / "nowhere"))
-    Database("mysql+pymysql://nobody@127.0.0.1:1/none")
-
-
 def test_writer_commits_all_or_nothing(db: Database) -> None:
     with db.writer() as tx:
         _add(tx, "one")
@@ -438,9 +433,3 @@ def test_wait_ends_when_database_is_up(tmp_path: Path) -> None:
 
     db.wait(3, 5.0, sleep)
     assert pauses == [5.0]
-
-
-def test_clock_can_be_replaced(tmp_path: Path) -> None:
-    db = Database(_url(tmp_path), now=sa.literal(12345))
-    with db.reader() as tx:
-        assert tx.scalar(sa.select(db.now)) == 12345
