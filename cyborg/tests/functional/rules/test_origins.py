@@ -11,8 +11,9 @@ from cyborg.conductor.arqs import bind
 from cyborg.conductor.audit import repairs
 from cyborg.db import attachments
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, Deployable, Event, Work
+from cyborg.db.models import Arq, Deployable, Device, Event, Hardware, Work
 from cyborg.model import arq as model
+from cyborg.model.device import DeviceStatus
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
 from cyborg.tests.functional.rules.conftest import PLAIN, PREPARING
@@ -55,6 +56,28 @@ def deployable(arena: Arena) -> Iterator[str]:
     execute(arena.db, which.values(programmable=False))
 
 
+@pytest.fixture
+def unready(arena: Arena) -> Iterator[str]:
+    """A device out of service that must be set up before use, in this test only."""
+    with arena.db.reader() as tx:
+        query = sa.select(Device.uuid, Device.device_key).order_by(Device.id).limit(1)
+        uuid, key = tx.execute(query).one()
+    maintaining = sa.update(Device).values(status=DeviceStatus.MAINTAINING.value)
+    which = sa.update(Hardware).where(Hardware.hardware_key == key)
+    execute(arena.db, maintaining.where(Device.uuid == uuid), which.values(setup_required=True))
+    yield str(uuid)
+    execute(arena.db, which.values(setup_required=False))
+
+
+@pytest.mark.parametrize("way", ["unbind", "delete", "delete_of"])
+def test_work_on_units_belongs_to_the_request(arena: Arena, conductor: Conductor, way: str) -> None:
+    arq, instance = bound(arena, PREPARING)
+    assert operations_of_work(arena.db) == [("prepare", KEY)]
+    set_arq(arena.db, arq, prepared=True)
+    getattr(conductor, way)(instance if way == "delete_of" else [arq], request_key=NEWER)
+    assert operations_of_work(arena.db) == [("release", NEWER)]
+
+
 def test_deletes_of_an_instance_belong_to_the_request(arena: Arena, conductor: Conductor) -> None:
     arq, instance = bound(arena, PLAIN)
     set_arq(arena.db, arq, origin=attachments.ATTACHED)
@@ -78,6 +101,12 @@ def test_superseded_program_belongs_to_its_own_operation(
         ("program failed", *NOBODY, OLDER),
     ]
     assert operations_of_work(arena.db) == [("program", NEWER)]
+
+
+def test_set_up_belongs_to_the_request(arena: Arena, conductor: Conductor, unready: str) -> None:
+    conductor.cases.device_admin.update(NOVA, KEY, unready, status=DeviceStatus.ENABLED)
+    assert history(arena.db) == [("installing", *CALLER, KEY)]
+    assert operations_of_work(arena.db) == [("set_up_device", KEY)]
 
 
 @pytest.mark.parametrize(("event", "action"), [("FINISH", "Bound"), ("FAIL", "BindFailed")])
