@@ -15,28 +15,27 @@ from cyborg.db.models import Arq, Device, DeviceProfile, Event, Instance, Operat
 from cyborg.tests.functional.schema.commands import checked, run
 
 
-def test_create_schema_refuses_a_versioned_database(current: Database, tmp_path: Path) -> None:
-    status, out, err = run(current, tmp_path, "dbsync", "create_schema")
-    assert (status, out) == (1, "")
-    assert err.strip().splitlines()[-1] == (
+def test_refusals_are_reported_in_one_line(empty: Database, tmp_path: Path) -> None:
+    def refused(command: str) -> str:
+        status, out, err = run(empty, tmp_path, "dbsync", command)
+        assert (status, out) == (1, "")
+        assert "Traceback" not in err
+        return err.strip().splitlines()[-1]
+
+    assert "run 'cyborg-dbsync upgrade'" in refused("purge")
+    schema.upgrade(empty)
+    assert refused("create_schema") == (
         "cyborg-dbsync: The database already has a schema, at revision "
         f"{schema.head()}: run 'cyborg-dbsync upgrade'."
     )
-
-
-@pytest.mark.parametrize("words", [(), ("downgrade",)])
-def test_wrong_usage_exits_with_2(empty: Database, tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert run(empty, tmp_path, "dbsync", *words)[0] == 2
-
-
-def test_unknown_schema_is_reported_in_one_line(existing: Database, tmp_path: Path) -> None:
-    schema.stamp(existing, schema.EXISTING)
-    with existing.writer() as tx:
+    with empty.writer() as tx:
         tx.execute(sa.text("UPDATE alembic_version SET version_num = '6c77bd6afea5'"))
-    status, _, err = run(existing, tmp_path, "dbsync", "upgrade")
-    assert status == 1
-    assert "17.0.0" in err
-    assert "Traceback" not in err
+    assert "17.0.0" in refused("upgrade")
+
+
+def test_wrong_usage_exits_with_2(empty: Database, tmp_path: Path) -> None:
+    for words in ("", "downgrade", "purge --older-than 0", "purge --older-than soon"):
+        assert run(empty, tmp_path, "dbsync", *words.split())[0] == 2, words
 
 
 DAY = 24 * 3600 * 1000
@@ -101,60 +100,31 @@ def _left(db: Database) -> tuple[int, list[str], list[str], int]:
         )
 
 
-KEPT = ["bound", "named", "recent"]
-
-
-def test_purge_dry_run_counts_rows(aged: Database, tmp_path: Path) -> None:
-    before = _left(aged)
-    status, out, _ = run(aged, tmp_path, "dbsync", "purge", "--dry-run")
-    assert status == 0
-    assert out.splitlines() == [
-        "events: 2001 older than 90 day(s) would be deleted",
-        "instances: 1 older than 90 day(s) would be deleted",
-        "operations: 1 older than 90 day(s) would be deleted",
-    ]
-    assert _left(aged) == before
-
-
 def test_purge_deletes_expired_rows(aged: Database, tmp_path: Path) -> None:
-    status, out, err = run(aged, tmp_path, "dbsync", "purge")
-    assert status == 0
-    assert out.splitlines() == [
-        "events: 2001 older than 90 day(s) deleted",
-        "instances: 1 older than 90 day(s) deleted",
-        "operations: 1 older than 90 day(s) deleted",
-    ]
-    progress = [one for one in err.splitlines() if one.startswith("events: ")]
-    assert progress == [f"events: {so_far} of 2001" for so_far in (1000, 2000, 2001)]
-    assert _left(aged) == (4, KEPT, ["recent", "running"], 2)
-    status, out, _ = run(aged, tmp_path, "dbsync", "purge")
-    assert (status, out.splitlines()[0]) == (0, "events: 0 older than 90 day(s) deleted")
+    def purge(*words: str) -> tuple[list[str], list[str]]:
+        status, out, err = run(aged, tmp_path, "dbsync", *words)
+        assert status == 0
+        return out.splitlines(), [one for one in err.splitlines() if one.startswith("events: ")]
 
-
-def test_purge_older_than_overrides_retention(aged: Database, tmp_path: Path) -> None:
-    status, out, _ = run(aged, tmp_path, "dbsync", "purge", "--older-than", "30")
-    assert (status, out.splitlines()[0]) == (0, "events: 2004 older than 30 day(s) deleted")
-    assert _left(aged)[0] == 1
-
-
-@pytest.mark.parametrize("days", ["0", "soon"])
-def test_purge_refuses_less_than_a_day(empty: Database, tmp_path: Path, days: str) -> None:
-    assert run(empty, tmp_path, "dbsync", "purge", "--older-than", days)[0] == 2
-
-
-def test_purge_keeps_history_without_retention(aged: Database, tmp_path: Path) -> None:
     (tmp_path / "more.conf").write_text("[conductor]\nhistory_retention = 0\n")
     before = _left(aged)
-    words = ("--config-file", str(tmp_path / "more.conf"), "purge")
-    status, out, _ = run(aged, tmp_path, "dbsync", *words)
-    assert (status, _left(aged)) == (0, before)
-    assert "history_retention is 0" in out
-
-
-def test_purge_refuses_schema_of_another_release(empty: Database, tmp_path: Path) -> None:
-    status, _, err = run(empty, tmp_path, "dbsync", "purge")
-    assert status == 1
-    assert "run 'cyborg-dbsync upgrade'" in err.splitlines()[-1]
+    (unlimited,), _ = purge("--config-file", str(tmp_path / "more.conf"), "purge")
+    assert "history_retention is 0" in unlimited
+    expired = [
+        "events: 2001 older than 90 day(s)",
+        "instances: 1 older than 90 day(s)",
+        "operations: 1 older than 90 day(s)",
+    ]
+    assert purge("purge", "--dry-run")[0] == [f"{one} would be deleted" for one in expired]
+    assert _left(aged) == before
+    out, progress = purge("purge")
+    assert out == [f"{one} deleted" for one in expired]
+    assert progress == [f"events: {so_far} of 2001" for so_far in (1000, 2000, 2001)]
+    assert _left(aged) == (4, ["bound", "named", "recent"], ["recent", "running"], 2)
+    assert purge("purge")[0][0] == "events: 0 older than 90 day(s) deleted"
+    out, _ = purge("purge", "--older-than", "30")
+    assert out[0] == "events: 3 older than 30 day(s) deleted"
+    assert _left(aged)[0] == 1
 
 
 def test_instance_bound_during_purge_is_kept(aged: Database) -> None:
@@ -177,24 +147,21 @@ def test_purge_run_is_bounded(aged: Database) -> None:
 
 def test_online_data_migrations_fill_device_states(existing: Database, tmp_path: Path) -> None:
     schema.upgrade(existing)
+    _forget_owners(existing)
     with existing.writer() as tx:
         tx.execute(sa.update(Device).values(device_state=None))
     assert checked(existing, tmp_path).results["Device state backfill"] == 2
     status, out, _ = run(existing, tmp_path, "dbsync", "online_data_migrations")
-    assert status == 0
-    assert out == "Migrated 0 ARQ(s)\nBackfilled device_state on 3/3 devices\n"
+    failed, filled = out.splitlines()
+    assert (status, filled) == (2, "Backfilled device_state on 3/3 devices")
+    assert failed.startswith("Failed to migrate the project ids of ARQs: [nova]")
     assert checked(existing, tmp_path).results["Device state backfill"] == 0
-    with existing.reader() as tx:
+    with existing.writer() as tx:
         assert set(tx.scalars(sa.select(Device.device_state))) == {"allocated"}
-
-
-def test_owner_backfill_fails_without_account(existing: Database, tmp_path: Path) -> None:
-    schema.upgrade(existing)
-    _forget_owners(existing)
+        for model in (Instance, Arq):
+            tx.execute(sa.update(model).values(project_id="p"))
     status, out, _ = run(existing, tmp_path, "dbsync", "online_data_migrations")
-    assert status == 2
-    assert out.splitlines()[0].startswith("Failed to migrate the project ids of ARQs: [nova]")
-    assert out.splitlines()[1] == "Backfilled device_state on 0/0 devices"
+    assert (status, out) == (0, "Migrated 0 ARQ(s)\nBackfilled device_state on 0/0 devices\n")
 
 
 def test_owners_are_read_from_nova(existing: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,10 +171,18 @@ def test_owners_are_read_from_nova(existing: Database, capsys: pytest.CaptureFix
         gone, *known = sorted(tx.scalars(sa.select(Instance.uuid)))
     asked: list[str] = []
 
+    def no_answer(_instance: str) -> str | None:
+        raise exception.Unavailable(peer="Nova", reason="it is off")
+
     def project_of(instance: str) -> str | None:
         asked.append(instance)
         return None if instance == gone else f"owner of {instance}"
 
+    assert dbsync.online_data_migrations(existing, no_answer) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "Failed to migrate the project ids of ARQs: Nova is not available: it is off",
+        "Backfilled device_state on 0/0 devices",
+    ]
     assert dbsync.online_data_migrations(existing, project_of) == 0
     assert capsys.readouterr().out.splitlines()[0] == "Migrated 4 ARQ(s)"
     assert asked == [gone, *known]
@@ -219,25 +194,7 @@ def test_owners_are_read_from_nova(existing: Database, capsys: pytest.CaptureFix
             assert owners == {one: f"owner of {one}" for one in known}
 
 
-def test_failed_migration_does_not_stop_the_next(
-    existing: Database, capsys: pytest.CaptureFixture[str]
-) -> None:
-    schema.upgrade(existing)
-    _forget_owners(existing)
-    with existing.writer() as tx:
-        tx.execute(sa.update(Device).values(device_state=None))
-
-    def project_of(instance: str) -> str | None:
-        raise exception.Unavailable(peer="Nova", reason="it is off")
-
-    assert dbsync.online_data_migrations(existing, project_of) == 2
-    assert capsys.readouterr().out.splitlines() == [
-        "Failed to migrate the project ids of ARQs: Nova is not available: it is off",
-        "Backfilled device_state on 3/3 devices",
-    ]
-
-
 def _forget_owners(db: Database) -> None:
     with db.writer() as tx:
-        tx.execute(sa.update(Arq).values(project_id=None))
-        tx.execute(sa.update(Instance).values(project_id=None))
+        for model in (Arq, Instance):
+            tx.execute(sa.update(model).values(project_id=None))

@@ -19,7 +19,7 @@ from oslo_config import cfg
 
 from cyborg.cmd import dbsync
 from cyborg.db.engine import Database
-from cyborg.db.models import Device, Host
+from cyborg.db.models import AttachHandle, Attribute, Deployable, Device, Host, Instance
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
@@ -68,6 +68,7 @@ class Cloud:
     placement: PlacementService
     member: Client
     old: list[Old]
+    migrated: dict[str, Any]
 
     @property
     def nova(self) -> Client:
@@ -99,6 +100,16 @@ def _bound(db: Database) -> list[Old]:
     with db.reader() as tx:
         rows = tx.execute(sa.text(query)).all()
     return [Old(*row) for row in rows]
+
+
+def _devices(db: Database) -> dict[str, Any]:
+    """All that the tables say of devices and their parts."""
+    tables: tuple[Any, ...] = (Device, Deployable, Attribute, AttachHandle)
+    with db.reader() as tx:
+        return {
+            table.__tablename__: tx.execute(sa.select(table.__table__).order_by(table.id)).all()
+            for table in tables
+        }
 
 
 def _published(placement: PlacementService, old: list[Old]) -> None:
@@ -141,13 +152,14 @@ def cloud(
     for one in old:
         nova_api.own(one.instance, PROJECT, one.host)
     assert run(existing, tmp_path, "dbsync", "upgrade")[0] == 0
+    migrated = _devices(existing)
     own = beside(existing)
     own.start_conductor()
     member = Client(webtest.TestApp(own.make_open_api()), project=PROJECT)
     for host in (IN_SERVICE, DISABLED):
         conf.set_override("host", host)
         own.start_agent(host, machine=FakeHost(), state_path=tmp_path / host)
-    yield Cloud(existing, own, placement, member, old)
+    yield Cloud(existing, own, placement, member, old, migrated)
     conf.clear_override("host")
     for one in old:
         nova_api.disown(one.instance)
@@ -155,6 +167,8 @@ def cloud(
 
 def test_service_runs_during_migration(cloud: Cloud) -> None:
     _reported(cloud)
+    # The first reports of the hosts have changed nothing.
+    assert _devices(cloud.db) == cloud.migrated
     assert len(cloud.old) == 5
     for one in cloud.old:
         _assert_same(one, of_instance(cloud.member, one.instance))
@@ -169,6 +183,8 @@ def test_service_runs_during_migration(cloud: Cloud) -> None:
     assert cloud.flaws() == []
     assert offered(cloud.placement, cloud.provider(IN_SERVICE)) == 16
     assert offered(cloud.placement, cloud.provider(DISABLED)) == 0
+    with cloud.db.reader() as tx:
+        assert set(tx.scalars(sa.select(Instance.bound))) == {False}
 
 
 def _reported(cloud: Cloud) -> None:

@@ -2,7 +2,6 @@
 """Only on MariaDB, where the existing service's own schema can stand beside ours."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -42,16 +41,6 @@ def test_text_is_utf8mb4_and_compares_by_code_point(existing: Database) -> None:
         assert {row[2] for row in rows if row[0] in ours} == {"varchar", "text", "longtext"}
 
 
-@pytest.fixture
-def conf(conf: cfg.ConfigOpts, empty: Database) -> Iterator[cfg.ConfigOpts]:
-    """The configuration of a process that works on the test's database."""
-    url = empty.engine.url.render_as_string(hide_password=False)
-    conf.set_override("connection", url, group="database")
-    yield conf
-    for name in ("connection", "mysql_wsrep_sync_wait"):
-        conf.clear_override(name, group="database")
-
-
 def _sync_waits(db: Reader) -> list[int]:
     """What three connections at once are set to, and then a new one in the place of one of them."""
     query = sa.text("SELECT @@SESSION.wsrep_sync_wait")
@@ -63,14 +52,18 @@ def _sync_waits(db: Reader) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", [Reader, Database])
-@pytest.mark.parametrize(("asked", "set_"), [(None, 0), (0, 0), (1, 1), (7, 7)])
 def test_reads_wait_for_galera_when_configured(
-    conf: cfg.ConfigOpts, kind: type[Reader], asked: int | None, set_: int
+    conf: cfg.ConfigOpts, empty: Database, kind: type[Reader]
 ) -> None:
-    conf.set_override("mysql_wsrep_sync_wait", asked, group="database")
-    db = kind.from_conf(conf)
-    assert _sync_waits(db) == [set_] * 4
-    db.close()
+    url = empty.engine.url.render_as_string(hide_password=False)
+    conf.set_override("connection", url, group="database")
+    for asked, expected in ((None, 0), (0, 0), (1, 1), (7, 7)):
+        conf.set_override("mysql_wsrep_sync_wait", asked, group="database")
+        db = kind.from_conf(conf)
+        assert _sync_waits(db) == [expected] * 4
+        db.close()
+    for name in ("connection", "mysql_wsrep_sync_wait"):
+        conf.clear_override(name, group="database")
 
 
 def _lines(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from oslo_db import exception as db_exc
 
 from cyborg import exception
 from cyborg.db import schema
-from cyborg.db.engine import Database, Reader, Retry, Settings, retried
+from cyborg.db.engine import Database, Reader, Retry, retried
 from cyborg.db.models import Host
 from cyborg.db.transaction import Transaction
 from cyborg.tests.fixtures.proxy import Proxy
@@ -20,10 +20,6 @@ from cyborg.tests.fixtures.proxy import Proxy
 def _add(db: Database, *names: str) -> None:
     with db.writer() as tx:
         tx.execute(sa.insert(Host), [{"name": name, "updated_ms": 1} for name in names])
-
-
-def _reader(db: Database) -> Reader:
-    return Reader(db.engine.url.render_as_string(hide_password=False))
 
 
 def test_deadlock_is_retried(current: Database) -> None:
@@ -138,16 +134,6 @@ def test_server_restart_within_retry_budget_is_no_error(current: Database) -> No
         assert tx.scalar(sa.select(Host.generation)) == 7
 
 
-def test_galera_setting_is_sent_only_to_galera(current: Database) -> None:
-    url = current.engine.url.render_as_string(hide_password=False)
-    db = Reader(url, settings=Settings(mysql_wsrep_sync_wait=3))
-    is_mysql = current.engine.dialect.name == "mysql"
-    with db.reader() as tx:
-        words = "SELECT @@SESSION.wsrep_sync_wait" if is_mysql else "SELECT 3"
-        assert tx.exec_driver_sql(words).scalar_one() == 3
-    db.close()
-
-
 def _touch_once(db: Database) -> None:
     with db.writer() as tx:
         _kill(db, _session(tx))
@@ -167,13 +153,6 @@ def _kill(db: Database, session: int) -> None:
         tx.exec_driver_sql(words)
 
 
-def test_unreachable_server_is_unavailable(current: Database) -> None:
-    url = current.engine.url.set(port=1)
-    db = Database(url.render_as_string(hide_password=False))
-    with pytest.raises(exception.Unavailable), db.reader():
-        pass
-
-
 def test_sessions_read_committed_rows(current: Database) -> None:
     _add(current, "a")
     with current.reader() as tx:
@@ -183,7 +162,7 @@ def test_sessions_read_committed_rows(current: Database) -> None:
 
 
 def test_a_reader_cannot_write(current: Database) -> None:
-    reader = _reader(current)
+    reader = Reader(current.engine.url.render_as_string(hide_password=False))
     for _ in range(2):
         with (
             pytest.raises((sa.exc.SQLAlchemyError, db_exc.DBError), match=r"(?i)read.only"),
