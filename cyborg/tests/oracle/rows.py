@@ -100,8 +100,8 @@ class ArqRow:
     handle_id: int | None = None
     deployable_id: int | None = None
     prepared: bool = False
-    age: int | None = None
     hidden: bool = False
+    age: int | None = None
 
     @property
     def binds(self) -> bool:

@@ -106,29 +106,9 @@ def _hosts(tx: Transaction, now: int) -> tuple[HostRow, ...]:
 
 
 def _devices(tx: Transaction, now: int) -> tuple[DeviceRow, ...]:
-    rows = tx.execute(
-        sa.select(
-            Device.id,
-            Device.uuid,
-            Device.host_id,
-            Device.driver,
-            Device.status,
-            Device.lost_ms,
-            Device.health,
-        )
-    )
-    return tuple(
-        DeviceRow(
-            row.id,
-            row.uuid,
-            row.host_id,
-            row.driver,
-            row.status,
-            _age(now, row.lost_ms),
-            row.health,
-        )
-        for row in rows
-    )
+    columns = (Device.id, Device.uuid, Device.host_id, Device.driver, Device.status)
+    rows = tx.execute(sa.select(*columns, now - Device.lost_ms, Device.health))
+    return tuple(DeviceRow(*row) for row in rows)
 
 
 def _deployables(tx: Transaction) -> tuple[DeployableRow, ...]:
@@ -139,51 +119,22 @@ def _deployables(tx: Transaction) -> tuple[DeployableRow, ...]:
         )
     ):
         traits[row.deployable_id].add(row.value)
-    rows = tx.execute(
-        sa.select(
-            Deployable.id,
-            Deployable.device_id,
-            Deployable.name,
-            Deployable.rp_uuid,
-            Deployable.resource_class,
-            Deployable.prepare,
-            Deployable.lost_ms,
-            Deployable.publish_error,
-        ).order_by(Deployable.id)
+    columns = (
+        *(Deployable.id, Deployable.device_id, Deployable.name, Deployable.rp_uuid),
+        *(Deployable.resource_class, Deployable.prepare),
+        *(Deployable.lost_ms.is_not(None), Deployable.publish_error),
     )
-    return tuple(
-        DeployableRow(
-            row.id,
-            row.device_id,
-            row.name,
-            row.rp_uuid,
-            row.resource_class,
-            prepare=row.prepare,
-            lost=row.lost_ms is not None,
-            publish_error=row.publish_error,
-            traits=frozenset(traits.get(row.id, ())),
-        )
-        for row in rows
-    )
+    rows = tx.execute(sa.select(*columns).order_by(Deployable.id))
+    return tuple(DeployableRow(*row, frozenset(traits.get(row.id, ()))) for row in rows)
 
 
 def _handles(tx: Transaction) -> tuple[HandleRow, ...]:
-    rows = tx.execute(
-        sa.select(
-            AttachHandle.id,
-            AttachHandle.uuid,
-            AttachHandle.deployable_id,
-            AttachHandle.handle_key,
-            AttachHandle.state,
-            AttachHandle.lost_ms,
-        ).order_by(AttachHandle.id)
+    columns = (
+        *(AttachHandle.id, AttachHandle.uuid, AttachHandle.deployable_id),
+        *(AttachHandle.handle_key, AttachHandle.state, AttachHandle.lost_ms.is_not(None)),
     )
-    return tuple(
-        HandleRow(
-            row.id, row.uuid, row.deployable_id, row.handle_key, row.state, row.lost_ms is not None
-        )
-        for row in rows
-    )
+    rows = tx.execute(sa.select(*columns).order_by(AttachHandle.id))
+    return tuple(HandleRow(*row) for row in rows)
 
 
 def _arqs(tx: Transaction, now: int) -> tuple[ArqRow, ...]:
@@ -197,70 +148,26 @@ def _arqs(tx: Transaction, now: int) -> tuple[ArqRow, ...]:
         .scalar_subquery()
         .label("told_ms")
     )
-    rows = tx.execute(
-        sa.select(
-            Arq.uuid,
-            Arq.state,
-            Arq.instance_uuid,
-            Arq.hostname,
-            Arq.device_rp_uuid,
-            Arq.attach_handle_id,
-            Arq.deployable_id,
-            Arq.prepared,
-            Arq.hidden,
-            sa.func.coalesce(Arq.updated_at, Arq.created_at).label("changed_at"),
-            last_event,
-        ).order_by(Arq.id)
+    changed_at = sa.func.coalesce(Arq.updated_at, Arq.created_at).label("changed_at")
+    columns = (
+        *(Arq.uuid, Arq.state, Arq.instance_uuid, Arq.hostname, Arq.device_rp_uuid),
+        *(Arq.attach_handle_id, Arq.deployable_id, Arq.prepared, Arq.hidden),
     )
+    rows = tx.execute(sa.select(*columns, changed_at, last_event).order_by(Arq.id))
     return tuple(
-        ArqRow(
-            row.uuid,
-            row.state,
-            row.instance_uuid,
-            row.hostname,
-            row.device_rp_uuid,
-            row.attach_handle_id,
-            row.deployable_id,
-            prepared=row.prepared,
-            hidden=row.hidden,
-            age=_age(now, row.told_ms or _milliseconds(row.changed_at)),
-        )
+        ArqRow(*row[: len(columns)], _age(now, row.told_ms or _milliseconds(row.changed_at)))
         for row in rows
     )
 
 
 def _work(tx: Transaction, now: int) -> tuple[WorkRow, ...]:
-    rows = tx.execute(
-        sa.select(
-            Work.uuid,
-            Work.kind,
-            Work.created_ms,
-            Work.not_before_ms,
-            Work.arq_uuid,
-            Work.instance_uuid,
-            Work.attach_handle_id,
-            Work.host_id,
-            Work.deadline_ms,
-            Work.attempts,
-            Work.error,
-        ).order_by(Work.id)
+    columns = (
+        *(Work.uuid, Work.kind, now - Work.created_ms, now - Work.not_before_ms),
+        *(Work.arq_uuid, Work.instance_uuid, Work.attach_handle_id, Work.host_id),
+        *(now - Work.deadline_ms, Work.attempts, Work.error),
     )
-    return tuple(
-        WorkRow(
-            uuid=row.uuid,
-            kind=row.kind,
-            age=now - row.created_ms,
-            waiting=now - row.not_before_ms,
-            arq_uuid=row.arq_uuid,
-            instance_uuid=row.instance_uuid,
-            handle_id=row.attach_handle_id,
-            host_id=row.host_id,
-            overdue=_age(now, row.deadline_ms),
-            attempts=row.attempts,
-            error=row.error,
-        )
-        for row in rows
-    )
+    rows = tx.execute(sa.select(*columns).order_by(Work.id))
+    return tuple(WorkRow(*row) for row in rows)
 
 
 def _process(binary: str, row: Any, now: int) -> Process:

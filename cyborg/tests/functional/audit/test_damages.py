@@ -2,14 +2,18 @@
 """A database and a Placement damaged by hand: found, named, repaired where that is safe."""
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
+from cyborg.db.engine import Database
 from cyborg.db.models import (
+    METADATA,
     Arq,
     AttachHandle,
     Deployable,
@@ -24,6 +28,8 @@ from cyborg.db.models import (
 from cyborg.model.audit_findings import RULES, Ages, Kind
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.audit.cloud import AT_ONCE, SmallCloud
 
 LONG_AGO = datetime(2020, 1, 1)
@@ -169,10 +175,6 @@ def forget_release(cloud: SmallCloud, host: str, state: str = "releasing") -> st
     return uuid
 
 
-def refuse_release(cloud: SmallCloud, host: str) -> str:
-    return forget_release(cloud, host, "quarantined")
-
-
 def refuse(cloud: SmallCloud, host: str) -> str:
     cloud.execute(sa.update(Deployable).values(publish_error="claimed in Placement by another"))
     return provider_of(host, 0)
@@ -184,22 +186,17 @@ def misname(cloud: SmallCloud, host: str) -> str:
     return wrong
 
 
-def inventory(cloud: SmallCloud, host: str, **values: int) -> None:
+def inventory(**values: int) -> Damage:
     """Change some fields of a provider's inventory by hand."""
-    path = f"/resource_providers/{provider_of(host, 0)}/inventories"
-    found = cloud.placement.call("GET", path)
-    found["inventories"][RESOURCE_CLASS] |= values
-    cloud.placement.call("PUT", path, found)
 
+    def damage(cloud: SmallCloud, host: str) -> str:
+        path = f"/resource_providers/{provider_of(host, 0)}/inventories"
+        found = cloud.placement.call("GET", path)
+        found["inventories"][RESOURCE_CLASS] |= values
+        cloud.placement.call("PUT", path, found)
+        return provider_of(host, 0)
 
-def raise_total(cloud: SmallCloud, host: str) -> str:
-    inventory(cloud, host, total=9)
-    return provider_of(host, 0)
-
-
-def raise_reserved(cloud: SmallCloud, host: str) -> str:
-    inventory(cloud, host, reserved=1)
-    return provider_of(host, 0)
+    return damage
 
 
 def delete_provider(cloud: SmallCloud, host: str, what: str = "") -> str:
@@ -279,7 +276,7 @@ BY_HAND: dict[str, tuple[Kind, Damage]] = {
             instance=True,
         ),
     ),
-    "raise_total": (Kind.EXCESS_INVENTORY, raise_total),
+    "raise_total": (Kind.EXCESS_INVENTORY, inventory(total=9)),
     "delete_allocation": (Kind.UNALLOCATED, delete_allocation),
     "add_orphan": (Kind.ORPHAN_PROVIDER, add_orphan),
     "age_arq": (Kind.AGED_ARQ, age_arq),
@@ -293,7 +290,7 @@ BY_HAND: dict[str, tuple[Kind, Damage]] = {
     "move_provider": (Kind.MISPLACED_PROVIDER, move_provider),
     "misname": (Kind.MISNAMED_PROVIDER, misname),
     "refuse": (Kind.REFUSED_PROVIDER, refuse),
-    "raise_reserved": (Kind.DRIFT, raise_reserved),
+    "raise_reserved": (Kind.DRIFT, inventory(reserved=1)),
     "delete_traits": (Kind.DRIFT, delete_traits),
     "leave_old_allocation": (Kind.STALE_ALLOCATION, leave_old_allocation),
     "leave_allocation": (Kind.UNDATED_ALLOCATION, leave_allocation),
@@ -302,7 +299,10 @@ BY_HAND: dict[str, tuple[Kind, Damage]] = {
     "forget_release": (Kind.STUCK_WORK, forget_release),
     "break_driver": (Kind.FAILED_DRIVER, break_driver),
     "lose_device": (Kind.LOST_DEVICE, lose_device),
-    "refuse_release": (Kind.QUARANTINED_HANDLE, refuse_release),
+    "refuse_release": (
+        Kind.QUARANTINED_HANDLE,
+        lambda cloud, host: forget_release(cloud, host, "quarantined"),
+    ),
 }
 #: The same where a bind needs its host's work.
 PREPARED: dict[str, tuple[Kind, Damage]] = {
@@ -338,8 +338,8 @@ def test_finding_is_repaired(cloud: SmallCloud, prepare: bool, kind: Kind, damag
 
 def test_every_kind_of_finding_in_the_database_is_tested() -> None:
     tried = {kind for kind, _ in [*BY_HAND.values(), *PREPARED.values()]}
-    # What hosts have prepared is only known to who asks them, a shared handle needs its unique
-    # key to be gone, and news are not damage.
+    # What hosts have prepared is only known to who asks them, a shared handle is in a test of its
+    # own, and news are not damage.
     assert set(Kind) - tried == {
         Kind.SHARED_HANDLE,
         Kind.UNPREPARED,
@@ -424,3 +424,29 @@ def test_arq_is_not_aged_by_a_wrong_creation_date(cloud: SmallCloud) -> None:
     arq = cloud.request()
     cloud.execute(sa.update(Arq).where(Arq.uuid == arq).values(created_at=LONG_AGO))
     assert (Kind.AGED_ARQ, arq) not in cloud.found()
+
+
+def test_handle_of_two_arqs_is_found(
+    placement: PlacementService, nova: SimulatedNova, tmp_path: Path
+) -> None:
+    """Where the unique key that forbids it is gone."""
+    metadata = sa.MetaData()
+    for table in METADATA.sorted_tables:
+        table.to_metadata(metadata)
+    arqs = metadata.tables[Arq.__tablename__]
+    arqs.constraints -= {
+        constraint
+        for constraint in arqs.constraints
+        if isinstance(constraint, sa.UniqueConstraint) and "attach_handle_id" in constraint.columns
+    }
+    with closing(Database(f"sqlite:///{tmp_path}/cyborg.sqlite")) as db:
+        with db.writer() as tx:
+            metadata.create_all(tx.connection)
+        cloud = SmallCloud(db, placement, nova)
+        host = cloud.host()
+        for _ in range(2):
+            cloud.bind(host)
+        shared, other = handles(cloud, host, "held")
+        cloud.execute(sa.update(Arq).values(attach_handle_id=shared.id))
+        found = cloud.found()
+        assert {(Kind.SHARED_HANDLE, shared.uuid), (Kind.LEAKED_HANDLE, other.uuid)} <= found

@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-import pytest
 import requests
 import sqlalchemy as sa
 from keystoneauth1.adapter import Adapter
 
-from cyborg import exception
 from cyborg.clients.nova import Servers
 from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.db import audit
@@ -66,18 +64,6 @@ def test_other_findings_are_reported_without_placement(cloud: SmallCloud) -> Non
     assert (Kind.MISNAMED_PROVIDER, misnamed) in keys(verdict.findings)
     assert not {Kind.DRIFT, Kind.MISSING_PROVIDER} & {one.kind for one in verdict.findings}
     assert len(verdict.unasked) == 1
-
-
-def test_audit_of_an_unknown_host_fails(cloud: SmallCloud) -> None:
-    with pytest.raises(exception.NotFound, match="nowhere"):
-        cloud.auditor().look("nowhere")
-
-
-def test_audit_of_one_host_reports_no_other(cloud: SmallCloud) -> None:
-    mine, other = cloud.host(), cloud.host()
-    provider = delete_traits(cloud, mine)
-    delete_traits(cloud, other)
-    assert cloud.found(mine) == {(Kind.DRIFT, provider)}
 
 
 def test_servers_are_read_in_pages(cloud: SmallCloud) -> None:

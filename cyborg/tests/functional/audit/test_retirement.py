@@ -91,11 +91,7 @@ def test_expired_device_leaves_placement_before_the_database(pulled: Pulled) -> 
         *_, last = tx.execute(query).all()
     assert (last.action, last.hostname) == ("retired", pulled.rack.compute)
     assert last.reason == "it had been lost for 31 days"
-
-
-def test_device_plugged_in_after_removal_is_new(pulled: Pulled) -> None:
-    age_lost(pulled.db)
-    eventually(lambda: uuids(pulled.db, Device.uuid == pulled.uuid) == [])
+    # Plugged in again it is a new one.
     pulled.rack.plug(OTHER, 2)
     eventually_offered(pulled.placement, pulled.provider, 2)
     assert len(uuids(pulled.db)) == 2

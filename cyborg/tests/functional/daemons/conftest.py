@@ -22,15 +22,11 @@ collect_ignore = (
     []
     if deployments.HAS_BROKER
     else [
-        "test_conductors.py",
-        "test_late.py",
-        "test_health.py",
+        "test_agent.py",
         "test_outages.py",
         "test_refusals.py",
         "test_three_daemons.py",
-        "test_unprivileged.py",
         "test_uwsgi.py",
-        "test_watchdog.py",
         "test_watching.py",
     ]
 )

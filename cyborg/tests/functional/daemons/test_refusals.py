@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daemons that RabbitMQ refuses, at their start and while they run, listen once it lets them."""
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -15,18 +16,19 @@ from cyborg.service import wait_until
 from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.fixtures.service_manager import SimulatedManager
+from cyborg.tests.functional import programs
 from cyborg.tests.functional.daemons.service import Http, few_lines
 from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
 
 #: Seconds within which everything must work again; pauses of the daemons grow to ten.
 RECOVERY = 60.0
 #: Seconds for which a refusal lasts while log lines are counted.
-OUTAGE = 30.0
+OUTAGE = 15.0
 
 
 @dataclass
 class Refused:
-    """Three daemons of one host on a virtual host of their own."""
+    """Three daemons of one host on a virtual host of their own; ``elsewhere`` nobody is refused."""
 
     tenant: Tenant
     database: str
@@ -34,6 +36,7 @@ class Refused:
     programs: tuple[Program, Program, Program]
     manager: SimulatedManager
     url: str
+    elsewhere: Deployment
     missing: str = ""
 
     def bus_errors(self) -> dict[str, tuple[str | None, int | None]]:
@@ -87,11 +90,12 @@ def refused(
     tenant.add_user("another password")
     own: Options = {"DEFAULT": {"transport_url": tenant.url, "rpc_response_timeout": 2}}
     directory = tmp_path_factory.mktemp("refused")
+    elsewhere = Deployment(tmp_path_factory.mktemp("elsewhere"), options)
     with Deployment(directory, merged(options, own)) as deployment, SimulatedManager() as manager:
         conductor = deployment.begin(CONDUCTOR, **manager.environment)
         agent = deployment.begin(AGENT)
         api, url = deployment.api()
-        yield Refused(tenant, database, host, (conductor, agent, api), manager, url)
+        yield Refused(tenant, database, host, (conductor, agent, api), manager, url, elsewhere)
         # Daemons that cannot reach the broker take their time to end.
         tenant.permit()
 
@@ -131,18 +135,46 @@ def test_daemons_start_when_broker_grants_access(refused: Refused) -> None:
 def test_daemons_recover_from_lost_access_with_few_log_lines(refused: Refused, how: str) -> None:
     withdraw, grant = ways(refused.tenant)[how]
     assert wait_until(refused.works, timeout=RECOVERY), refused.missing
-    http, statuses, end = Http(refused.url), set(), time.monotonic() + OUTAGE
+    http, end = Http(refused.url), time.monotonic() + OUTAGE
+    statuses: set[int] = set()
+
+    def over() -> bool:
+        statuses.add(http.write())
+        return time.monotonic() > end
+
     with few_lines(*refused.programs):
         withdraw()
-        while time.monotonic() < end:
-            statuses.add(http.write())
+        assert wait_until(over, timeout=2 * OUTAGE, step=0.1)
     assert 503 in statuses
     reason = refused.bus_errors()[CONDUCTOR][0]
     assert reason is not None
     assert "refuses" in reason
+    if how == "vhost":
+        commands_name_the_cause(refused)
     grant()
     assert wait_until(refused.works, timeout=RECOVERY), refused.missing
     assert all(one.running for one in refused.programs)
+
+
+def commands_name_the_cause(refused: Refused) -> None:
+    """What an operator is shown while the virtual host of the daemons does not exist."""
+    shown = programs.run_on(refused.elsewhere, "cyborg-status", "check", "--format", "json")
+    components = {one["name"]: one for one in json.loads(shown.stdout)["components"]}
+    assert shown.returncode == 2
+    cause = components["Message bus"]["cause"]
+    assert cause.startswith("No conductor answers since ")
+    assert "530" in cause
+    assert "virtual host" in components["Message bus"]["remedy"]
+    assert components[f"cyborg-conductor on {refused.host}"]["state"] == "not receiving"
+    silent = components[f"cyborg-agent on {refused.host}"]
+    assert silent["state"] == "not heard"
+    assert "530" in silent["cause"]
+    assert "Start" not in silent["remedy"]
+    audit = programs.run_on(refused.elsewhere, "cyborg-audit", "--format", "json")
+    findings = {one["kind"]: one for one in json.loads(audit.stdout)["findings"]}
+    assert {"no-conductor", "not-receiving", "silent-agent"} <= findings.keys()
+    assert findings["no-conductor"]["cause"] == cause
+    assert "virtual host" in findings["silent-agent"]["remedy"]
 
 
 def ways(tenant: Tenant) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:

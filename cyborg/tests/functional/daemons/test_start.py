@@ -7,16 +7,19 @@ Configuration, logs, signals, names, and what load balancers ask.
 import re
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import requests
 
+import cyborg
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
-from cyborg.tests.functional import deployments
+from cyborg.tests.fixtures.service_manager import SimulatedManager
+from cyborg.tests.functional import deployments, programs
 from cyborg.tests.functional.deployed import shapes
 
 DAEMONS = (API, CONDUCTOR, AGENT)
@@ -42,33 +45,45 @@ class Run:
     log: str
     output: str
     status: int
+    manager: SimulatedManager
 
 
 @pytest.fixture(scope="module")
 def runs(
     options: Options, alone: Options, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Run]:
+) -> Iterator[dict[str, Run]]:
     """All three programs, with a good many options that nobody knows any more."""
     directory = tmp_path_factory.mktemp("runs")
     logs, snippets = directory / "log", directory / "cyborg.conf.d"
     for one in (logs, snippets):
         one.mkdir()
     where = {"DEFAULT": {"log_dir": logs, "use_stderr": "true"}}
-    with Deployment(directory, deployments.merged(options, alone, OBSOLETE)) as deployment:
+    with (
+        ExitStack() as managers,
+        Deployment(directory, deployments.merged(options, alone, OBSOLETE)) as deployment,
+    ):
         deployment.conf.rename(snippets / "50-cyborg.conf")
         deployment.write("cyborg.conf.d/60-log", where)
-        started = {name: deployment.start(name, "--config-dir", str(snippets)) for name in DAEMONS}
-        for name, program in started.items():
+        started: dict[str, tuple[Program, SimulatedManager]] = {}
+        for name in DAEMONS:
+            manager = managers.enter_context(SimulatedManager(watchdog=0.9))
+            words = ("--config-dir", str(snippets))
+            started[name] = deployment.start(name, *words, **manager.environment), manager
+        for name, (program, manager) in started.items():
             program.wait_for(f"{name} is running")
+            assert manager.hears("READY=1"), program.output
+            assert manager.hears("WATCHDOG=1", times=3), program.output
             program.signal(signal.SIGHUP)
-        return {
+            assert manager.hears("WATCHDOG=1", times=manager.signs + 2), program.output
+        yield {
             name: Run(
                 command_line=Path(f"/proc/{program.pid}/cmdline").read_text().split("\0"),
                 log=(logs / f"{name}.log").read_text(),
                 status=program.stop(timeout=12),
                 output=program.output,
+                manager=manager,
             )
-            for name, program in started.items()
+            for name, (program, manager) in started.items()
         }
 
 
@@ -76,53 +91,46 @@ def runs(
 def test_daemon_starts_with_config_dir_only_survives_sighup_and_exits_with_0(
     runs: dict[str, Run], name: str
 ):
-    assert runs[name].status == 0  # and not -1, killed by SIGHUP
-    assert f"{name} is running" in runs[name].log
-
-
-@pytest.mark.parametrize("name", DAEMONS)
-def test_daemon_output_has_only_log_lines_and_no_library_warnings(runs: dict[str, Run], name: str):
+    seen = runs[name]
+    assert seen.status == 0  # and not -1, killed by SIGHUP
+    assert f"{name} is running" in seen.log
+    # The process table shows its name.
+    assert any(word.endswith(f"/{name}") for word in seen.command_line)
+    # Unknown options and sections are ignored.
+    assert "nobody" not in seen.output
     # Nothing but lines of the log, and in them nothing that an operator cannot change.
-    for line in runs[name].output.splitlines():
+    for line in seen.output.splitlines():
         assert re.match(r"\d{4}-\d\d-\d\d [\d:.]+ \d+ (INFO|WARNING) ", line), line
         assert not re.search(r"DeprecationWarning|[Ee]ventlet", line), line
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_daemon_ignores_unknown_options_and_sections(runs: dict[str, Run], name: str):
-    assert "nobody" not in runs[name].output
-    assert runs[name].status == 0
+def test_daemon_notifies_ready_watchdog_and_stopping(runs: dict[str, Run], name: str):
+    manager = runs[name].manager
+    assert manager.hears("STATUS=Finishing")
+    assert manager.told[0].startswith("STATUS=Running")
+    assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing the current work"]
 
 
-@pytest.mark.parametrize("name", DAEMONS)
-def test_process_table_shows_daemon_names(runs: dict[str, Run], name: str):
-    assert any(word.endswith(f"/{name}") for word in runs[name].command_line)
-
-
-def test_api_finishes_request_in_progress_after_sigterm(
+def test_agent_without_broker_is_ready_and_states_its_reason(
     deploy: Callable[..., Deployment], alone: Options
 ):
-    api, url = deploy(alone).api()
-    port = int(url.rpartition(":")[2])
-    body = b'{"no": "list"}'
-    head = (
-        "POST /v2/device_profiles HTTP/1.1\r\nHost: cyborg\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
-        client.sendall(head.encode())
-        assert b" 100 " in client.recv(1000)  # a thread of the server waits for the rest
-        api.signal(signal.SIGTERM)
-        api.wait_for("is stopping")
-        client.sendall(body)
-        assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
-    assert api.wait(timeout=12) == 0
+    nowhere = {"DEFAULT": {"transport_url": "rabbit://guest:guest@127.0.0.1:1/"}}
+    with SimulatedManager(watchdog=0.9) as manager:
+        program = deploy(alone, nowhere).begin(AGENT, **manager.environment)
+        assert manager.hears("READY=1"), program.output
+        status, ready = manager.told[:2]
+        assert status.startswith("STATUS=Receives no requests: the message bus at 127.0.0.1:1 can")
+        assert ready == "READY=1"
+        assert manager.hears("WATCHDOG=1", times=2)
+        assert program.stop() == 0
 
 
-def complaint(program: Program) -> str:
+def complaint(deployment: Deployment, name: str) -> str:
     """The only line of a program that ends at once."""
-    assert program.wait() == 1
-    (line,) = program.output.splitlines()
+    done = programs.run_on(deployment, name)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
     return line
 
 
@@ -142,6 +150,10 @@ def complaint(program: Program) -> str:
         (CONDUCTOR, "nova", "auth_type", "charm"),
         (AGENT, "placement", "auth_type", "charm"),
         (AGENT, "DEFAULT", "log_config_append", "/nonexistent/log.conf"),
+        # The value of these is a secret.
+        (CONDUCTOR, "database", "connection", "cyborg:secret@db"),
+        (CONDUCTOR, "DEFAULT", "transport_url", "pigeon://cyborg:secret@coop/"),
+        (AGENT, "DEFAULT", "transport_url", "cyborg:secret"),
     ],
 )
 def test_daemon_exits_with_one_line_that_names_the_invalid_option(
@@ -149,45 +161,18 @@ def test_daemon_exits_with_one_line_that_names_the_invalid_option(
     alone: Options,
     name: str,
     group: str,
+    *,
     option: str,
     value: str,
 ):
-    line = complaint(deploy(alone, {group: {option: value}}).begin(name))
+    line = complaint(deploy(alone, {group: {option: value}}), name)
     assert line.startswith(f"{name}: ")
     assert option in line
-    assert value in line
-
-
-@pytest.mark.parametrize(
-    ("name", "group", "option", "value"),
-    [
-        (CONDUCTOR, "database", "connection", "cyborg:secret@db"),
-        (CONDUCTOR, "DEFAULT", "transport_url", "pigeon://cyborg:secret@coop/"),
-        (AGENT, "DEFAULT", "transport_url", "cyborg:secret"),
-    ],
-)
-def test_invalid_url_is_named_without_its_password(
-    deploy: Callable[..., Deployment],
-    alone: Options,
-    name: str,
-    group: str,
-    option: str,
-    value: str,
-):
-    line = complaint(deploy(alone, {group: {option: value}}).begin(name))
-    assert line.startswith(f"{name}: [{group}] {option} ")
-    assert "secret" not in line
-
-
-@pytest.mark.parametrize(("name", "missing"), [(CONDUCTOR, "nova"), (AGENT, "placement")])
-def test_daemon_names_the_section_without_an_account(
-    deploy: Callable[..., Deployment], options: Options, alone: Options, name: str, missing: str
-):
-    kept = {group: values for group, values in options.items() if group != missing}
-    deployment = deploy()
-    file = deployment.write("without", deployments.merged(kept, alone))
-    line = complaint(deployment.start(name, "--config-file", str(file)))
-    assert line.startswith(f"{name}: [{missing}] auth_type is not set")
+    if "secret" in value:
+        assert line.startswith(f"{name}: [{group}] {option} ")
+        assert "secret" not in line
+    else:
+        assert value in line
 
 
 def test_api_exits_with_one_line_when_port_is_in_use(
@@ -197,21 +182,42 @@ def test_api_exits_with_one_line_when_port_is_in_use(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        line = complaint(deploy(alone, {"api": {"port": port}}).start(API))
+        line = complaint(deploy(alone, {"api": {"port": port}}), API)
     assert f"port = {port} cannot be listened on" in line
 
 
-def test_api_loads_paste_file_of_deployers(
+def test_api_loads_paste_file_and_logging_sample_and_finishes_request_after_sigterm(
     deploy: Callable[..., Deployment], alone: Options, tmp_path: Path
 ):
     paste = tmp_path / "api-paste.ini"
     paste.write_text(shapes.PASTE)
-    _, url = deploy(alone, {"api": {"api_paste_config": paste}}).api()
+    deployment = deploy(alone, {"api": {"api_paste_config": paste, "port": 0}})
+    sample = Path(cyborg.__file__).parents[1] / "etc" / "cyborg" / "logging.conf.sample"
+    files = ("--config-file", str(deployment.conf), "--log-config-append", str(sample))
+    api = deployment.start(API, *files)
+    line = api.wait_for(r"(?m)^.* cyborg-api is running$")[0]
+    assert re.match(r"\d{4}-\d\d-\d\d [\d:.]+ \d+ INFO cyborg\.service \[-\] ", line)
+    port = int(api.wait_for(r"Listening on .*:(\d+)")[1])
+    url = f"http://127.0.0.1:{port}"
     answer = requests.get(f"{url}/v2", timeout=10)
     assert answer.json()["id"].startswith("v2")
     assert answer.json()["links"][0]["href"].startswith(url)
     assert "X-Openstack-Request-Id" in answer.headers
     assert requests.get(f"{url}/v2/devices", timeout=10).json() == {"devices": []}
+
+    body = b'{"no": "list"}'
+    head = (
+        "POST /v2/device_profiles HTTP/1.1\r\nHost: cyborg\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(head.encode())
+        assert b" 100 " in client.recv(1000)  # a thread of the server waits for the rest
+        api.signal(signal.SIGTERM)
+        api.wait_for("is stopping")
+        client.sendall(body)
+        assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
+    assert api.wait(timeout=12) == 0
 
 
 def test_only_deep_healthcheck_fails_without_a_database(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that lacks a setting names it, tells which files it read, and changes nothing."""
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ import cyborg
 from cyborg.tests.fixtures import processes
 from cyborg.tests.fixtures.placement import TOKEN
 from cyborg.tests.fixtures.processes import Deployment, Options
+from cyborg.tests.functional import programs
 
 PACKAGE: Final = Path(cyborg.__file__).parent
 #: What each program is run with, and the status with which it refuses to start.
@@ -34,16 +34,21 @@ COMPLETE: Final[Options] = {
 }
 
 
-def run(program: str, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a program whose home directory is ``home`` to its end."""
-    words = (*options, *PROGRAMS[program][0])
-    return processes.run(program, *words, environment=processes.at_home(home), cwd=home)
+def complaint(program: str, home: Path, *options: str) -> str:
+    """The only line of a program that does not start."""
+    done = programs.run(
+        program, *options, *PROGRAMS[program][0], environment=processes.at_home(home), cwd=home
+    )
+    assert done.returncode == PROGRAMS[program][1]
+    (line,) = done.stderr.splitlines()
+    return line
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_program_without_configuration_lists_searched_paths(program: str, tmp_path: Path) -> None:
     before = set(PACKAGE.iterdir())
-    done = run(program, tmp_path)
+    words, environment = PROGRAMS[program][0], processes.at_home(tmp_path)
+    done = processes.run(program, *words, environment=environment, cwd=tmp_path)
     assert done.returncode == PROGRAMS[program][1]
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -82,24 +87,16 @@ def test_program_names_missing_option_and_read_files(
     pieces = tmp_path / "pieces"
     pieces.mkdir()
     (pieces / "10-more.conf").write_text("[DEFAULT]\nbind_timeout = 50\n")
-    done = run(
-        program, tmp_path, "--config-file", str(deployment.conf), "--config-dir", str(pieces)
-    )
-    assert done.returncode == PROGRAMS[program][1]
-    (line,) = done.stderr.splitlines()
+    files = ("--config-file", str(deployment.conf), "--config-dir", str(pieces))
+    line = complaint(program, tmp_path, *files)
     assert line.startswith(f"{program}: {option} is not set")
     assert line.endswith(f"Configuration files read: {deployment.conf}, {pieces}/10-more.conf.")
 
 
-def test_program_names_read_files_with_a_wrong_value(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path, {"api": {"port": "many"}})
-    done = run("cyborg-dbsync", tmp_path, "--config-file", str(deployment.conf))
-    (line,) = done.stderr.splitlines()
-    assert "[api] port cannot be 'many'" in line
-    assert line.endswith(f"Configuration files read: {deployment.conf}.")
-
-
-def test_program_names_a_missing_file(tmp_path: Path) -> None:
-    done = run("cyborg-dbsync", tmp_path, "--config-file", f"{tmp_path}/missing.conf")
-    (line,) = done.stderr.splitlines()
+def test_program_names_a_missing_file_and_read_files_with_a_wrong_value(tmp_path: Path) -> None:
+    line = complaint("cyborg-dbsync", tmp_path, "--config-file", f"{tmp_path}/missing.conf")
     assert line == f"cyborg-dbsync: Failed to find some config files: {tmp_path}/missing.conf."
+    conf = Deployment(tmp_path, {"api": {"port": "many"}}).conf
+    line = complaint("cyborg-dbsync", tmp_path, "--config-file", str(conf))
+    assert "[api] port cannot be 'many'" in line
+    assert line.endswith(f"Configuration files read: {conf}.")

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -15,6 +16,8 @@ from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service as Row
 from cyborg.model.process import API
+from cyborg.tests.fixtures import pages
+from cyborg.tests.fixtures.pages import Page
 from cyborg.tests.fixtures.processes import Deployment, Program
 from cyborg.tests.functional.daemons.service import (
     FPGA,
@@ -27,16 +30,10 @@ from cyborg.tests.functional.daemons.service import (
 CLIENTS = 8
 
 
-@pytest.fixture(params=["forked", "lazy"])
-def lazy(request: pytest.FixtureRequest) -> bool:
-    """Load the application before the workers fork, or in each of them."""
-    return bool(request.param == "lazy")
-
-
 def workers(server: Program) -> list[int]:
     """The processes of all workers that ever were, the newest last."""
-    found = re.findall(r"pawned uWSGI worker \d+ \((?:new )?pid: (\d+)", server.output)
-    return [int(pid) for pid in found]
+    pids = re.findall(r"pawned uWSGI worker \d+ \((?:new )?pid: (\d+)", server.output)
+    return [int(pid) for pid in pids]
 
 
 def create_and_delete(http: Http) -> str:
@@ -49,47 +46,37 @@ def create_and_delete(http: Http) -> str:
     return "done"
 
 
-@pytest.mark.parametrize("mount", ["", "/accelerator"])
-def test_uwsgi_with_several_processes_serves_every_resource(
-    service: Service, lazy: bool, mount: str
-):
-    deployment: Deployment = service.deployment
-    server, url = deployment.uwsgi(processes=3, lazy=lazy, mount=mount)
-    # The first request of each process makes its connections: all at once is the hardest.
-    assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
-    go_through_everything(Http(url), service.host, service.provider)
-    assert Http(url).ask("GET", "/v2").json()["links"][0]["href"].startswith(f"{url}/v2")
-    assert server.stop() == 0
-
-
-def test_uwsgi_serves_requests_after_a_worker_is_killed(service: Service, lazy: bool):
-    server, url = service.deployment.uwsgi(processes=2, lazy=lazy)
-    assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
-    first = workers(server)
-    os.kill(first[0], signal.SIGKILL)
-    assert runner.wait_until(lambda: len(workers(server)) > len(first), timeout=20), server.output
-    if lazy:
-        server.wait_for(rf"WSGI app 0 .* pid: {workers(server)[-1]} ")
-    assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
-    assert server.stop() == 0
-
-
-def seen(db: Database, host: str) -> list[services.ProcessStatus]:
+def apis(db: Database, host: str) -> list[services.ProcessStatus]:
     """The APIs of a host, as their rows show them."""
     with db.reader() as tx:
         return [one for one in services.statuses(tx, {API: 0}) if one.process.host == host]
 
 
-def test_uwsgi_workers_share_one_service_row(
-    service: Service, deploy: Callable[..., Deployment], db: Database, lazy: bool
+@pytest.mark.parametrize(("lazy", "mount"), [(False, ""), (True, "/accelerator")])
+def test_uwsgi_workers_serve_count_and_appear_as_one_api(
+    service: Service,
+    deploy: Callable[..., Deployment],
+    db: Database,
+    tmp_path: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    lazy: bool,
+    mount: str,
 ):
-    host = f"api-{uuid4().hex[:12]}"
-    server, url = deploy({"DEFAULT": {"host": host}}).uwsgi(processes=3, lazy=lazy)
-    assert seen(db, host) == []
-    done = all_at_once(CLIENTS, lambda _number: str(Http(url).ask("GET", "/").status_code))
-    assert done == {"200": CLIENTS}
-    assert runner.wait_until(lambda: bool(seen(db, host)), timeout=20), server.output
-    # A worker that comes later speaks from its own first request on.
+    host, counted = f"api-{uuid4().hex[:12]}", tmp_path / "counted"
+    counted.mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(counted))
+    here = deploy({"DEFAULT": {"host": host}, "api": {"metrics": True}})
+    server, url = here.uwsgi(processes=2, lazy=lazy, mount=mount)
+    assert apis(db, host) == []
+    # The first request of each process makes its connections: all at once is the hardest.
+    assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
+    assert runner.wait_until(lambda: bool(apis(db, host)), timeout=20), server.output
+    go_through_everything(Http(url), service.host, service.provider)
+    assert Http(url).ask("GET", "/v2").json()["links"][0]["href"].startswith(f"{url}/v2")
+    counts_are_shared(url)
+
+    # A worker that comes later serves, and speaks from its own first request on.
     with db.writer() as tx:
         tx.execute(sa.delete(Row).where(Row.host == host))
     first = workers(server)
@@ -97,7 +84,23 @@ def test_uwsgi_workers_share_one_service_row(
         os.kill(pid, signal.SIGKILL)
     assert runner.wait_until(lambda: len(workers(server)) > len(first), timeout=20), server.output
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
-    assert runner.wait_until(lambda: len(seen(db, host)) == 1, timeout=20), server.output
+    assert runner.wait_until(lambda: len(apis(db, host)) == 1, timeout=20), server.output
     assert server.stop() == 0
-    (row,) = seen(db, host)
+    (row,) = apis(db, host)
     assert row.process.endpoint == f"{API}@{host}"
+
+
+def counts_are_shared(url: str) -> None:
+    """Whichever worker answers: several looks meet several of them."""
+
+    def ask(_number: int) -> str:
+        return str(Http(url).ask("GET", f"/v2/devices/{uuid4()}").status_code)
+
+    assert all_at_once(CLIENTS, ask) == {"404": CLIENTS}
+    page, route = Page.at(f"{url}/metrics"), "/v2/devices/{id}"
+    for _ in range(4):
+        assert page.value("cyborg_http_requests_total", route=route, status="404") == CLIENTS
+        seconds = "cyborg_http_request_duration_seconds_count"
+        assert page.value(seconds, route=route, method="GET") == CLIENTS
+        assert page.value("cyborg_build_info", binary=API) == 1
+    assert page.names == {one.name for one in pages.API_METRICS}

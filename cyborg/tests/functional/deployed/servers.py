@@ -123,9 +123,12 @@ def apache(
         text=text,
     )
     file.write_text(frame)
+    # What an earlier server of this deployment said is not this one's.
+    log = directory / "apache2.out"
+    log.unlink(missing_ok=True)
     program = Program(
         [*unprivileged(), str(APACHE), "-f", str(file), "-DFOREGROUND"],
-        log=directory / "apache2.out",
+        log=log,
         # As init starts it: an interpreter that PATH names would win over the environment's.
         environment={**_SYSTEM, **user_cyborg(directory)},
     )

@@ -1,44 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What deployment tools check and find without a running service."""
+"""What deployment tools check and find without a running service (check 123)."""
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
-import pytest
-
-from cyborg.tests.fixtures.processes import run
+from cyborg.tests.fixtures.processes import Deployment, run
 from cyborg.tests.functional.deployed import page, shapes
 
 ROOT = Path(__file__).resolve().parents[4]
-GENERATOR = ROOT / "tools" / "config" / "cyborg-config-generator.conf"
+CONFIG = ROOT / "tools" / "config"
+CONFIG_GENERATOR = "cyborg-config-generator.conf"
 TESTS = ROOT / "cyborg" / "tests"
+
+
+def generate(program: str, config: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of OpenStack's libraries on one of our configurations for it."""
+    files = ("--config-file", str(CONFIG / config), *arguments)
+    return run(program, *files, environment=os.environ, cwd=ROOT)
 
 
 def validated(file: Path) -> tuple[int, list[str]]:
     """The status of oslo.config's validator, called as kolla-ansible does, and its complaints."""
-    files = ("--config-file", str(GENERATOR), "--input-file", str(file))
-    ran = run("oslo-config-validator", *files, environment=os.environ, cwd=ROOT)
+    ran = generate("oslo-config-validator", CONFIG_GENERATOR, "--input-file", str(file))
     return ran.returncode, re.findall(r"^(?:ERROR|WARNING):oslo_config.*", ran.stderr, re.MULTILINE)
 
 
 def test_kolla_config_validate_knows_every_option(tmp_path: Path):
-    file = tmp_path / "cyborg.conf"
-    lines: list[str] = []
-    for group, values in shapes.KOLLA.items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in values.items())]
-    file.write_text("\n".join(lines))
+    file = Deployment(tmp_path, shapes.KOLLA).conf
     status, told = validated(file)
     assert (status, [line for line in told if "Deprecated opt" not in line]) == (0, [])
     # Names that have newer ones are told, not refused.
     assert {line.split()[2] for line in told} == {"placement/endpoint_type", "nova/endpoint_type"}
+    file.write_text("[agent]\nnobody_knows = this\n")
+    status, told = validated(file)
+    assert (status, "nobody_knows is not part of the sample config" in told[0]) == (1, True)
 
 
-@pytest.mark.parametrize("name", ["kolla-override", "endpoint-conf", "headers-conf"])
-def test_examples_of_install_pages_are_valid(tmp_path: Path, name: str):
+def test_examples_of_install_pages_are_valid(tmp_path: Path):
     file = tmp_path / "cyborg.conf"
-    file.write_text(page.block("kolla" if name.startswith("kolla") else "web-servers", name))
-    assert validated(file) == (0, [])
+    for name in ("kolla-override", "endpoint-conf", "headers-conf"):
+        file.write_text(page.block("kolla" if name.startswith("kolla") else "web-servers", name))
+        assert validated(file) == (0, []), name
+
+
+def test_samples_have_options_and_rules(tmp_path: Path):
+    conf, policy = tmp_path / "cyborg.conf", tmp_path / "policy.yaml"
+    for program, config, file in (
+        ("oslo-config-generator", CONFIG_GENERATOR, conf),
+        ("oslopolicy-sample-generator", "cyborg-policy-generator.conf", policy),
+    ):
+        ran = generate(program, config, "--output-file", str(file))
+        assert ran.returncode == 0, ran.stderr
+    options, rules = conf.read_text().splitlines(), policy.read_text().splitlines()
+    groups = {f"[{group}]" for group in shapes.KOLLA} - {"[keystone]", "[service_catalog]"}
+    assert groups <= set(options)
+    assert {"#enabled_drivers = ", "#service_token_roles_required = true"} <= set(options)
+    for rule in ("arq:get_all", "device:disable", "device_profile:create"):
+        assert any(line.startswith(f'#"cyborg:{rule}": ') for line in rules), rule
 
 
 def test_every_test_in_kolla_page_exists():

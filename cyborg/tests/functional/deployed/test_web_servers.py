@@ -31,22 +31,40 @@ WSGI_MODULES = block(PAGE, "mod-wsgi-packages")
 PROXY_MODULES = block(PAGE, "proxy-packages")
 
 
+def uwsgi(deploy: Deploy, name: str, named: str, address: str) -> Program:
+    """uWSGI with two blocks of the page; the second one names a configuration elsewhere."""
+    deployment = deploy()
+    (elsewhere := deployment.directory / "elsewhere").mkdir()
+    deployment.conf.rename(elsewhere / "cyborg.conf")
+    text = filled(PAGE, name, {address: "127.0.0.1:0"})
+    text += filled(PAGE, named, {"/etc/accelerator": elsewhere}).replace("[uwsgi]", "")
+    file = deployment.directory / "cyborg-api-uwsgi.ini"
+    file.write_text(text)
+    return deployment.start("uwsgi", "--ini", str(file), "--virtualenv", sys.prefix)
+
+
 @pytest.mark.parametrize(
-    ("name", "address", "mount"),
-    [("uwsgi-root", "0.0.0.0:6666", ""), ("uwsgi-accelerator", "0.0.0.0:80", PREFIX)],
+    ("name", "named", "address", "mount"),
+    [
+        ("uwsgi-root", "uwsgi-pyargv", "0.0.0.0:6666", ""),
+        ("uwsgi-accelerator", "uwsgi-files", "0.0.0.0:80", PREFIX),
+    ],
 )
 def test_uwsgi_serves_with_the_documented_configuration(
-    service: Service, deploy: Deploy, name: str, address: str, mount: str
+    service: Service, deploy: Deploy, name: str, named: str, *, address: str, mount: str
 ):
-    deployment = deploy()
-    file = deployment.directory / "cyborg-api-uwsgi.ini"
-    file.write_text(filled(PAGE, name, {address: "127.0.0.1:0"}))
-    server = deployment.start("uwsgi", "--ini", str(file), "--virtualenv", sys.prefix)
+    server = uwsgi(deploy, name, named, address)
     url = f"http://{server.wait_for(LISTENING)[1]}{mount}"
     server.wait_for(rf"(?s)(spawned uWSGI worker .*){{{PROCESSES}}}")
     walk.smoke(url, service)
     walk.nova_finds(f"{url}/v2")
     walk.nova_finds(url)
+    assert server.stop() == 0
+
+
+def test_uwsgi_reads_the_named_directory(service: Service, deploy: Deploy):
+    server = uwsgi(deploy, "uwsgi-root", "uwsgi-directory", "0.0.0.0:6666")
+    walk.nova_finds(f"http://{server.wait_for(LISTENING)[1]}")
     assert server.stop() == 0
 
 
@@ -71,9 +89,13 @@ def children(server: Program) -> set[int]:
 
 def test_mod_wsgi_serves_at_the_root(service: Service, deploy: Deploy, packages: Path):
     deployment, port = deploy(), free_port()
+    conf = deployment.conf.rename(deployment.directory / "elsewhere.conf")
     text = wsgi_block("mod-wsgi-root", packages, **{"6666": port})
     text = text.replace("Listen ", "Listen 127.0.0.1:")
-    with servers.apache(deployment, text, commands=WSGI_MODULES) as server:
+    # The files are named in its environment.
+    text += filled(PAGE, "mod-wsgi-files", {"/etc/accelerator/cyborg.conf": conf})
+    commands = f"{WSGI_MODULES}\n{block(PAGE, 'mod-wsgi-env')}"
+    with servers.apache(deployment, text, commands=commands) as server:
         walk.smoke(f"http://127.0.0.1:{port}", service)
         walk.nova_finds(f"http://127.0.0.1:{port}/v2")
         walk.nova_finds(f"http://127.0.0.1:{port}")
@@ -108,41 +130,26 @@ def api_behind(deployment: Deployment, conf: str) -> str:
     return f"http://127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("name", ["proxy-strip", "proxy-keep"])
-def test_cyborg_api_serves_behind_proxy_that_strips_or_keeps_path(
-    service: Service, deploy: Deploy, name: str
-):
+def test_cyborg_api_serves_behind_proxy_that_strips_or_keeps_path(service: Service, deploy: Deploy):
     deployment, port = deploy({"api": {"port": 0}}), free_port()
     url = f"http://127.0.0.1:{port}{PREFIX}"
     conf = filled(PAGE, "endpoint-conf", {"http://controller": f"http://127.0.0.1:{port}"})
     inner = api_behind(deployment, conf)
-    text = filled(PAGE, name, {"http://127.0.0.1:6666": inner})
-    with servers.apache(deployment, text, commands=PROXY_MODULES, listen=port):
-        walk.smoke(url, service)
-        walk.nova_finds(f"{url}/v2")
-        walk.nova_finds(url)
-    # Without the proxy: at its own root for load balancers, and below the path.
-    for direct in (inner, f"{inner}{PREFIX}"):
-        walk.documents(Http(direct), url)
-    walk.errors(Http(f"{inner}{PREFIX}"))
+    for name in ("proxy-strip", "proxy-keep"):
+        text = filled(PAGE, name, {"http://127.0.0.1:6666": inner})
+        with servers.apache(deployment, text, commands=PROXY_MODULES, listen=port):
+            walk.smoke(url, service)
+            walk.nova_finds(f"{url}/v2")
+            walk.nova_finds(url)
+            # Without the proxy: at its own root for load balancers, and below the path.
+            walk.documents(Http(inner), url)
+            walk.smoke(f"{inner}{PREFIX}", service, base=url)
 
 
-def test_cyborg_api_at_its_own_port_serves_below_a_path_without_a_proxy(
-    service: Service, deploy: Deploy
-):
-    port = free_port()
-    url = f"http://127.0.0.1:{port}{PREFIX}"
-    conf = filled(PAGE, "endpoint-conf", {"http://controller": f"http://127.0.0.1:{port}"})
-    api_behind(deploy({"api": {"port": port}}), conf)
-    walk.smoke(url, service)
-    walk.nova_finds(f"{url}/v2")
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
-    directory = tmp_path_factory.mktemp("tls")
-    cert, key = directory / "cyborg.pem", directory / "cyborg.key"
+    cert, key = tmp_path / "cyborg.pem", tmp_path / "cyborg.key"
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
@@ -155,7 +162,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
-def test_cyborg_api_serves_behind_tls_proxy(
+def test_cyborg_api_follows_headers_of_proxy(
     service: Service,
     deploy: Deploy,
     certificate: tuple[Path, Path],
@@ -163,26 +170,6 @@ def test_cyborg_api_serves_behind_tls_proxy(
 ):
     deployment, port = deploy({"api": {"port": 0}}), free_port()
     cert, key = certificate
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
-    inner = api_behind(deployment, block(PAGE, "headers-conf"))
-    text = filled(
-        PAGE,
-        "proxy-tls",
-        {
-            "/etc/ssl/certs/cyborg.pem": cert,
-            "/etc/ssl/private/cyborg.key": key,
-            "http://127.0.0.1:6667": inner,
-            "6666": port,
-        },
-    )
-    text = text.replace("Listen ", "Listen 127.0.0.1:")
-    with servers.apache(deployment, text, commands=PROXY_MODULES):
-        walk.smoke(f"https://127.0.0.1:{port}", service)
-        links_are_not_forged(f"https://127.0.0.1:{port}")
-
-
-def test_cyborg_api_follows_path_header_of_proxy(service: Service, deploy: Deploy):
-    deployment, port = deploy({"api": {"port": 0}}), free_port()
     inner = api_behind(deployment, block(PAGE, "headers-conf"))
     text = filled(PAGE, "proxy-headers", {"http://127.0.0.1:6666": inner})
     with servers.apache(deployment, text, commands=PROXY_MODULES, listen=port):
@@ -192,6 +179,17 @@ def test_cyborg_api_follows_path_header_of_proxy(service: Service, deploy: Deplo
         walk.smoke(f"http://127.0.0.1:{port}{PREFIX}", service)
         walk.nova_finds(f"http://127.0.0.1:{port}{PREFIX}/v2")
         links_are_not_forged(f"http://127.0.0.1:{port}{PREFIX}")
+    values = {
+        "/etc/ssl/certs/cyborg.pem": cert,
+        "/etc/ssl/private/cyborg.key": key,
+        "http://127.0.0.1:6667": inner,
+        "6666": port,
+    }
+    text = filled(PAGE, "proxy-tls", values).replace("Listen ", "Listen 127.0.0.1:")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
+    with servers.apache(deployment, text, commands=PROXY_MODULES):
+        walk.smoke(f"https://127.0.0.1:{port}", service)
+        links_are_not_forged(f"https://127.0.0.1:{port}")
 
 
 def links_are_not_forged(url: str) -> None:
@@ -207,23 +205,6 @@ def links_are_not_forged(url: str) -> None:
     assert answer.json()["links"][0]["href"] == f"{url}/v2/"
 
 
-@pytest.mark.parametrize("way", ["pyargv", "files", "directory"])
-def test_uwsgi_reads_the_named_configuration(
-    service: Service, deploy: Deploy, tmp_path: Path, way: str
-):
-    deployment = deploy()
-    (tmp_path / "elsewhere").mkdir()
-    conf = deployment.conf.rename(tmp_path / "elsewhere" / "cyborg.conf")
-    text = filled(PAGE, "uwsgi-root", {"0.0.0.0:6666": "127.0.0.1:0"})
-    named = filled(PAGE, f"uwsgi-{way}", {"/etc/accelerator": conf.parent})
-    file = deployment.directory / "cyborg-api-uwsgi.ini"
-    file.write_text(text + named.replace("[uwsgi]", ""))
-    server = deployment.start("uwsgi", "--ini", str(file), "--virtualenv", sys.prefix)
-    url = f"http://{server.wait_for(LISTENING)[1]}"
-    walk.nova_finds(url)
-    assert server.stop() == 0
-
-
 def test_uwsgi_without_a_configuration_logs_the_reason_once_a_minute(deploy: Deploy):
     deployment = deploy()
     deployment.conf.unlink()
@@ -237,20 +218,6 @@ def test_uwsgi_without_a_configuration_logs_the_reason_once_a_minute(deploy: Dep
     assert "[database] connection is not set" in reason
     assert f"No configuration file was found in {deployment.directory}/.cyborg" in reason
     assert len([line for line in lines if "is not set" in line]) == 1
-    assert "Traceback" not in server.output
-
-
-def test_mod_wsgi_reads_files_named_in_its_environment(
-    service: Service, deploy: Deploy, packages: Path
-):
-    deployment, port = deploy(), free_port()
-    conf = deployment.conf.rename(deployment.directory / "elsewhere.conf")
-    text = wsgi_block("mod-wsgi-root", packages, **{"6666": port})
-    text = text.replace("Listen ", "Listen 127.0.0.1:")
-    text += filled(PAGE, "mod-wsgi-files", {"/etc/accelerator/cyborg.conf": conf})
-    commands = f"{WSGI_MODULES}\n{block(PAGE, 'mod-wsgi-env')}"
-    with servers.apache(deployment, text, commands=commands) as server:
-        walk.nova_finds(f"http://127.0.0.1:{port}")
     assert "Traceback" not in server.output
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the plugin writes for which services of a node and which variables; nothing runs."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,9 +46,12 @@ def test_stack_configures_all_services(tmp_path: Path) -> None:
     assert node.called("recreate_database") == ["cyborg"]
     assert node.options("tempest.conf") == {"service_available": {"cyborg": ["True"]}}
     # Stacking again ends the same way.
-    before = written
     node.do("stack")
-    assert node.options("etc/cyborg.conf") == before
+    assert node.options("etc/cyborg.conf") == written
+    # Nothing is simulated unless it is asked for.
+    node.do("clean")
+    assert [node.called(never) for never in ("modprobe", "depmod", "openstack")] == [[], [], []]
+    assert not (tmp_path / "nova.conf").exists()
 
 
 def test_stack_configures_compute_node(tmp_path: Path) -> None:
@@ -65,26 +67,27 @@ def test_stack_configures_compute_node(tmp_path: Path) -> None:
     assert node.called("remove_uwsgi_config") == []
 
 
-def test_stack_configures_api_node(tmp_path: Path) -> None:
-    node = stacked(tmp_path, "disable_service cyborg-cond cyborg-agent", "DATABASE_HOST=192.0.2.1")
-    assert services(node) == ["cyborg-api"]
-    assert not {"agent", "placement"} & set(node.options("etc/cyborg.conf"))
-    assert node.called("create_service_user") == ["cyborg admin"]
+@pytest.mark.parametrize(
+    ("disabled", "started", "groups", "user"),
+    [
+        ("cyborg-cond cyborg-agent", ["cyborg-api"], {"database", "api"}, ["cyborg admin"]),
+        ("cyborg-api cyborg-agent", ["cyborg-cond"], {"database", "nova", "placement"}, []),
+        ("cyborg", [], set(), []),
+    ],
+)
+def test_stack_configures_only_enabled_services(
+    tmp_path: Path, disabled: str, started: list[str], groups: set[str], user: list[str]
+) -> None:
+    node = stacked(tmp_path, f"disable_service {disabled}", "DATABASE_HOST=192.0.2.1")
+    assert services(node) == started
+    assert node.etc.exists() is bool(started)
+    written = node.options("etc/cyborg.conf").keys() if started else set()
+    assert groups <= set(written)
+    assert "agent" not in written
+    assert ("placement" in written) is ("placement" in groups)
+    assert node.called("create_service_user") == user
+    # Only the node of the database creates it.
     assert node.called("recreate_database") == []
-
-
-def test_second_conductor_creates_no_database(tmp_path: Path) -> None:
-    node = stacked(tmp_path, "disable_service cyborg-api cyborg-agent", "DATABASE_HOST=192.0.2.1")
-    assert services(node) == ["cyborg-cond"]
-    assert {"database", "nova", "placement"} <= set(node.options("etc/cyborg.conf"))
-    assert node.called("recreate_database") == []
-    assert node.called("create_service_user") == []
-
-
-def test_stack_configures_nothing_when_disabled(tmp_path: Path) -> None:
-    node = stacked(tmp_path, "disable_service cyborg")
-    assert services(node) == []
-    assert not node.etc.exists()
 
 
 def test_stack_applies_its_variables(tmp_path: Path) -> None:
@@ -162,28 +165,25 @@ def test_stack_warns_about_ineffective_variables(tmp_path: Path, line: str, sent
     assert sentence in warning
 
 
-def refused(home: Path, *lines: str) -> str:
-    """What stack.sh says last when it gives up."""
-    ran: subprocess.CompletedProcess[str] = Node(home, MINIMAL + "\n".join(lines) + "\n").run(
-        "stack"
-    )
-    assert ran.returncode == 1
-    return ran.stderr.splitlines()[-1]
-
-
-def test_stack_refuses_invalid_combinations(tmp_path: Path) -> None:
-    assert "CYBORG_AUTH_STRATEGY is keystone or noauth, not none" in refused(
-        tmp_path, "CYBORG_AUTH_STRATEGY=none"
-    )
-    assert "set CYBORG_SERVICE_PROTOCOL=http" in refused(
-        tmp_path, "CYBORG_USE_UWSGI=False", "CYBORG_SERVICE_PROTOCOL=https"
-    )
-
-
-def test_stack_fails_when_api_does_not_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("CYBORG_AUTH_STRATEGY=none", "CYBORG_AUTH_STRATEGY is keystone or noauth, not none"),
+        (
+            "CYBORG_USE_UWSGI=False\nCYBORG_SERVICE_PROTOCOL=https",
+            "set CYBORG_SERVICE_PROTOCOL=http",
+        ),
+        (
+            "SERVICE_TIMEOUT=0.1",
+            "not ready: http://127.0.0.1/accelerator/healthcheck does not answer",
+        ),
+    ],
+)
+def test_stack_gives_up_with_one_sentence(tmp_path: Path, lines: str, sentence: str) -> None:
     (tmp_path / "status-curl").write_text("7")
-    said = refused(tmp_path, "SERVICE_TIMEOUT=0.1")
-    assert "not ready: http://127.0.0.1/accelerator/healthcheck does not answer" in said
+    ran = Node(tmp_path, f"{MINIMAL}{lines}\n").run("stack")
+    assert ran.returncode == 1
+    assert sentence in ran.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,7 @@ def functions(physical: int, virtual: int = 4) -> list[str]:
     return [json.dumps({"address": f"0000:a{physical}:00.{one + 1}"}) for one in range(virtual)]
 
 
-def test_pci_simulation_is_off_by_default(tmp_path: Path) -> None:
-    plain = Node(tmp_path)
-    plain.do("stack")
-    plain.do("clean")
-    for command in ("modprobe", "depmod", "openstack"):
-        assert plain.called(command) == []
-    assert not (tmp_path / "nova.conf").exists()
-
-
-def test_module_is_built_loaded_and_removed(tmp_path: Path) -> None:
+def test_module_is_built_loaded_and_removed_and_has_flavors(tmp_path: Path) -> None:
     simulated = node(tmp_path)
     simulated.do("stack")
     installed = tmp_path / "kernel" / "cyborg-pci-sim"
@@ -45,6 +36,21 @@ def test_module_is_built_loaded_and_removed(tmp_path: Path) -> None:
     ]
     unsafe = tmp_path / "sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
     assert unsafe.read_text() == "1\n"
+    # Flavors and a profile for tests.
+    flavor = "--os-cloud devstack-admin flavor create {} --ram 512 --disk 1 --vcpus 1 --property {}"
+    nova, profile, cyborg = simulated.called("openstack")
+    assert nova == flavor.format("pci-sim-nova", "pci_passthrough:alias=pci_sim_vf:1")
+    assert cyborg == flavor.format("pci-sim-cyborg", "accel:device_profile=pci-sim-cyborg-dp")
+    command, _, groups = profile.partition(" pci-sim-cyborg-dp ")
+    assert command == "--os-cloud devstack-admin accelerator device profile create"
+    assert json.loads(groups) == [
+        {"resources:CUSTOM_PCI": "1", "trait:CUSTOM_PCI_PRODUCT_ID_1001": "required"}
+    ]
+    assert simulated.options("tempest.conf")["cyborg_pci"] == {
+        "device_profile_name": ["pci-sim-cyborg-dp"],
+        "vendor_id": ["10a9"],
+        "product_id": ["0003"],
+    }
     for _ in range(2):
         simulated.do("clean")
     assert simulated.called("modprobe")[2:] == ["-r fake_pci_sriov"]
@@ -97,25 +103,6 @@ def test_virtual_functions_are_requested_when_module_creates_none(tmp_path: Path
     assert count.read_text() == "3\n"
     assert simulated.called("modprobe") == ["fake_pci_sriov num_pfs=1"]
     assert "filter_scheduler" not in simulated.options("nova.conf")
-
-
-def test_flavors_and_profile_for_tests_are_created(tmp_path: Path) -> None:
-    simulated = node(tmp_path)
-    simulated.do("stack")
-    flavor = "--os-cloud devstack-admin flavor create {} --ram 512 --disk 1 --vcpus 1 --property {}"
-    nova, profile, cyborg = simulated.called("openstack")
-    assert nova == flavor.format("pci-sim-nova", "pci_passthrough:alias=pci_sim_vf:1")
-    assert cyborg == flavor.format("pci-sim-cyborg", "accel:device_profile=pci-sim-cyborg-dp")
-    command, _, groups = profile.partition(" pci-sim-cyborg-dp ")
-    assert command == "--os-cloud devstack-admin accelerator device profile create"
-    assert json.loads(groups) == [
-        {"resources:CUSTOM_PCI": "1", "trait:CUSTOM_PCI_PRODUCT_ID_1001": "required"}
-    ]
-    assert simulated.options("tempest.conf")["cyborg_pci"] == {
-        "device_profile_name": ["pci-sim-cyborg-dp"],
-        "vendor_id": ["10a9"],
-        "product_id": ["0003"],
-    }
 
 
 def test_controller_creates_flavors_for_simulating_computes(tmp_path: Path) -> None:

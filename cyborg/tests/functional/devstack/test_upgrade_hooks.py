@@ -68,29 +68,18 @@ def test_resources_survive_all_phases(node: Node) -> None:
     ]
 
 
-def test_verify_fails_with_a_changed_profile(node: Node) -> None:
+def test_resources_that_changed_fail_their_phase(node: Node) -> None:
     succeeded(node.hook("resources.sh", "create"))
+    (node.home / "devices").write_text("device-1\ndevice-3\n")
+    said = refusal(node.hook("resources.sh", "verify"))
+    assert 'Device device-2 is not there any more, only "device-1 device-3"' in said
+    (node.home / "keeps-profiles").touch()
+    assert "is still there although" in refusal(node.hook("resources.sh", "destroy"))
     (profile,) = (node.home / "profiles").iterdir()
     profile.write_text("another\n")
     assert "is not called cyborg-grenade any more" in refusal(node.hook("resources.sh", "verify"))
     profile.unlink()
     assert "is not called cyborg-grenade any more" in refusal(node.hook("resources.sh", "verify"))
-
-
-def test_verify_fails_with_a_missing_device(node: Node) -> None:
-    succeeded(node.hook("resources.sh", "create"))
-    (node.home / "devices").write_text("device-1\ndevice-3\n")
-    said = refusal(node.hook("resources.sh", "verify"))
-    assert 'Device device-2 is not there any more, only "device-1 device-3"' in said
-
-
-def test_destroy_fails_when_profile_remains(node: Node) -> None:
-    succeeded(node.hook("resources.sh", "create"))
-    (node.home / "keeps-profiles").touch()
-    assert "is still there although" in refusal(node.hook("resources.sh", "destroy"))
-
-
-def test_unknown_phase_is_refused(node: Node) -> None:
     assert "there is no late_create" in refusal(node.hook("resources.sh", "late_create"))
 
 

@@ -91,14 +91,11 @@ def test_attribute_is_created_with_uuid_of_a_deployable(connect: Callable[..., C
     assert made.id not in [one.id for one in accelerator.attributes()]
 
 
-@pytest.mark.parametrize("suffix", ["", "/", "/v2", "/v2/"])
-def test_catalog_url_may_have_version_or_none(
-    cloud: Cloud, connect: Callable[..., Connection], suffix: str
-):
-    cloud.keystone.register("accelerator", f"{cloud.url}{suffix}")
-    accelerator = connect().accelerator
-    assert [one.hostname for one in accelerator.devices()] == [cloud.host]
-    cloud.keystone.register("accelerator", f"{cloud.url}/v2")
+def test_catalog_url_may_have_version_or_none(cloud: Cloud, connect: Callable[..., Connection]):
+    for suffix in ("", "/", "/v2/", "/v2"):
+        cloud.keystone.register("accelerator", f"{cloud.url}{suffix}")
+        accelerator = connect().accelerator
+        assert [one.hostname for one in accelerator.devices()] == [cloud.host], suffix
 
 
 def test_sdk_lists_follow_pages_to_the_end(

@@ -3,7 +3,6 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -48,20 +47,10 @@ def test_policy_file_overrides_rules(cloud: Cloud, tokens: dict[str, str], tmp_p
         assert status(cloud, tokens["admin"], "/accelerator_requests", url) == 200
 
 
-def test_new_policy_defaults_are_enforced(cloud: Cloud, tokens: dict[str, str]):
+def test_new_policy_defaults_are_enforced_unless_switched_off(cloud: Cloud, tokens: dict[str, str]):
     found = {name: status(cloud, tokens[name], "/devices") for name in tokens}
-    assert found == {
-        "admin": 200,
-        "operator": 200,
-        "manager": 200,
-        "member": 403,
-        "reader": 403,
-        "stranger": 403,
-        "nova": 403,
-    }
-
-
-def test_enforce_new_defaults_false_lets_members_list_devices(cloud: Cloud, tokens: dict[str, str]):
+    allowed = {"admin", "operator", "manager"}
+    assert found == {name: 200 if name in allowed else 403 for name in tokens}
     with cloud.api({"oslo_policy": {"enforce_new_defaults": False}}) as url:
         assert status(cloud, tokens["member"], "/devices", url) == 200
         assert status(cloud, tokens["admin"], "/devices", url) == 200
@@ -72,25 +61,26 @@ def test_enforce_new_defaults_false_lets_members_list_devices(cloud: Cloud, toke
         assert refused.status_code == 403
 
 
-@pytest.mark.parametrize("path", COLLECTIONS)
-def test_token_without_project_scope_is_refused(cloud: Cloud, path: str):
+def test_token_without_project_scope_is_refused(cloud: Cloud):
     admin = cloud.people.admin
     cloud.keystone.grant_on_domain(admin, "admin")
-    assert status(cloud, cloud.keystone.domain_token(admin), path) == 403
-    assert status(cloud, cloud.keystone.system_token(admin), path) == 403
-    assert status(cloud, cloud.keystone.token(admin), path) == 200
-    assert status(cloud, None, path) == 401
-    assert status(cloud, "nonsense", path) == 401
+    tokens = {
+        cloud.keystone.domain_token(admin): 403,
+        cloud.keystone.system_token(admin): 403,
+        cloud.keystone.token(admin): 200,
+        None: 401,
+        "nonsense": 401,
+    }
+    for path in COLLECTIONS:
+        assert {token: status(cloud, token, path) for token in tokens} == tokens, path
 
 
-def test_invalid_service_token_is_refused_with_401(cloud: Cloud, tokens: dict[str, str]):
+def test_service_token_without_service_role_is_refused(cloud: Cloud, tokens: dict[str, str]):
     for path in COLLECTIONS:
         answer = cloud.ask(path, tokens["admin"], service_token="nonsense")
         assert answer.status_code == 401
         assert "WWW-Authenticate" in answer.headers
 
-
-def test_service_token_without_service_role_is_refused(cloud: Cloud, tokens: dict[str, str]):
     def delete(service_token: str | None, url: str | None = None) -> int:
         path = f"/accelerator_requests?instance={uuid4()}"
         answer = cloud.ask(
@@ -150,21 +140,3 @@ def test_unreachable_keystone_is_not_reported_as_invalid_token(
     with cloud.api({"keystone_authtoken": nowhere}) as url:
         assert status(cloud, tokens["admin"], "/devices", url) == 503
         assert status(cloud, None, "", url) == 200
-
-
-def test_resources_of_other_projects_are_hidden(cloud: Cloud, tokens: dict[str, str]):
-    def make(path: str, token: str, body: object) -> Any:
-        answer = cloud.ask(path, token, method="POST", body=body)
-        assert answer.status_code == 201, answer.text
-        return answer.json()
-
-    name = f"profile-{uuid4().hex}"
-    make("/device_profiles", tokens["admin"], [{"name": name, "groups": [{"resources:FPGA": 1}]}])
-    made = make("/accelerator_requests", tokens["member"], {"device_profile_name": name})
-    (arq,) = made["arqs"]
-    path = f"/accelerator_requests/{arq['uuid']}"
-    assert arq["project_id"] == cloud.keystone.project_id(cloud.people.member.project)
-    assert status(cloud, tokens["reader"], path) == 200
-    assert status(cloud, tokens["stranger"], path) == 404
-    for thing in (path, f"/device_profiles/{name}"):
-        assert cloud.ask(thing, tokens["admin"], method="DELETE").status_code == 204

@@ -209,26 +209,6 @@ def test_faulty_device_is_reserved_and_shown_until_it_recovers(checked: Sites):
     delete_arqs(here.admin, instance)
 
 
-def test_faulty_device_does_not_affect_others_of_its_driver(checked: Sites):
-    here = checked()
-    here.rack.plug(OTHER, 2)
-    here.offers(2, OTHER)
-    here.driver.healths[OTHER] = FAULT
-    here.becomes("drain", OTHER)
-    here.offers(0, OTHER)
-    assert here.becomes("ok")["health_reasons"] == []
-    here.offers(2)
-
-
-def test_new_health_reason_is_shown_without_event(checked: Sites):
-    here = checked(healths={CARD: FAULT})
-    before = here.becomes("drain")
-    here.driver.healths[CARD] = Health(healthy=False, reason="two\nlines\0")
-    soon(lambda: here.device()["health_reasons"] == ["two lines"])
-    assert here.device()["health_since"] == before["health_since"]
-    assert here.history() == [("health drain", "uncorrectable errors")]
-
-
 def test_new_device_is_checked_before_it_is_enabled(checked: Sites):
     here = checked(healths={CARD: FAULT}, interval=3600)
     assert here.device()["health"] == "drain"
@@ -278,30 +258,37 @@ def test_hanging_check_delays_no_heartbeat_and_no_report(checked: Sites):
     here.driver.gate.set()
     here.becomes("ok", OTHER)
     soon(lambda: here.admin.get("/drivers")["drivers"][0]["error"] is None)
-
-
-@pytest.mark.parametrize("answer", [ValueError("broken"), "fine", None, Health("yes")])  # type: ignore[arg-type]
-def test_failed_check_keeps_health_and_shows_its_error(checked: Sites, answer: Any):
-    here = checked(healths={CARD: FAULT})
-    here.becomes("drain")
-    here.driver.healths[CARD] = answer if answer is not None else 7
-    soon(lambda: CARD in str(here.admin.get("/drivers")["drivers"][0]["error"]))
-    assert here.device()["health"] == "drain"
-    here.offers(0)
-    here.driver.healths.clear()
-    here.becomes("ok")
-    soon(lambda: here.admin.get("/drivers")["drivers"][0]["error"] is None)
+    # A fault of one card affects no other one of its driver.
+    here.driver.healths[OTHER] = FAULT
+    here.becomes("drain", OTHER)
+    here.offers(0, OTHER)
+    assert here.becomes("ok")["health_reasons"] == []
     here.offers(2)
 
 
-def test_restarted_agent_keeps_health(checked: Sites):
+def test_health_outlives_failed_checks_and_restarts_until_it_is_switched_off(checked: Sites):
     here = checked(healths={CARD: FAULT})
     since = here.becomes("drain")["health_since"]
+    here.driver.healths[CARD] = Health(healthy=False, reason="two\nlines\0")
+    soon(lambda: here.device()["health_reasons"] == ["two lines"])
+    assert here.device()["health_since"] == since
+    assert here.history() == [("health drain", "uncorrectable errors")]
+
+    def error() -> str | None:
+        shown: str | None = here.admin.get("/drivers")["drivers"][0]["error"]
+        return shown
+
+    here.driver.healths[CARD] = ValueError("broken")
+    soon(lambda: CARD in str(error()))
+    assert here.device()["health"] == "drain"
     here.offers(0)
+    here.driver.healths[CARD] = FAULT
+    soon(lambda: error() is None)
+
     here.agent.stop()
     here.driver.gate.clear()
     here.watched.stack.times = replace(here.watched.stack.times, poll=0.5)
-    here.watched.agent(here.rack)
+    again = here.watched.agent(here.rack)
     before = here.driver.scans
     soon(lambda: here.driver.scans > before + 3)
     assert (here.device()["health"], here.device()["health_since"]) == ("drain", since)
@@ -310,12 +297,10 @@ def test_restarted_agent_keeps_health(checked: Sites):
     here.driver.healths.clear()
     here.becomes("ok")
     here.offers(2)
-
-
-def test_health_is_unknown_when_checks_are_disabled(checked: Sites):
-    here = checked(healths={CARD: FAULT})
+    here.driver.healths[CARD] = FAULT
     here.becomes("drain")
-    here.agent.stop()
+
+    again.stop()
     here.watched.stack.times = replace(here.watched.stack.times, health=0.0)
     asked = len(here.driver.checks)
     here.watched.agent(here.rack)
@@ -325,23 +310,7 @@ def test_health_is_unknown_when_checks_are_disabled(checked: Sites):
     assert len(here.driver.checks) == asked
     assert here.history()[-1] == ("health unknown", None)
     assert here.page.samples("cyborg_device_healthy") == []
-
-
-def test_health_is_unknown_when_driver_has_no_checks(watched: Watched):
-    watched.stack.times = replace(watched.stack.times, health=0.2)
-    watched.stack.start_conductor()
-    rack = watched.rack()
-    watched.agent(rack)
-    eventually_offered(watched.placement, rack.provider(), 2)
-    admin = replace(watched.admin(), version="2.5")
-    (device,) = admin.get("/devices")["devices"]
-    assert (device["health"], device["health_reasons"], device["health_since"]) == (None, [], None)
-    with watched.database.reader() as tx:
-        assert tx.execute(sa.select(Device.health)).scalar_one() is None
-
-
-def test_older_microversions_have_no_health(checked: Sites):
-    here = checked()
+    # Older microversions know nothing of health.
     older = replace(here.admin, version="2.4")
     (device,) = older.get("/devices")["devices"]
     assert [name for name in device if name.startswith("health")] == []
@@ -401,12 +370,20 @@ def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, s
 
 
 def test_generic_driver_runs_health_command(watched: Watched, tmp_path: Path):
-    admin, provider = commanded(watched, tmp_path, SCRIPT)
+    admin, provider = commanded(watched, tmp_path, "#!/bin/sh\nexec sleep 3600\n")
 
     def health() -> list[str]:
         (device,) = admin.get("/devices")["devices"]
         return [device["health"], *device["health_reasons"]]
 
+    def error() -> str:
+        return str(admin.get("/drivers")["drivers"][0]["error"])
+
+    # A command that does not end is killed.
+    soon(lambda: "did not end within 1 seconds" in error())
+    assert health() == [None]
+    eventually_offered(watched.placement, provider, 2)
+    (tmp_path / "check").write_text(SCRIPT)
     faulty = ["drain", "it ended with status 3: uncorrectable errors"]
     soon(lambda: health() == faulty)
     eventually_offered(watched.placement, provider, 0)
@@ -416,19 +393,6 @@ def test_generic_driver_runs_health_command(watched: Watched, tmp_path: Path):
     (tmp_path / SOFT).unlink()
     soon(lambda: health() == faulty)
     eventually_offered(watched.placement, provider, 0)
-
-
-def test_health_command_that_does_not_end_is_killed(watched: Watched, tmp_path: Path):
-    admin, provider = commanded(watched, tmp_path, "#!/bin/sh\nexec sleep 3600\n")
-
-    def error() -> str:
-        (driver,) = admin.get("/drivers")["drivers"]
-        return str(driver["error"])
-
-    soon(lambda: "did not end within 1 seconds" in error())
-    (device,) = admin.get("/devices")["devices"]
-    assert device["health"] is None
-    eventually_offered(watched.placement, provider, 2)
 
 
 def test_fake_driver_shows_a_fault(watched: Watched):

@@ -18,7 +18,7 @@ from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import ARQS, bind, create, delete_arqs, eventually_offered
+from cyborg.tests.functional.life.steps import bind, create, delete_arqs, eventually_offered
 from cyborg.tests.functional.watching.conftest import Watched, soon
 from cyborg.tests.functional.watching.publishers import (
     FakeNotifier,
@@ -57,6 +57,8 @@ def admin(watched: Watched, rack: Rack) -> Client:
 
 def test_arq_states_are_notified_in_order(watched: Watched, admin: Client, rack: Rack):
     (arq,) = create(admin, admin.make_profile(rack.one_unit))
+    # A change that is rolled back is not notified.
+    bind(admin, [arq], str(uuid4()), status=404)
     instance = bind_when_offered(admin, [arq], rack, watched)
     delete_arqs(admin, instance)
     told = ["Initial", "Bound", "Deleted"]
@@ -94,24 +96,12 @@ def test_device_users_receive_its_changes(watched: Watched, admin: Client, rack:
     rack.plug("0000:81:00.0", 2)
     after = [*told, "lost", "enabled"]
     soon(lambda: watched.listener.states("device.state", device["uuid"]) == after)
-
-
-def test_devices_of_uninstalled_driver_are_notified_as_gone(
-    watched: Watched, admin: Client, rack: Rack
-):
-    (device,) = devices(admin)
+    # The device of an uninstalled driver is gone.
+    delete_arqs(admin, instance)
     eventually_offered(watched.placement, rack.provider(), 2)
     admin.delete("/drivers/card_driver", status=202)
-    told = ["enabled", "maintaining", "lost", "gone"]
-    soon(lambda: watched.listener.states("device.state", device["uuid"]) == told)
-
-
-def test_rolled_back_change_is_not_notified(watched: Watched, admin: Client, rack: Rack):
-    (arq,) = create(admin, admin.make_profile(rack.one_unit))
-    bind(admin, [arq], str(uuid4()), status=404)
-    admin.delete(f"{ARQS}?arqs={arq['uuid']}")
-    told = ["Initial", "Deleted"]
-    soon(lambda: watched.listener.states("arq.state", arq["uuid"]) == told)
+    after += ["maintaining", "lost", "gone"]
+    soon(lambda: watched.listener.states("device.state", device["uuid"]) == after)
 
 
 def test_committed_change_is_notified_after_crash(watched: Watched):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check 124 of a drop-in replacement: the agent needs no privilege, whatever the options say.
+"""A real agent under a service manager: it needs no privilege, begins anew, and shows when stuck.
 
-Run by root, the tests give all of root's rights away for it; run by somebody else, they have none.
+Check 124 of a drop-in replacement: no privilege, whatever the options say. Run by root, the test
+gives all of root's rights away for it; run by somebody else, it has none.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import cyborg
 from cyborg import service as runner
 from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
@@ -25,7 +27,7 @@ from cyborg.tests.functional.daemons.service import Http
 NOBODY = 65534
 PAPER = "0000:3b:00.0"
 OWN: Options = {
-    "agent": {"enabled_drivers": "fake_driver,pci_driver,generic_driver"},
+    "agent": {"enabled_drivers": "rude,pci_driver,generic_driver"},
     "pci": {"passthrough_whitelist": '{"vendor_id": "10de", "product_id": "20b5"}'},
     "generic_driver": {"backends": "paper"},
     "generic_driver:paper": {
@@ -40,17 +42,35 @@ OWN: Options = {
         "capabilities": "CAP_SYS_ADMIN,CAP_DAC_OVERRIDE",
     },
 }
+#: A driver whose maker thought of a program of his own: it ends whoever asks it.
+RUDE = """
+import pathlib, sys
+from cyborg.drivers.fake import FakeDriver
+
+class RudeDriver(FakeDriver):
+    name = "rude"
+
+    def discover(self, context):
+        if pathlib.Path(__file__).with_name("rude").exists():
+            sys.exit("no card, no work")
+        return super().discover(context)
+"""
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that everybody may enter, with a state directory that is nobody's."""
+    """A directory that everybody may enter, with the driver, and a state directory of nobody."""
     directory = Path(tempfile.mkdtemp(prefix="cyborg-unprivileged-"))
     directory.chmod(0o755)
-    state = directory / "state"
-    state.mkdir()
+    state, package = directory / "state", directory / "rude-1.0.dist-info"
+    for one in (state, package):
+        one.mkdir()
     if os.geteuid() == 0:
         os.chown(state, NOBODY, NOBODY)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
+    entry = "[cyborg.accelerator.driver]\nrude = rude_driver:RudeDriver\n"
+    (package / "entry_points.txt").write_text(entry)
+    (directory / "rude_driver.py").write_text(RUDE)
     yield directory
     shutil.rmtree(directory)
 
@@ -69,17 +89,18 @@ def rights(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def test_agent_without_privileges_discovers_and_reports(
+def test_agent_without_privileges_reports_restarts_and_shows_that_it_is_stuck(
     options: Options, host: str, placement: PlacementService, place: Path
 ):
     own = deployments.merged(options, OWN, {"DEFAULT": {"state_path": place / "state"}})
-    with Deployment(place, own) as deployment, SimulatedManager() as manager:
+    path = {"PYTHONPATH": f"{place}:{Path(cyborg.__file__).parents[1]}"}
+    with Deployment(place, own) as deployment, SimulatedManager(watchdog=0.9) as manager:
         deployment.conductor()
         http = Http(deployment.api()[1], version="2.4")
         agent = Program(
             without_privileges([script(AGENT), "--config-file", str(deployment.conf)]),
             log=place / "agent.out",
-            environment={**deployment.environment, **manager.environment},
+            environment={**deployment.environment, **manager.environment, **path},
         )
         try:
             assert manager.hears("READY=1"), agent.output
@@ -92,11 +113,30 @@ def test_agent_without_privileges_discovers_and_reports(
             assert len(devices) == 2, agent.output
             drivers = http.get("/drivers")["drivers"]
             assert {one["name"]: one["state"] for one in drivers} == {
-                "fake_driver": "READY",
+                "rude": "READY",
                 "generic_driver": "READY",
                 "pci_driver": "READY",
+                # It is installed, as its hardware shows, and not enabled.
+                "fake_driver": "STOPPED",
             }
             assert sorted(one.name for one in (place / "state").iterdir())
+
+            over = http.ended("PATCH", "/drivers/rude", {})
+            assert (over["state"], over["steps"][1]["name"]) == ("succeeded", "reloaded"), over
+            assert manager.hears("READY=1", times=2), agent.output
+            assert manager.told.index("RELOADING=1") > manager.told.index("READY=1")
+            assert "STOPPING=1" not in manager.told
+            # It has the same pid.
+            assert agent.running
+            assert agent.output.count("cyborg-agent is running") == 2
+            assert http.get(f"/devices?hostname={host}")["devices"] == devices
+
+            assert manager.hears("WATCHDOG=1"), agent.output
+            (place / "rude").touch()
+            assert manager.hears("STATUS=Stuck: inventory has ended"), agent.output
+            assert manager.silent(2.0)
+            assert agent.running
         finally:
             assert agent.stop() == 0, agent.output
+    assert "Only a restart helps" in agent.output
     assert "no longer has any effect" in agent.output
