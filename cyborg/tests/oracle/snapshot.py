@@ -146,17 +146,16 @@ def _arqs(tx: Transaction, now: int) -> tuple[ArqRow, ...]:
         .order_by(Event.id.desc())
         .limit(1)
         .scalar_subquery()
-        .label("told_ms")
     )
-    changed_at = sa.func.coalesce(Arq.updated_at, Arq.created_at).label("changed_at")
-    columns = (
+    changed_at = sa.func.coalesce(Arq.updated_at, Arq.created_at)
+    columns: tuple[Any, ...] = (
         *(Arq.uuid, Arq.state, Arq.instance_uuid, Arq.hostname, Arq.device_rp_uuid),
         *(Arq.attach_handle_id, Arq.deployable_id, Arq.prepared, Arq.hidden),
     )
     rows = tx.execute(sa.select(*columns, changed_at, last_event).order_by(Arq.id))
     return tuple(
-        ArqRow(*row[: len(columns)], _age(now, row.told_ms or _milliseconds(row.changed_at)))
-        for row in rows
+        ArqRow(*(*values, _age(now, told_ms or _milliseconds(changed))))
+        for *values, changed, told_ms in rows
     )
 
 

@@ -127,9 +127,11 @@ def ends(node: Node) -> None:
     node.do("clean")
     assert not node.etc.exists()
     left = {path.name for path in node.home.iterdir()}
-    # The rest is devstack's (the client's sources, logs, Tempest's options) and Python's.
+    # The rest is devstack's (the client's sources, logs, Tempest's options), grenade's (what it
+    # has saved of the resources) and Python's.
     assert left <= {
         *(".cache", "calls", "local.conf", "opt", "tempest.conf"),
+        *("resource-cyborg-devices", "resource-cyborg-profile_uuid"),
         *(f"{name}.log" for name in started(node)),
     }
 

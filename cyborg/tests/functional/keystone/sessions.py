@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users with real tokens of the two programs, a generic driver and a server."""
+"""Users with real tokens, a generic driver and a server."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,6 @@ from uuid import uuid4
 import sqlalchemy as sa
 import yaml
 
-from cyborg.cli.shell import COMMANDS
 from cyborg.db.models import Service
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.accelerators import AcceleratorClient
@@ -19,11 +18,10 @@ from cyborg.tests.fixtures.compute import ComputeWalk, Server
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
-from cyborg.tests.functional.keystone.shell import Shell, cyborg
+from cyborg.tests.functional.keystone.shell import cyborg
 from cyborg.tests.functional.life.steps import eventually, eventually_offered
 from cyborg.tests.unit.cli.conftest import CommandResult
 
-ROOT: Final = str(Path(__file__).resolve().parents[4])
 V24: Final = "2.4"
 DRIVER: Final = "generic_driver"
 #: Installed, changed and removed; it finds nothing.
@@ -41,19 +39,10 @@ class UserSessions:
 
     cloud: Cloud
     tokens: dict[str, str]
-    openstack: Mapping[str, Shell]
 
     def cyborg(self, who: str, command: str, *arguments: str) -> CommandResult:
         """One command of the ``cyborg`` program, in this process."""
         return cyborg(who, command, *arguments)
-
-    def plugin(self, who: str, command: str, *arguments: str) -> CommandResult:
-        """The same command as one of the ``openstack`` client, in a process for each of them."""
-        name, _, rest = command.partition(" ")
-        status, out, err = self.openstack[who].run(
-            f"{COMMANDS[name].openstack_name} {rest}", *arguments
-        )
-        return CommandResult(status or 0, out, err)
 
     def do(self, command: str, *arguments: str) -> Any:
         """What an operator's command shows; it must succeed."""
@@ -150,12 +139,8 @@ class Scenario:
         return found
 
 
-@contextlib.contextmanager
-def user_sessions(cloud: Cloud, home: Path, plugin: Sequence[str]) -> Iterator[UserSessions]:
-    """Everybody at ``cyborg``, and these people at ``openstack``.
-
-    Their tokens are in a ``clouds.yaml`` below ``home``.
-    """
+def user_sessions(cloud: Cloud, place: Path) -> UserSessions:
+    """Everybody at ``cyborg``; their tokens are in a ``clouds.yaml`` at ``place``."""
     tokens = {name: cloud.keystone.token(one) for name, one in vars(cloud.people).items()}
     clouds = {
         name: {
@@ -164,16 +149,8 @@ def user_sessions(cloud: Cloud, home: Path, plugin: Sequence[str]) -> Iterator[U
         }
         for name, token in tokens.items()
     }
-    place = home / "clouds.yaml"
     place.write_text(yaml.safe_dump({"clouds": clouds}))
-    with contextlib.ExitStack() as running:
-        openstack = {}
-        for who in plugin:
-            (at := home / who).mkdir()
-            options = ["--os-cloud", who]
-            session = Shell(at, options, OS_CLIENT_CONFIG_FILE=str(place), PYTHONPATH=ROOT)
-            openstack[who] = running.enter_context(session)
-        yield UserSessions(cloud, tokens, openstack)
+    return UserSessions(cloud, tokens)
 
 
 @contextlib.contextmanager

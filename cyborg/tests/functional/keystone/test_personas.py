@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command, of both programs, by everybody: real tokens, conductor, agent, generic driver.
+"""Every command by everybody: real tokens, conductor, agent, generic driver.
 
-Who may what is read from the operators' page; a command more is a row there, and a line here.
+Who may what is read from the operators' page; a command more is a row there, and a line here. The
+same commands inside the ``openstack`` client send the same requests (``cli/test_plugin``).
 """
 
 import json
@@ -124,28 +125,17 @@ LINES = {
 }
 #: All that there is of these is the operators', though projects may have some.
 NONE_IS_OURS = frozenset({"operation-list", "operation-show"})
-#: Everybody, and for the commands inside the other client one who may most things and one who not.
-SESSIONS = {"cyborg": PEOPLE, "openstack": ("stranger", "member", "operator")}
 #: How often a command that fails is run, until nothing in the background comes between.
 _TRIES = 5
-TRIED = [
-    pytest.param(program, command, id=f"{program} {command}")
-    for program in SESSIONS
-    for command in LINES
-    if program == "cyborg" or COMMANDS[command].openstack_name
-]
 
 
 @pytest.fixture(scope="module")
 def sessions(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UserSessions]:
-    """Everybody at both programs; the module's own, because they share one file of clouds."""
-    home = tmp_path_factory.mktemp("seats")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        user_sessions(cloud, home, SESSIONS["openstack"]) as everybody,
-    ):
-        patch.setenv("OS_CLIENT_CONFIG_FILE", str(home / "clouds.yaml"))
-        yield everybody
+    """Everybody; the module's own, because they share one file of clouds."""
+    place = tmp_path_factory.mktemp("seats") / "clouds.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OS_CLIENT_CONFIG_FILE", str(place))
+        yield user_sessions(cloud, place)
 
 
 @pytest.fixture(scope="module")
@@ -160,11 +150,11 @@ def test_every_documented_command_is_tried() -> None:
     assert set(LINES) == set(TABLE)
 
 
-@pytest.mark.parametrize(("program", "command"), TRIED)
-def test_command_is_allowed_as_documented(scenario: Scenario, program: str, command: str) -> None:
-    for who in SESSIONS[program]:
+@pytest.mark.parametrize("command", LINES)
+def test_command_is_allowed_as_documented(scenario: Scenario, command: str) -> None:
+    for who in PEOPLE:
         promised = TABLE[command].people["member" if who == "stranger" else who]
-        ran = tried(scenario, program, command, who, own=promised == OWN)
+        ran = tried(scenario, command, who, own=promised == OWN)
         keeps_quiet(scenario, command, who, ran)
         if promised == NO:
             is_refused(command, ran)
@@ -178,18 +168,19 @@ def test_command_is_allowed_as_documented(scenario: Scenario, program: str, comm
             LINES[command].tidy(scenario)
 
 
-def tried(scenario: Scenario, program: str, command: str, who: str, *, own: bool) -> CommandResult:
+def tried(scenario: Scenario, command: str, who: str, *, own: bool) -> CommandResult:
     """Run it; whoever fails has changed nothing.
 
     Work in the background may still change something, but not each time.
     """
     line = LINES[command]
-    run = scenario.sessions.cyborg if program == "cyborg" else scenario.sessions.plugin
     words = (line.own if own else line.arguments)(scenario)
     shows = issubclass(COMMANDS[command].command, ListCommand | ShowCommand)
     before = after = everything(scenario.sessions.cloud.database)
     for _ in range(_TRIES):
-        ran = run(who, f"{command} {words}", *(("-f", "json") if shows else ()))
+        ran = scenario.sessions.cyborg(
+            who, f"{command} {words}", *(("-f", "json") if shows else ())
+        )
         after, before = everything(scenario.sessions.cloud.database), after
         if not ran.status or after == before:
             return ran
