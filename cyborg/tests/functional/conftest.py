@@ -36,7 +36,6 @@ from cyborg.tests.functional.schema.databases import SERVER, empty_database
 _ONCE = [
     "cli",
     "clients",
-    "daemons/test_generators.py",
     "deployed/test_files.py",
     "devstack/test_configuration.py",
     "devstack/test_documents.py",
@@ -49,7 +48,6 @@ _ONCE = [
 #: hosts and Placement, which ask for nothing of a server that others do not.
 _ON_SQLITE = [
     "audit/test_command.py",
-    "daemons/test_managed.py",
     "daemons/test_start.py",
     "daemons/test_unconfigured.py",
     "drift",
