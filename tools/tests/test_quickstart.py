@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import requests
 
 import cyborg
@@ -45,8 +46,9 @@ def refusal(*words: str, **env: str) -> str:
     return line
 
 
-def test_quickstart_serves_until_sigterm_and_uses_its_state_again(tmp_path: Path) -> None:
-    state = tmp_path / "state"
+def test_quickstart_serves_ends_and_starts_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    # Its path is printed, in lines that are not to be wide.
+    state = tmp_path_factory.mktemp("q") / "state"
     with subprocess.Popen(
         command(state), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as serving:

@@ -130,6 +130,24 @@ def test_a_driver_without_checks_adds_no_health(make: Make, changes: list[str]) 
     assert changes == []
 
 
+def test_a_device_that_the_driver_cannot_check_has_no_health(make: Make) -> None:
+    driver = Checked(a=Health(healthy=True))
+    checks = make(driver)
+    checks.poll_new(report_of(driver))
+    report = with_health(checks, driver)
+    assert (report.health, report.error) == ((OK[0], DeviceHealth("b")), None)
+
+
+def test_a_bad_health_without_a_reason_gets_a_default_reason(make: Make) -> None:
+    driver = Checked(a=Health(healthy=False), b=Health(healthy=False, reason="two\nlines"))
+    checks = make(driver)
+    checks.poll_new(report_of(driver))
+    assert with_health(checks, driver).health == (
+        DeviceHealth("a", Condition.DRAIN, "Its driver gives no reason."),
+        DeviceHealth("b", Condition.DRAIN, "two lines"),
+    )
+
+
 @pytest.mark.parametrize("odd", [RuntimeError("broken"), "fine", None, Health("yes")])  # type: ignore[arg-type]
 def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
     make: Make, odd: Any, changes: list[str]
@@ -211,17 +229,28 @@ def test_a_driver_that_is_loaded_again_does_not_wait_for_its_previous_instance(
     assert with_health(checks, reloaded).health[0] == health
 
 
-def test_devices_have_the_answers_of_the_driver(make: Make) -> None:
-    """None where it cannot tell."""
-    driver = Checked(a=Health(healthy=True))
-    checks = make(driver)
+def test_the_answers_of_the_last_report_count_until_there_are_newer_ones(make: Make) -> None:
+    driver = healthy()
+    faults = (DeviceHealth("a", Condition.DRAIN, "hot"), DeviceHealth("b", Condition.DEAD, "gone"))
+    (plain,) = report_of(driver).drivers
+    checks = make(driver, last_report=Report((replace(plain, health=faults),)))
+    assert with_health(checks, driver).health == faults
     checks.poll_new(report_of(driver))
-    report = with_health(checks, driver)
-    assert (report.health, report.error) == ((OK[0], DeviceHealth("b")), None)
-    driver = Checked(a=Health(healthy=False), b=Health(healthy=False, reason="two\nlines"))
-    checks = make(driver)
+    assert with_health(checks, driver).health == OK
+
+
+def test_an_agent_with_checks_disabled_reports_no_health(make: Make) -> None:
+    driver = healthy()
+    checks = make(driver, enabled=False)
     checks.poll_new(report_of(driver))
-    assert with_health(checks, driver).health == (
-        DeviceHealth("a", Condition.DRAIN, "Its driver gives no reason."),
-        DeviceHealth("b", Condition.DRAIN, "two lines"),
-    )
+    checks.run_once()
+    assert checks.after_set_up(driver.name, "a") is None
+    assert driver.polled == []
+    assert with_health(checks, driver).health == (DeviceHealth("a"), DeviceHealth("b"))
+
+
+def test_a_driver_that_lost_its_checks_reports_no_health(make: Make) -> None:
+    driver = Unchecked()
+    (plain,) = report_of(driver).drivers
+    checks = make(driver, last_report=Report((replace(plain, health=OK[:1]),)))
+    assert with_health(checks, driver).health == (DeviceHealth("a"),)
