@@ -61,7 +61,7 @@ def _handles(cloud: Snapshot) -> Iterator[Finding]:
         if kind is not None:
             yield _of_handle(cloud, handle, kind, cause)
         if len(holders) > 1:
-            names = ", ".join(sorted(arq.uuid for arq in holders))
+            names = ", ".join(arq.uuid for arq in holders)
             yield _of_handle(cloud, handle, Kind.SHARED_HANDLE, f"ARQs {names} all have it.")
 
 
