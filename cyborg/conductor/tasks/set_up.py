@@ -151,12 +151,14 @@ class DeviceSetUp:
             return
         event = DeviceEvent.FINISH if outcome.fault is None else DeviceEvent.FAIL
         status, reason = MOVES[event].target.value, outcome.fault or outcome.note
-        changes = []
-        if outcome.fault is None and outcome.health is not None:
-            change = device_health.of_device(device.uuid, device, outcome.health)
-            changes = [] if change is None else [change]
+        changes: list[device_health.Change] = []
         with self.queue.complete([row]) as tx:
+            # This locks the host: its last report may have stored the same health already.
             hosts.bump_desired_generation(tx, device.host_id)
+            if outcome.fault is None and outcome.health is not None:
+                current = devices.with_agent(tx, device.uuid) or device
+                change = device_health.of_device(device.uuid, current, outcome.health)
+                changes = [] if change is None else [change]
             if devices.move(tx, device.id, event, reason):
                 entry = events.Entry(
                     "device", device.uuid, status, hostname=device.hostname, reason=reason

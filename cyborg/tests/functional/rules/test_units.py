@@ -58,6 +58,9 @@ class Agent:
             raise self.answer
         return Outcome(command.task.request_key, **self.answer)
 
+    def cast(self, host: str, command: Any) -> None:
+        self.commands.append(command)
+
 
 @dataclass
 class Site:
