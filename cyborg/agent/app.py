@@ -10,6 +10,7 @@ from pathlib import Path
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from cyborg.agent.device_events import DeviceEvents
 from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.driver_manager import (
     UNCOUNTED,
@@ -32,6 +33,7 @@ from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateS
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
+from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.loader import LoadResult
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import BusListening, Meters
@@ -69,6 +71,8 @@ class Settings:
     usage: float = 0.0
     #: The interval between polls of device health; 0: never.
     health: float = 0.0
+    #: How long a scan waits for each driver.
+    scan_timeout: float = 60.0
     #: The timeout of such a poll: of all drivers together, and of each notification.
     poll_timeout: float = 10.0
 
@@ -81,8 +85,14 @@ class Parts:
     heartbeats: Heartbeats
     loop: AgentLoop
     operations: Operations
-    discoveries: DiscoveryRequests
     checks: HealthChecks
+    schedule: Schedule
+    wake: Callable[[], None]
+
+    def rescan(self) -> None:
+        """Scan the hardware now: it may have changed."""
+        self.schedule.rerun(Event.HARDWARE_CHANGED)
+        self.wake()
 
 
 class AgentMetrics(Collector):
@@ -118,6 +128,7 @@ def make_parts(
     bus_error: Callable[[], str] = str,
     overdue: Callable[[], str] = str,
     wake: Callable[[], None] = lambda: None,
+    machine: Host | None = None,
 ) -> Parts:
     """Return the parts; they read the file below ``state_path`` and connect to no peer yet.
 
@@ -132,13 +143,14 @@ def make_parts(
     checks = HealthChecks(
         drivers=driver_manager.drivers,
         devices=lambda: reporter.devices(),
+        last_scan=lambda: loop.last_scan,
         last_report=cache.report,
         on_change=wake,
         enabled=settings.health > 0,
         driver_calls=driver_calls,
         timeout=settings.poll_timeout,
     )
-    reporter = Reporter(driver_manager, checks, driver_calls)
+    reporter = Reporter(driver_manager, checks, driver_calls, timeout=settings.scan_timeout)
     schedule = Schedule(scan=settings.scan, full_check=settings.full_check, clock=clock)
     operations = Operations(
         drivers=driver_manager.drivers,
@@ -146,7 +158,7 @@ def make_parts(
         glance=glance,
         images=settings.state_path / "images",
         timeout=_OPERATION_TIMEOUT,
-        request_scan=lambda: schedule.rerun(Event.HARDWARE_CHANGED),
+        request_scan=lambda: parts.rescan(),
         driver_calls=driver_calls,
         health=checks.after_set_up,
     )
@@ -183,8 +195,10 @@ def make_parts(
         providers=providers,
         prepared_sync=prepared_sync,
         schedule=schedule,
+        machine=machine or LocalHost(),
     )
-    return Parts(reporter, heartbeats, loop, operations, heartbeats.discoveries, checks)
+    parts = Parts(reporter, heartbeats, loop, operations, checks, schedule, wake)
+    return parts
 
 
 def assemble(
@@ -197,6 +211,7 @@ def assemble(
     load: Load,
     notifier: Notifier,
     meters: Meters,
+    machine: Host,
 ) -> Daemon:
     """Return the daemon of an agent; it connects to no peer before it is started."""
     failures = catalogue.DRIVER_FAILURES.counter(meters.registry)
@@ -214,6 +229,7 @@ def assemble(
         bus_error=lambda: daemon.bus_error,
         overdue=lambda: inventory.overdue(_LONG_RUN),
         wake=lambda: inventory.wake(),
+        machine=machine,
     )
     heartbeats, limit = parts.heartbeats, _MAX_RUN + 4 * settings.rpc_timeout
     heartbeat = PeriodicTask(
@@ -231,7 +247,7 @@ def assemble(
 
     endpoint = Endpoint(
         parts.operations,
-        discoveries=parts.discoveries,
+        discoveries=heartbeats.discoveries,
         on_desired_changed=heartbeat.wake,
         check=heartbeats.check,
         reload=reload,
@@ -241,6 +257,7 @@ def assemble(
     daemon.at_end(parts.operations.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
     daemon.add_server(server, trouble=lambda: server.trouble)
+    daemon.add_server(DeviceEvents(machine, parts.rescan))
     # The heartbeat says whether this task runs, so it starts later and stops later.
     daemon.add_task(inventory)
     daemon.add_task(heartbeat)
@@ -254,6 +271,7 @@ def assemble(
             host=settings.host,
             drivers=parts.reporter.driver_manager.drivers,
             devices=parts.reporter.devices,
+            last_scan=lambda: parts.loop.last_scan,
             epoch=lambda: heartbeats.epoch,
             conductor=conductor,
             notifier=notifier,

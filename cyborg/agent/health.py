@@ -16,6 +16,7 @@ from typing import Final
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.health import Condition, DeviceHealth, legible
 from cyborg.model.report import DriverReport, Report
@@ -33,12 +34,15 @@ class _Poll:
 
     def __init__(
         self,
+        *,
         driver: Driver,
+        scan: Scan,
         keys: Sequence[str],
         driver_calls: DriverCalls,
         on_result: Callable[[str], None],
     ) -> None:
         self.driver = driver
+        self._scan = scan
         self.keys = keys
         self.answers: dict[str, DeviceHealth] = {}
         self.faults: dict[str, str] = {}
@@ -58,7 +62,7 @@ class _Poll:
             self._on_result(key)
 
     def _health(self, key: str) -> DeviceHealth:
-        answer = self.driver.health(key)
+        answer = self.driver.health(self._scan, key)
         if not isinstance(answer, Health) or type(answer.healthy) is not bool:
             raise TypeError(f"{answer!r} is not a cyborg.drivers.base.Health")
         if answer.healthy:
@@ -70,7 +74,8 @@ class _Poll:
 class HealthChecks:
     """Poll the drivers and keep their last answers.
 
-    ``devices`` returns the devices of the last scan with their drivers. ``last_report`` is the last
+    ``devices`` returns the devices of the last scan with their drivers, ``last_scan`` that scan.
+    ``last_report`` is the last
     report of this host before the agent started; its answers count until there are newer ones.
     ``on_change`` is called when an answer or fault has changed. Without ``enabled`` no driver is
     polled, and the health of every device is reported as not known. ``timeout``, in seconds, is
@@ -82,6 +87,7 @@ class HealthChecks:
         *,
         drivers: Mapping[str, Driver],
         devices: Callable[[], Sequence[tuple[str, Device]]],
+        last_scan: Callable[[], Scan],
         last_report: Report | None,
         on_change: Callable[[], None],
         enabled: bool = True,
@@ -90,6 +96,7 @@ class HealthChecks:
     ) -> None:
         self._drivers = drivers
         self._devices = devices
+        self._last_scan = last_scan
         self._on_change = on_change
         self._enabled = enabled
         self._driver_calls = driver_calls
@@ -114,10 +121,10 @@ class HealthChecks:
         for name, device in self._devices():
             keys.setdefault(name, []).append(device.key)
         for name in sorted(keys):
-            if self._start_poll(name, keys[name]) is None:
+            if self._start_poll(name, keys[name], self._last_scan()) is None:
                 self._note_no_answer(name)
 
-    def poll_new(self, report: Report) -> None:
+    def poll_new(self, report: Report, scan: Scan) -> None:
         """Poll the devices that were never polled; wait for the answers for a limited time.
 
         A device that is offered as soon as it is discovered is thus reported with its health.
@@ -130,7 +137,7 @@ class HealthChecks:
             if polled_driver is not self._drivers.get(name):
                 polled = set()
             keys = [device.key for device in driver.devices if device.key not in polled]
-            poll = self._start_poll(name, keys) if keys else None
+            poll = self._start_poll(name, keys, scan) if keys else None
             if poll is not None:
                 polls.append((name, poll))
         for name, poll in polls:
@@ -182,8 +189,11 @@ class HealthChecks:
         # A wrapper around a driver does not inherit Driver.health, and counts as one with checks.
         return driver is not None and getattr(driver.health, "__func__", None) is not Driver.health
 
-    def _start_poll(self, name: str, keys: Sequence[str]) -> _Poll | None:
-        """Start a poll; return None if the previous one is running or there is no check."""
+    def _start_poll(self, name: str, keys: Sequence[str], scan: Scan | None = None) -> _Poll | None:
+        """Start a poll; return None if the previous one is running or there is no check.
+
+        Without ``scan`` the driver reads its device again.
+        """
         with self._lock:
             driver, previous = self._drivers.get(name), self._polls.get(name)
             if driver is None or not self._enabled or not self._has_checks(name):
@@ -191,7 +201,13 @@ class HealthChecks:
             # A driver with new options does not wait for the one that it replaces.
             if previous is not None and previous.thread.is_alive() and previous.driver is driver:
                 return None
-            poll = _Poll(driver, keys, self._driver_calls, lambda key: self._store(poll, key))
+            poll = _Poll(
+                driver=driver,
+                scan=scan or Scan(driver.host),
+                keys=keys,
+                driver_calls=self._driver_calls,
+                on_result=lambda key: self._store(poll, key),
+            )
             self._polls[name] = poll
             polled = self._polled.get(name)
             if polled is None or polled[0] is not driver:

@@ -14,7 +14,8 @@ from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.schedule import Event, Schedule, Step
-from cyborg.drivers.base import DriverContext
+from cyborg.drivers.host import Host
+from cyborg.drivers.scan import Scan
 from cyborg.model.report import Desired, HeartbeatReply, Report
 
 LOG = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class AgentLoop:
         providers: Providers,
         prepared_sync: PreparedUnitsSync,
         schedule: Schedule,
+        machine: Host,
     ) -> None:
         self._heartbeats = heartbeats
         self._host = heartbeats.host
@@ -42,6 +44,9 @@ class AgentLoop:
         self._prepared_sync = prepared_sync
         self._discoveries = heartbeats.discoveries
         self._schedule = schedule
+        self._machine = machine
+        #: What the last scan read from the machine; nothing is read before the first.
+        self.last_scan = Scan(machine)
         self._desired: Desired | None = None
         #: The epoch and the number of failures of the last heartbeat that a run has used.
         self._epoch: int | None = None
@@ -148,9 +153,10 @@ class AgentLoop:
         desired = self._desired or cache.desired
         names = (provider.name for provider in desired.tree.providers) if desired else ()
         with self._schedule.run(Step.SCAN):
-            report = self._reporter.scan(
-                DriverContext(claims=self._providers.claims, managed_deployables=frozenset(names))
+            self.last_scan = Scan(
+                self._machine, claims=self._providers.claims, managed_deployables=frozenset(names)
             )
+            report = self._reporter.scan(self.last_scan)
         if last is None and cache.report is not None:
             for name in sorted(cache.report.deployables() - report.deployables()):
                 LOG.warning(

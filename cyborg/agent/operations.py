@@ -18,6 +18,7 @@ from cyborg.agent.serial_executor import KeyedSerialExecutor
 from cyborg.agent.state_store import OperationJournal
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model.health import DeviceHealth
 from cyborg.model.work import (
     HandleTask,
@@ -273,7 +274,8 @@ class Operations:
 
         Raises DriverFailed if the driver does not list the device, or lists it as not ready.
         """
-        hardware = self._driver_calls(driver.name, "hardware", driver.hardware)
+        scan = Scan(driver.host, all_managed=True)
+        hardware = self._driver_calls(driver.name, "hardware", lambda: driver.hardware(scan))
         entry = next((entry for entry in hardware if entry.key == device_key), None)
         if entry is None:
             reason = "the driver does not list the device any more"

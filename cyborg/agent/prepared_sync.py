@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the units that are prepared on the host with what the conductor requires; repair them."""
 
+import functools
 import logging
 from collections.abc import Mapping
 
@@ -9,6 +10,7 @@ from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal
 from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model.work import Unit, UnitUse, Use, WorkKind
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import FetchUnitUses
@@ -46,7 +48,9 @@ class PreparedUnitsSync:
         prepared = {}
         for name, driver in self._drivers.items():
             try:
-                prepared[name] = frozenset(self._driver_calls(name, "prepared", driver.prepared))
+                # What a guest holds is ours, and is read again: units may just have been prepared.
+                call = functools.partial(driver.prepared, Scan(driver.host, all_managed=True))
+                prepared[name] = frozenset(self._driver_calls(name, "prepared", call))
             except exception.DriverCannot:
                 continue
             except exception.DriverFailed as error:

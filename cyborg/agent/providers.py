@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from cyborg import exception
-from cyborg.agent.schedule import Schedule, Step
+from cyborg.agent.schedule import Event, Schedule, Step
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.model.pci import PciAddress
@@ -75,7 +75,10 @@ class Providers:
             # Without Placement, the full check itself raises the error.
             with contextlib.suppress(exception.CyborgError):
                 self._tree = self._placement.tree(self.root[0])
-                self.claims = _claims(self._tree, self.root[1])
+                claims = _claims(self._tree, self.root[1])
+                if claims != self.claims:
+                    self.claims = claims
+                    self._schedule.rerun(Event.CLAIMS_CHANGED)
 
     def load(self, desired: Desired) -> None:
         """Take over the refusals that the conductor knows of, and what Placement shows.

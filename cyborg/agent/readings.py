@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model import notification
 from cyborg.model.device import Device
 from cyborg.model.report import Reading, valid_figures
@@ -31,13 +32,16 @@ class _Poll:
 
     def __init__(
         self,
+        *,
         driver: Driver,
+        scan: Scan,
         keys: Sequence[str],
         driver_calls: DriverCalls,
         on_fault: Callable[[str, str], None],
     ) -> None:
         self.readings: list[Reading] = []
         self._driver = driver
+        self._scan = scan
         self._keys = keys
         self._driver_calls = driver_calls
         self._on_fault = on_fault
@@ -57,15 +61,16 @@ class _Poll:
             self.readings.append(Reading(name, key, figures))
 
     def _figures(self, key: str) -> dict[str, float]:
-        return valid_figures(self._driver.stats(key))
+        return valid_figures(self._driver.stats(self._scan, key))
 
 
 class Readings:
     """Read and send once in each call of ``run_once``.
 
-    ``devices`` returns the devices of the last scan with their drivers, ``epoch`` the epoch of this
-    agent, which is None until the conductor has answered its first heartbeat. ``timeout``, in
-    seconds, is that of all drivers together, and of the notification bus.
+    ``devices`` returns the devices of the last scan with their drivers, ``last_scan`` that scan,
+    ``epoch`` the epoch of this agent, which is None until the conductor has answered its first
+    heartbeat. ``timeout``, in seconds, is that of all drivers together, and of the notification
+    bus.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Readings:
         host: str,
         drivers: Mapping[str, Driver],
         devices: Callable[[], Sequence[tuple[str, Device]]],
+        last_scan: Callable[[], Scan],
         epoch: Callable[[], int | None],
         conductor: ConductorClient,
         notifier: Notifier,
@@ -83,6 +89,7 @@ class Readings:
         self._host = host
         self._drivers = drivers
         self._devices = devices
+        self._last_scan = last_scan
         self._epoch = epoch
         self._conductor = conductor
         self._notifier = notifier
@@ -102,7 +109,7 @@ class Readings:
         keys: dict[str, list[str]] = {}
         for name, device in devices:
             keys.setdefault(name, []).append(device.key)
-        drivers = dict(self._drivers)
+        drivers, scan = dict(self._drivers), self._last_scan()
         polls = {}
         for name in sorted(keys.keys() & drivers.keys()):
             previous = self._polls.get(name)
@@ -110,7 +117,13 @@ class Readings:
                 self._log_fault(f"driver {name}", "it has not answered the previous poll yet")
                 continue
             self._faults.pop(f"driver {name}", None)
-            polls[name] = _Poll(drivers[name], keys[name], self._driver_calls, self._log_fault)
+            polls[name] = _Poll(
+                driver=drivers[name],
+                scan=scan,
+                keys=keys[name],
+                driver_calls=self._driver_calls,
+                on_fault=self._log_fault,
+            )
         self._polls |= polls
         deadline = time.monotonic() + self._timeout
         readings = []

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scan the host: call every driver by itself, so that a driver that fails stops no other driver."""
 
-from collections.abc import Callable, Iterable
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls, DriverManager
 from cyborg.agent.health import HealthChecks
-from cyborg.drivers.base import Driver, DriverContext
+from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.report import DriverReport, DriverState, Report
@@ -16,11 +20,29 @@ from cyborg.model.report import DriverReport, DriverState, Report
 T = TypeVar("T", Device, Hardware, Backend)
 
 
+class _Call:
+    """Call one driver for its part of a report, in a thread of its own.
+
+    The thread is a daemon thread: a driver that hangs does not keep the agent from stopping.
+    """
+
+    def __init__(self, driver: Driver, report: Callable[[], DriverReport]) -> None:
+        self.driver = driver
+        self.report: DriverReport | None = None
+        self._report = report
+        self.thread = threading.Thread(target=self._run, name=f"scan-{driver.name}", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.report = self._report()
+
+
 class Reporter:
     """Call the drivers of this host: one thread scans, any thread may read the result.
 
     Idle drivers (installed, not enabled) are called once for the hardware that they support, and
-    again after ``forget_idle``; none of that hardware is offered.
+    again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
+    after ``timeout`` seconds counts as failed, until it has answered.
     """
 
     def __init__(
@@ -28,15 +50,24 @@ class Reporter:
         driver_manager: DriverManager,
         checks: HealthChecks,
         driver_calls: DriverCalls = UNCOUNTED,
+        *,
+        timeout: float = 60.0,
     ) -> None:
         self.driver_manager = driver_manager
         self._checks = checks
         self._driver_calls = driver_calls
+        self._timeout = timeout
         self._idle: dict[str, DriverReport] = {}
+        self._calls: dict[str, _Call] = {}
+        #: The verb that each driver is called for now.
+        self._verbs: dict[str, str] = {}
         #: The result of the last scan, without the health of the devices; None before the first.
         self.last: Report | None = None
-        #: The verb and the driver that a scan is calling; empty between the calls.
-        self.current_call = ""
+
+    @property
+    def current_call(self) -> str:
+        """Return the verbs and the drivers that a scan is calling; empty between the calls."""
+        return ", ".join(f"{verb} of driver {name}" for name, verb in sorted(self._verbs.items()))
 
     def devices(self) -> list[tuple[str, Device]]:
         """Return the devices of the last scan with their drivers."""
@@ -73,15 +104,14 @@ class Reporter:
         """Return a report with the current health of its devices."""
         return self._checks.add_health(report)
 
-    def scan(self, context: DriverContext) -> Report:
+    def scan(self, scan: Scan) -> Report:
         """Return the current hardware of the host, as its drivers report it.
 
         The health of devices that were not polled before is polled first.
         """
         manager = self.driver_manager
-        loaded = [
-            self._scan_driver(name, driver, context) for name, driver in manager.drivers.items()
-        ]
+        idle = {name: driver for name, driver in manager.idle.items() if name not in self._idle}
+        reports = self._scan_drivers({**idle, **manager.drivers}, scan)
         failed = []
         for name, reason in manager.failures.items():
             # Only a driver that is enabled can fail; any other is installed as STOPPED.
@@ -89,22 +119,45 @@ class Reporter:
             state = DriverState.FAILED if installed is None else installed.status
             failed.append(DriverReport(name, state, error=reason))
         self._idle = {
-            name: self._idle.get(name) or _without_devices(self._scan_driver(name, driver, context))
-            for name, driver in manager.idle.items()
+            name: self._idle.get(name) or _without_devices(reports[name]) for name in manager.idle
         }
-        reports = (*loaded, *failed, *self._idle.values())
-        report = Report(tuple(map(self._with_hello, reports)))
-        self._checks.poll_new(report)
+        loaded = (reports[name] for name in manager.drivers)
+        report = Report(tuple(map(self._with_hello, (*loaded, *failed, *self._idle.values()))))
+        self._checks.poll_new(report, scan)
         self.last = report
         return report
+
+    def _scan_drivers(self, drivers: Mapping[str, Driver], scan: Scan) -> dict[str, DriverReport]:
+        """Call all drivers at the same time; return their reports by name."""
+        self._calls = {
+            name: call
+            for name, call in self._calls.items()
+            if call.driver is drivers.get(name) and call.thread.is_alive()
+        }
+        for name, driver in drivers.items():
+            if name not in self._calls:
+                report = functools.partial(self._scan_driver, name, driver, scan)
+                self._calls[name] = _Call(driver, report)
+        deadline = time.monotonic() + self._timeout
+        reports = {}
+        for name, call in self._calls.items():
+            call.thread.join(max(0.0, deadline - time.monotonic()))
+            if call.report is not None:
+                reports[name] = call.report
+            else:
+                verb = self._verbs.get(name, "discover")
+                reason = f"it has not answered {verb} within {self._timeout:g} seconds"
+                error = str(exception.DriverFailed(driver=name, verb=verb, reason=reason))
+                reports[name] = DriverReport(name, DriverState.FAILED, error=error)
+        return reports
 
     def forget_idle(self) -> None:
         """Call the idle drivers again in the next scan."""
         self._idle = {}
 
-    def _scan_driver(self, name: str, driver: Driver, context: DriverContext) -> DriverReport:
+    def _scan_driver(self, name: str, driver: Driver, scan: Scan) -> DriverReport:
         try:
-            devices = self._call(name, "discover", lambda: driver.discover(context), Device)
+            devices = self._call(name, "discover", lambda: driver.discover(scan), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return DriverReport(name, DriverState.FAILED, error=str(error))
         report = DriverReport(name, DriverState.READY, devices)
@@ -113,8 +166,8 @@ class Reporter:
                 # The driver has no list of its own: its devices are all its hardware.
                 hardware = tuple(map(Hardware.of, devices))
             else:
-                hardware = self._call(name, "hardware", lambda: driver.hardware(context), Hardware)
-            backends = self._call(name, "backends", driver.backends, Backend)
+                hardware = self._call(name, "hardware", lambda: driver.hardware(scan), Hardware)
+            backends = self._call(name, "backends", lambda: driver.backends(scan), Backend)
             return replace(report, hardware=hardware, backends=backends)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             # The devices stay in the report: guests may use them.
@@ -141,13 +194,13 @@ class Reporter:
         Invalid values of one driver must not keep the conductor from reading the other drivers'
         devices.
         """
-        self.current_call = f"{verb} of driver {name}"
+        self._verbs[name] = verb
         try:
             return self._driver_calls(
                 name, verb, lambda: tuple(wire.load(kind, wire.dump(value)) for value in call())
             )
         finally:
-            self.current_call = ""
+            del self._verbs[name]
 
 
 def _without_devices(report: DriverReport) -> DriverReport:

@@ -19,8 +19,10 @@ class Event(Enum):
     """A reason to run steps again before their interval is over."""
 
     DISCOVERY_REQUESTED = auto()
-    #: An operation may have changed the hardware of the host.
+    #: An operation or a kernel event: the hardware of the host may have changed.
     HARDWARE_CHANGED = auto()
+    #: Nova offers other functions than before: they must be refused before anything is published.
+    CLAIMS_CHANGED = auto()
     DRIVERS_CHANGED = auto()
     #: The conductor has accepted a report: devices that returned may have lost their preparation.
     REPORTED = auto()
@@ -35,6 +37,7 @@ class Event(Enum):
 _RERUN: Final[Mapping[Event, frozenset[Step]]] = {
     Event.DISCOVERY_REQUESTED: frozenset({Step.SCAN}),
     Event.HARDWARE_CHANGED: frozenset({Step.SCAN}),
+    Event.CLAIMS_CHANGED: frozenset({Step.SCAN}),
     Event.DRIVERS_CHANGED: frozenset({Step.SCAN, Step.SYNC_UNITS}),
     Event.REPORTED: frozenset({Step.SYNC_UNITS}),
     Event.NEW_EPOCH: frozenset({Step.CHECK_PLACEMENT}),

@@ -34,6 +34,7 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
         state_path=Path(conf.state_path),
         usage=conf.agent.usage_interval,
         health=conf.agent.health_interval,
+        scan_timeout=conf.agent.scan_timeout,
     )
 
 
@@ -65,6 +66,7 @@ def main() -> int:
                 ),
                 notifier=Notifier(conf, f"{AGENT}:{conf.host}"),
                 meters=meters,
+                machine=machine,
             )
     except exception.ConfigError as error:
         print(f"{AGENT}: {configuration.explained(error, conf)}", file=sys.stderr)

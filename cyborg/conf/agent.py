@@ -65,6 +65,15 @@ def _agent() -> list[cfg.Opt]:
             "Placement. A small value corrects them sooner and sends more requests to Placement.",
         ),
         cfg.FloatOpt(
+            "scan_timeout",
+            default=60,
+            min=1,
+            help="How long, in seconds, a scan waits for each driver to list its devices. A driver "
+            "that has not answered by then counts as failed, its devices stay as they were and are "
+            "reserved, and the devices of the other drivers are reported. Raise it if a driver "
+            "runs slow commands while it discovers.",
+        ),
+        cfg.FloatOpt(
             "usage_interval",
             default=60,
             min=0,

@@ -10,7 +10,7 @@ it had just done it.
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
@@ -18,26 +18,9 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers.host import Host
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.work import HandleTask, ProgramTask, Unit
-
-
-@dataclass(frozen=True)
-class DriverContext:
-    """Facts about the host that the agent has and that no driver can read from the machine.
-
-    ``claims`` maps canonical PCI addresses to a sentence that says why another service owns the
-    function (Nova's providers in Placement). ``managed_deployables`` holds the names of the
-    deployables that the conductor keeps for this host, lost ones included: their units may be in a
-    guest because this service attached them.
-    """
-
-    claims: Mapping[str, str] = field(default_factory=dict)
-    managed_deployables: frozenset[str] = frozenset()
-
-
-#: The context of a host about which the agent has no facts yet.
-EMPTY_CONTEXT = DriverContext()
 
 
 @dataclass(frozen=True)
@@ -61,6 +44,9 @@ class Driver(abc.ABC):
     driver that allow it (``Backend.creates``); the agent sets it. ``discover`` and ``hardware``
     return these devices too: unchanged, except for the fields that only the driver can fill in. A
     created device that the host cannot offer now is treated like any other that is not offered.
+
+    ``scan`` is what the current round reads from the host, once for all drivers; it also has the
+    facts that no driver can read. The methods that change something read their device again.
     """
 
     name: ClassVar[str]
@@ -75,7 +61,7 @@ class Driver(abc.ABC):
         self.host = host
 
     @abc.abstractmethod
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         """Return the devices that this driver offers now, ordered by key.
 
         The method only reads: two calls on an unchanged machine return equal results. It leaves out
@@ -83,11 +69,11 @@ class Driver(abc.ABC):
         others. Raises exception.HostError only when nothing at all can be read from the host.
         """
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         """Return all devices of this driver's kind; those that it does not offer have a reason."""
-        return [Hardware.of(device) for device in self.discover(context)]
+        return [Hardware.of(device) for device in self.discover(scan)]
 
-    def backends(self) -> Sequence[Backend]:
+    def backends(self, scan: Scan) -> Sequence[Backend]:
         """Return the backends attached to this host with their services, in a stable order.
 
         The method only reads, like ``discover``; most hardware has no backends.
@@ -104,7 +90,7 @@ class Driver(abc.ABC):
     def release(self, task: HandleTask) -> None:  # noqa: B027 - doing nothing is the answer
         """Release one attach handle after its guest; most hardware needs nothing."""
 
-    def prepared(self) -> Sequence[Unit]:
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
         """Return the units of this driver that the host shows as prepared; the method only reads.
 
         With this method, the agent prepares the units again after a reboot, and releases those that
@@ -113,7 +99,7 @@ class Driver(abc.ABC):
         """
         self._cannot("list the prepared units")
 
-    def health(self, device_key: str) -> Health:
+    def health(self, scan: Scan, device_key: str) -> Health:
         """Return the health of one device.
 
         The agent calls the method periodically for every device, in one thread per driver, also
@@ -123,7 +109,7 @@ class Driver(abc.ABC):
         """
         self._cannot(f"check the health of {device_key}")
 
-    def stats(self, device_key: str) -> Mapping[str, float]:
+    def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """Return the statistics of a device by name; the end of each name is its unit.
 
         The names in ``cyborg.model.report.FIGURES`` become metrics; all names are in the

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
+from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.host import Host
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -54,7 +55,7 @@ class FakeDriver(Driver):
         self._fault: str = conf.fake_driver.fault.strip()
         self._deployable = re.sub(r"[^A-Za-z0-9_-]", "_", f"{conf.host}_FakeDevice")
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         """See Driver; the device is always the same."""
         handles = []
         for unit in range(1, _UNITS + 1):
@@ -95,25 +96,24 @@ class FakeDriver(Driver):
             )
         ]
 
-    def health(self, device_key: str) -> Health:
+    def health(self, scan: Scan, device_key: str) -> Health:
         """See Driver; the device is healthy while ``[fake_driver] fault`` is empty."""
         if device_key != str(_ADDRESS):
             self._cannot(f"check the health of {device_key}")
         return Health(not self._fault, self._fault or None)
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         """See Driver; the capability is simulated, too."""
         return [
-            replace(Hardware.of(device), capability=_CAPABILITIES)
-            for device in self.discover(context)
+            replace(Hardware.of(device), capability=_CAPABILITIES) for device in self.discover(scan)
         ]
 
-    def backends(self) -> list[Backend]:
+    def backends(self, scan: Scan) -> list[Backend]:
         """See Driver; one backend with one service, both always ready."""
         state = DriverState.READY.value
         return [Backend(_BACKEND, state, (BackendService(_SERVICE, state),), _CAPABILITIES)]
 
-    def stats(self, device_key: str) -> dict[str, float]:
+    def stats(self, scan: Scan, device_key: str) -> dict[str, float]:
         """See Driver; the values are constants."""
         if device_key != str(_ADDRESS):
             self._cannot(f"measure {device_key}")

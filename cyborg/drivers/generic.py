@@ -8,19 +8,20 @@ drivers of one vendor.
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import generic_match, generic_options, pci_ids, pci_scan
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
+from cyborg.drivers import generic_match, generic_options, pci_ids
+from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.generic_survey import Candidate, HostState, find_candidates
 from cyborg.drivers.host import Host
 from cyborg.drivers.local_command import placeholder_values, summary
 from cyborg.drivers.pci import deployable_name
+from cyborg.drivers.scan import RefusalLog, Scan
 from cyborg.model.device import SERVICE_UNKNOWN, Backend, BackendService, Device, Hardware
 from cyborg.model.report import DriverState
 from cyborg.model.work import HandleTask, ProgramTask, Unit
@@ -43,21 +44,20 @@ class GenericDriver(Driver):
         self.can_program = any(backend.programs for backend in self._backends)
         self.device_type = ", ".join(sorted({backend.kind for backend in self._backends})) or None
         self._name_cache = pci_ids.NameCache()
-        self._logged: set[tuple[str, str, str]] = set()
+        self._refusals = RefusalLog()
+        #: The last scan and the created devices, with the candidates that follow from them.
+        self._survey: tuple[Scan, Mapping[str, Device], Mapping[str, Candidate]] | None = None
         #: The last logged error of each backend's services, so that each error is logged once.
         self._service_errors: dict[str, str] = {}
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         """See Driver; runs no command."""
-        candidates = self._candidates(context)
-        refused = {
-            (str(candidate.address), candidate.backend.name, candidate.reason)
+        candidates = self._candidates(scan).values()
+        self._refusals.log(
+            (str(candidate.address), f"backend {candidate.backend.name}", candidate.reason)
             for candidate in candidates
             if candidate.reason is not None
-        }
-        for key, backend, reason in sorted(refused - self._logged):
-            LOG.warning("Device %s of backend %s is not offered: %s", key, backend, reason)
-        self._logged = refused
+        )
         names = self._names(candidates)
         return [
             candidate.backend.device(self._node, candidate.address, candidate.function, names)
@@ -67,9 +67,9 @@ class GenericDriver(Driver):
             if candidate.reason is None
         ]
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         """Return all devices of the backends, with the set-up that each still needs."""
-        candidates = self._candidates(context)
+        candidates = self._candidates(scan).values()
         names = self._names(candidates)
         failed_checks: dict[str, str] = {}
         items = []
@@ -97,11 +97,11 @@ class GenericDriver(Driver):
             items.append(item)
         return items
 
-    def backends(self) -> list[Backend]:
+    def backends(self, scan: Scan) -> list[Backend]:
         """See Driver; a backend without a device is STOPPED."""
         attached = {
             candidate.backend.name
-            for candidate in self._candidates(EMPTY_CONTEXT, managed=True)
+            for candidate in self._candidates(scan).values()
             if candidate.function or candidate.reason is None
         }
         return [
@@ -194,13 +194,13 @@ class GenericDriver(Driver):
             self._cannot(f"program {task.deployable}")
         command.run_checked(self.host, placeholder_values(task.device_key, image=image_path))
 
-    def prepared(self) -> Sequence[Unit]:
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
         """See Driver; each backend with a prepare_command must have a prepared_file."""
         preparing = [backend for backend in self._backends if backend.commands.prepare]
         if not preparing or not all(backend.state_files.prepared for backend in preparing):
             self._cannot("list the prepared units")
         units = []
-        for candidate in self._candidates(EMPTY_CONTEXT, managed=True):
+        for candidate in self._candidates(scan).values():
             file, address = candidate.backend.state_files.prepared, candidate.address
             if file is not None and candidate.reason is None:
                 units += [
@@ -210,35 +210,35 @@ class GenericDriver(Driver):
                 ]
         return units
 
-    def health(self, device_key: str) -> Health:
-        candidate, values = self._device_for(device_key, "health")
+    def health(self, scan: Scan, device_key: str) -> Health:
+        candidate, values = self._device_for(device_key, "health", scan)
         command = candidate.backend.commands.health
         if command is None:
             self._cannot(f"check the health of {device_key}")
         result = command.run(self.host, values)
         return Health(True) if result.status == 0 else Health(False, summary(result))
 
-    def stats(self, device_key: str) -> Mapping[str, float]:
+    def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; names and units are those of the operator's stats_command."""
-        candidate, values = self._device_for(device_key, "stats")
+        candidate, values = self._device_for(device_key, "stats", scan)
         command = candidate.backend.commands.stats
         if command is None:
             self._cannot(f"measure {device_key}")
         return parse_stats(command.run_checked(self.host, values))
 
-    def _candidates(self, context: DriverContext, *, managed: bool = False) -> list[Candidate]:
-        """Return the devices of the backends; read the host only if a backend needs that."""
-        created = self.operator_created
-        if all(backend.is_declared for backend in self._backends):
-            state = HostState(self._node, pci_scan.Snapshot(), {}, context, created=created)
-        else:
+    def _candidates(self, scan: Scan) -> Mapping[str, Candidate]:
+        """Return the devices of the backends by key, ordered; computed once for each scan."""
+        survey = self._survey
+        if survey is None or survey[0] is not scan or survey[1] is not self.operator_created:
             selectors = [backend.selector for backend in self._backends]
             members = generic_match.find_members(self.host, selectors)
-            snapshot = pci_scan.read(self.host)
-            state = HostState(self._node, snapshot, members, context, managed, created)
-        return find_candidates(state, self._backends)
+            state = HostState(self._node, scan, members, self.operator_created)
+            candidates = find_candidates(state, self._backends)
+            by_key = {str(candidate.address): candidate for candidate in candidates}
+            survey = self._survey = scan, self.operator_created, by_key
+        return survey[2]
 
-    def _names(self, candidates: Sequence[Candidate]) -> pci_ids.Names:
+    def _names(self, candidates: Collection[Candidate]) -> pci_ids.Names:
         functions = [candidate.function for candidate in candidates if candidate.function]
         ids = [(function.vendor, function.product) for function in functions]
         return self._name_cache.lookup(self.host, ids)
@@ -276,17 +276,20 @@ class GenericDriver(Driver):
         file = backend.state_files.reboot
         return file is not None and file.exists(self.host, values)
 
-    def _device_for(self, device_key: str, verb: str) -> tuple[Candidate, dict[str, str]]:
-        """Return a device and its placeholder values; raises DriverFailed if it is not offered."""
-        for candidate in self._candidates(EMPTY_CONTEXT, managed=True):
-            if str(candidate.address) == device_key:
-                if candidate.reason is not None:
-                    raise exception.DriverFailed(
-                        driver=self.name, verb=verb, reason=candidate.reason
-                    )
-                return candidate, placeholder_values(device_key)
-        reason = f"{device_key} belongs to no backend"
-        raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
+    def _device_for(
+        self, device_key: str, verb: str, scan: Scan | None = None
+    ) -> tuple[Candidate, dict[str, str]]:
+        """Return a device and its placeholder values; raises DriverFailed if it is not offered.
+
+        Without ``scan`` the host is read now, and a device that a guest holds counts as ours.
+        """
+        candidates = self._candidates(scan or Scan(self.host, all_managed=True))
+        reason: str | None = f"{device_key} belongs to no backend"
+        if device_key in candidates:
+            reason = candidates[device_key].reason
+        if reason is not None:
+            raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
+        return candidates[device_key], placeholder_values(device_key)
 
     def _unit(self, task: HandleTask, verb: str) -> tuple[GenericBackend, dict[str, str]]:
         candidate, _ = self._device_for(task.device_key, verb)

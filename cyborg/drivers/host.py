@@ -8,12 +8,12 @@ there is one, ``errno``.
 
 import contextlib
 import errno
-import functools
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from cyborg import exception
 from cyborg.drivers import command
@@ -26,14 +26,24 @@ TEXT_LIMIT = 64 * 1024
 TABLE_LIMIT = 16 * 1024 * 1024
 _MAX_LINKS = 40
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+#: The namespace of the processes that a machine starts with (PROC_PID_INIT_INO in the kernel's
+#: include/linux/proc_ns.h): in any other one, /proc does not show all processes of the machine.
+INITIAL_PROCESSES: Final = "pid:[4026531836]"
 #: Error numbers of the kernel for a file or device that is absent or has just been unplugged.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 
 
 class Events(Protocol):
-    """A stream of kernel events; iteration ends when another thread calls ``close``."""
+    """A stream of kernel events, which any thread may close and one thread polls."""
 
-    def __iter__(self) -> Iterator[Uevent]: ...
+    def poll(self, timeout: float | None = None) -> Uevent | None:
+        """Return the next event; None after ``timeout`` seconds, and once closed."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Return whether ``close`` was called."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -47,6 +57,17 @@ class Events(Protocol):
     def close(self) -> None:
         """Stop listening; the method may be called twice."""
         ...
+
+
+@dataclass(frozen=True)
+class OpenFiles:
+    """The device files that processes have open: path below ``/dev`` → process.
+
+    ``reason`` says why processes may be missing, None when all processes of the machine were seen.
+    """
+
+    holders: Mapping[str, str]
+    reason: str | None = None
 
 
 class Host(Protocol):
@@ -81,6 +102,18 @@ class Host(Protocol):
 
     def realpath(self, path: str) -> str:
         """Return the path without links; it must exist, and it is always below the root."""
+        ...
+
+    def open_files(self) -> OpenFiles:
+        """Return the device files that processes have open, as far as this process may see that."""
+        ...
+
+    def is_claimed(self, path: str) -> bool:
+        """Return whether the kernel or a process has claimed the block device exclusively.
+
+        Mounted file systems, swap, RAID, LVM, ZFS, bcachefs and LIO claim their devices, in all
+        namespaces. Raises exception.HostError when the device cannot be opened.
+        """
         ...
 
     def owned_by_root(self, path: str) -> bool:
@@ -119,15 +152,15 @@ class LocalHost:
         with host_errors(f"reading {path}"):
             # Non-blocking: a named pipe in place of a file must not block a scan.
             handle = os.open(self._locate(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(handle, "rb", buffering=0) as file:
-                chunks: list[bytes] = []
-                remaining = limit + 1
-                while remaining > 0 and (chunk := file.read(min(remaining, TEXT_LIMIT))):
-                    chunks.append(chunk)
-                    remaining -= len(chunk)
-            if remaining <= 0:
+            try:
+                content = b""
+                while chunk := os.read(handle, min(limit + 1 - len(content), TEXT_LIMIT)):
+                    content += chunk
+            finally:
+                os.close(handle)
+            if len(content) > limit:
                 raise OSError(errno.EFBIG, f"more than {limit} bytes")
-            return b"".join(chunks)
+            return content
 
     def write_text(self, path: str, text: str) -> None:
         with host_errors(f"writing {path}"):
@@ -161,6 +194,44 @@ class LocalHost:
             resolved = resolve(path, self._link)
             os.lstat(self._root + resolved)
             return resolved
+
+    def open_files(self) -> OpenFiles:
+        with host_errors("listing /proc"):
+            proc = self._locate("/proc")
+            processes = [name for name in os.listdir(proc) if name.isdigit()]
+            reason = None
+            if os.readlink(f"{proc}/self/ns/pid") != INITIAL_PROCESSES:
+                reason = "the agent sees only the processes of its own container"
+        holders: dict[str, str] = {}
+        for process in processes:
+            directory = f"{proc}/{process}/fd/"
+            try:
+                for descriptor in os.listdir(directory):
+                    with contextlib.suppress(FileNotFoundError):
+                        target = os.readlink(directory + descriptor)
+                        if target.startswith("/dev/"):
+                            holders[target] = process
+            except PermissionError:
+                reason = reason or "the agent may not see the open files of other users' processes"
+            except (FileNotFoundError, ProcessLookupError):
+                # The process has ended.
+                continue
+        commands = {process: process_name(self, process) for process in set(holders.values())}
+        return OpenFiles({path: commands[process] for path, process in holders.items()}, reason)
+
+    def is_claimed(self, path: str) -> bool:
+        with host_errors(f"opening {path} exclusively"):
+            try:
+                # open(2): O_EXCL without O_CREAT refuses a block device that is in use.
+                handle = os.open(
+                    self._locate(path), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC
+                )
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    return True
+                raise
+            os.close(handle)
+            return False
 
     def owned_by_root(self, path: str) -> bool:
         """Return whether only root can change the file, the links on its path and all directories.
@@ -268,7 +339,10 @@ def read_if_exists(read: Callable[[str], str], path: str) -> str | None:
         raise
 
 
-def proc_lines(host: Host, path: str) -> list[str]:
-    """Return the lines of a list below /proc; none when the kernel does not have that list."""
-    read = functools.partial(host.read_text, limit=TABLE_LIMIT)
-    return (read_if_exists(read, path) or "").splitlines()
+def process_name(host: Host, process: str) -> str:
+    """Return the name of a process as messages show it; the process may have ended."""
+    try:
+        name = host.read_text(f"/proc/{process}/comm").strip()
+    except exception.HostError:
+        name = ""
+    return f"{name} (process {process})" if name else f"process {process}"

@@ -1,103 +1,304 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ownership check: which PCI functions the host or other services use.
 
-The functions here are pure: they work on a snapshot. They refuse a function that is certainly in
-use. A bound host driver is not a sign of use, because every idle card has one.
+A function is refused when it is in use, and also when it is not known whether it is: a list that
+cannot be read, a disk that cannot be tried, processes that cannot be seen. A bound host driver is
+not a sign of use, because every idle card has one. Each reason says what an operator can do.
 """
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
-from cyborg.drivers.base import DriverContext
+from cyborg import exception
+from cyborg.drivers.host import Host, OpenFiles
 from cyborg.drivers.pci_function import PciFunction, addresses_in_path
-from cyborg.drivers.pci_scan import Snapshot
+from cyborg.drivers.pci_scan import Network, Snapshot, Storage
 from cyborg.model.pci import PciAddress
 
-#: The base class of bridges of the bus.
-_BRIDGE = 0x06
+#: Base classes of the PCI Code and ID Assignment Specification.
+_STORAGE, _NETWORK, _BRIDGE = 0x01, 0x02, 0x06
+#: The class of CXL memory devices, without their programming interface.
+_CXL_MEMORY = 0x0502
+#: libvirt knows domains of 16 bits only.
+_MAX_DOMAIN = 0xFFFF
+#: Host drivers that the other functions of a group may have while a guest has one of them: those
+#: that set driver_managed_dma in the kernel, besides the VFIO drivers.
+_NEUTRAL_DRIVERS = frozenset({None, "pci-stub", "pcieport"})
 
 
-def host_uses(snapshot: Snapshot) -> dict[PciAddress, str]:
-    """Return for each PCI function that the host uses a clause that says for what.
+class Ownership:
+    """The uses of one snapshot; what the snapshot does not have is read once, when it is needed.
 
-    Every function on the path to a device in use is in use, too: a guest that gets a controller
-    gets all devices behind it.
+    ``claims`` maps canonical PCI addresses to a sentence that says why another service owns the
+    function (Nova's providers in Placement).
     """
-    uses: dict[PciAddress, str] = {}
-    disks, interfaces = _busy_disks(snapshot), _busy_interfaces(snapshot)
-    for disk in snapshot.disks:
-        if disk.name in disks:
+
+    def __init__(
+        self,
+        host: Host,
+        snapshot: Snapshot,
+        functions: Mapping[PciAddress, PciFunction],
+        claims: Mapping[str, str],
+    ) -> None:
+        self._host = host
+        self._snapshot = snapshot
+        self._functions = functions
+        self._claims = claims
+        self._claimed_disks: dict[str, str | None] = {}
+
+    def refusal(
+        self, function: PciFunction, *, managed: bool, whole: bool = True, probe: bool = True
+    ) -> str | None:
+        """Return a clause that says why the function must not be offered, None when it may be.
+
+        ``managed`` says that the conductor keeps the function as a deployable. A guest that holds a
+        managed function most likely got it from this service: Nova attaches a bound unit through
+        VFIO, so a successful bind makes the function look held. If it were refused then, every bind
+        would withdraw its own device. Only a function that is not managed is refused because it is
+        held. ``whole`` says that a guest gets the function itself, not a part of it. Without
+        ``probe`` its disks are not tried and the open files of processes are not read.
+        """
+        return (
+            self._kind(function)
+            or self._claim(function)
+            or self.uses.get(function.address)
+            or self._unknown_use(function)
+            or (self._carved(function) or self._group(function) if whole else None)
+            or (self._disk_claim(function) if probe else None)
+            or (self._holder(function) if probe and not managed else None)
+        )
+
+    @cached_property
+    def uses(self) -> dict[PciAddress, str]:
+        """Return for each PCI function that the host uses a clause that says for what.
+
+        Every function on the path to a device in use is in use, too: a guest that gets a controller
+        gets all devices behind it.
+        """
+        uses: dict[PciAddress, str] = {}
+        storage, network = self._snapshot.storage, self._snapshot.network
+        disks, interfaces = _busy_disks(storage), _busy_interfaces(network)
+        for disk in storage.disks:
+            if disk.name in disks:
+                for path in disk.paths:
+                    for address in addresses_in_path(path):
+                        uses.setdefault(address, f"its disk {disk.name} {disks[disk.name]}")
+        for interface in network.interfaces:
+            if interface.name in interfaces:
+                for address in addresses_in_path(interface.path):
+                    reason = f"its interface {interface.name} {interfaces[interface.name]}"
+                    uses.setdefault(address, reason)
+        return uses
+
+    def _kind(self, function: PciFunction) -> str | None:
+        """Return why no function of this kind is offered."""
+        if function.class_code >> 16 == _BRIDGE:
+            return "a bridge of the bus itself"
+        if function.class_code >> 8 == _CXL_MEMORY:
+            return "it is CXL memory, which the host itself uses"
+        if function.address.domain > _MAX_DOMAIN:
+            return (
+                "libvirt cannot assign functions of PCI domains above ffff; turn off the volume "
+                "management (VMD) of its port in the firmware"
+            )
+        return None
+
+    def _claim(self, function: PciFunction) -> str | None:
+        """Return the claim on the function, on its physical function or on one of its VFs.
+
+        Nova names the provider of virtual functions after their physical function.
+        """
+        for address in (
+            function.address,
+            function.parent,
+            *self._children.get(function.address, ()),
+        ):
+            if str(address) in self._claims:
+                return self._claims[str(address)]
+        return None
+
+    @cached_property
+    def _children(self) -> dict[PciAddress, list[PciAddress]]:
+        children: dict[PciAddress, list[PciAddress]] = {address: [] for address in self._functions}
+        for function in self._functions.values():
+            if function.parent in children:
+                children[function.parent].append(function.address)
+        return children
+
+    def _unknown_use(self, function: PciFunction) -> str | None:
+        """Return which list that decides about the function cannot be read."""
+        base, (storage, network) = function.class_code >> 16, self._devices[function.address]
+        errors = {
+            self._snapshot.storage.error: bool(storage) or base == _STORAGE,
+            self._snapshot.network.error: bool(network) or base == _NETWORK,
+        }
+        for error, decides in errors.items():
+            if error is not None and decides:
+                return f"it is not known what the host uses: {error}"
+        if base == _NETWORK and not network and not function.vfs:
+            driver = function.host_driver
+            if driver not in _NEUTRAL_DRIVERS and not function.on_vfio:
+                return (
+                    f"{driver} drives it, and the agent does not see its interface, which may be "
+                    "in another network namespace; move it back, or bind the function to vfio-pci"
+                )
+        return None
+
+    def _carved(self, function: PciFunction) -> str | None:
+        """Return the parts of the function that exist, so that it is not whole."""
+        if function.vfs:
+            return f"it has {function.vfs} virtual functions; those can be offered"
+        parts = self._mediated.get(function.address)
+        if parts:
+            return f"it has {len(parts)} mediated device(s), for example {parts[0]}; remove them"
+        if str(function.address) in self._snapshot.mig:
+            return "it has MIG instances; destroy them with nvidia-smi mig -dci and -dgi"
+        if function.vgpu_type is not None:
+            return f"it is a vGPU of type {function.vgpu_type}; write 0 to its current_vgpu_type"
+        return None
+
+    @cached_property
+    def _mediated(self) -> dict[PciAddress, list[str]]:
+        parts: dict[PciAddress, list[str]] = {}
+        for path in self._snapshot.mediated:
+            for address in addresses_in_path(path)[-1:]:
+                parts.setdefault(address, []).append(path.rpartition("/")[2])
+        return parts
+
+    def _group(self, function: PciFunction) -> str | None:
+        """Return why the IOMMU does not allow to assign the function.
+
+        A guest gets a function only if no other driver than VFIO uses DMA in its group
+        (Documentation/driver-api/vfio.rst).
+        """
+        if function.group is None:
+            return (
+                NO_IOMMU
+                if all(other.group is None for other in self._functions.values())
+                else "it is in no IOMMU group, so it cannot be assigned"
+            )
+        for other in self._groups[function.group]:
+            if (
+                other.address != function.address
+                and other.host_driver not in _NEUTRAL_DRIVERS
+                and not other.on_vfio
+            ):
+                use = self.uses.get(other.address, f"{other.host_driver} drives it")
+                return (
+                    f"its IOMMU group {function.group} has {other.address}, too: {use}; bind that "
+                    "function to vfio-pci"
+                )
+        return None
+
+    @cached_property
+    def _groups(self) -> dict[str | None, list[PciFunction]]:
+        groups: dict[str | None, list[PciFunction]] = {}
+        for function in self._functions.values():
+            groups.setdefault(function.group, []).append(function)
+        return groups
+
+    def _disk_claim(self, function: PciFunction) -> str | None:
+        """Return the disk of the function that something has claimed or opened."""
+        for name in self._devices[function.address][0]:
+            if name not in self._claimed_disks:
+                self._claimed_disks[name] = self._try_disk(name)
+            if (reason := self._claimed_disks[name]) is not None:
+                return f"its disk {name} {reason}"
+        return None
+
+    def _try_disk(self, name: str) -> str | None:
+        path = f"/dev/{name.replace('!', '/')}"
+        if path in self._open_files.holders:
+            return f"is open in {self._open_files.holders[path]}"
+        if self._open_files.reason is not None:
+            return f"may be open in a process: {self._open_files.reason}"
+        try:
+            if self._host.is_claimed(path):
+                return "is claimed exclusively, for example by ZFS, LVM or a target; stop that"
+        except exception.HostError as error:
+            return f"may be in use, the agent cannot try it: {error}"
+        return None
+
+    def _holder(self, function: PciFunction) -> str | None:
+        """Return who holds the function through VFIO."""
+        if not function.on_vfio:
+            return None
+        holders = self._open_files.holders
+        for node in function.vfio_nodes:
+            if node in holders:
+                return f"held through VFIO by {holders[node]}"
+        if self._open_files.reason is None:
+            return None
+        # The VFIO drivers enable a function when its node is opened, so nobody holds one that is
+        # not enabled. One that is may have been left so by its former driver.
+        try:
+            path = f"/sys/bus/pci/devices/{function.address}/enable"
+            if self._host.read_text(path).strip() == "0":
+                return None
+        except exception.HostError:
+            pass
+        return f"a process may hold it through VFIO: {self._open_files.reason}"
+
+    @cached_property
+    def _open_files(self) -> OpenFiles:
+        try:
+            return self._host.open_files()
+        except exception.HostError as error:
+            return OpenFiles({}, str(error))
+
+    @cached_property
+    def _devices(self) -> dict[PciAddress, tuple[list[str], list[str]]]:
+        """The disks and the interfaces behind each function."""
+        devices: dict[PciAddress, tuple[list[str], list[str]]] = {
+            address: ([], []) for address in self._functions
+        }
+        for disk in self._snapshot.storage.disks:
             for path in disk.paths:
                 for address in addresses_in_path(path):
-                    uses.setdefault(address, f"its disk {disk.name} {disks[disk.name]}")
-    for interface in snapshot.interfaces:
-        if interface.name in interfaces:
+                    if address in devices:
+                        devices[address][0].append(disk.name)
+        for interface in self._snapshot.network.interfaces:
             for address in addresses_in_path(interface.path):
-                reason = f"its interface {interface.name} {interfaces[interface.name]}"
-                uses.setdefault(address, reason)
-    return uses
+                if address in devices:
+                    devices[address][1].append(interface.name)
+        return devices
 
 
-def refusal_reason(
-    function: PciFunction,
-    uses: Mapping[PciAddress, str],
-    open_vfio: Mapping[str, str],
-    context: DriverContext,
-    *,
-    managed: bool,
-) -> str | None:
-    """Return a clause that says why the function must not be offered, None when it may be.
-
-    ``uses`` comes from ``host_uses``, ``open_vfio`` from the snapshot. ``managed`` says that the
-    conductor keeps the function as a deployable. A guest that holds a managed function most likely
-    got it from this service: Nova attaches a bound unit through VFIO, so a successful bind makes
-    the function look held. If it were refused then, every bind would withdraw its own device. Only
-    a function that is not managed is refused because it is held.
-    """
-    if function.class_code >> 16 == _BRIDGE:
-        return "a bridge of the bus itself"
-    if function.address in uses:
-        return uses[function.address]
-    if function.vfs:
-        return f"it has {function.vfs} virtual functions; those can be offered"
-    if not managed:
-        holders = [open_vfio[node] for node in function.vfio_nodes if node in open_vfio]
-        # Without the permission to see other processes: the VFIO drivers enable a function when its
-        # node is opened and disable it when the node is closed, so "enable" of an idle one is 0.
-        if not holders and function.on_vfio and function.enabled:
-            holders = ["another process"]
-        if holders:
-            return f"held through VFIO by {holders[0]}"
-    return context.claims.get(str(function.address))
+#: Why nothing is offered on a host without IOMMU groups; drivers log it once for all functions.
+NO_IOMMU = (
+    "the host has no IOMMU, so no function can be assigned; turn it on in the firmware, and on the "
+    "kernel's command line (intel_iommu=on)"
+)
 
 
-def _busy_disks(snapshot: Snapshot) -> dict[str, str]:
+def _busy_disks(storage: Storage) -> dict[str, str]:
     """Return a clause for each block device in use, including those below it."""
-    names = {disk.number: disk.name for disk in snapshot.disks if disk.number}
-    busy = {disk.name: "cannot be read" for disk in snapshot.disks if disk.error}
-    for line in snapshot.mounts:
+    names = {disk.number: disk.name for disk in storage.disks if disk.number}
+    busy = {disk.name: "cannot be read" for disk in storage.disks if disk.error}
+    for line in storage.mounts:
         # proc(5), mountinfo: id, parent, major:minor, root, mount point …
         fields = line.split()
         if len(fields) > 4 and fields[2] in names:
             busy.setdefault(names[fields[2]], f"is mounted at {fields[4]}")
-    for line in snapshot.swaps:
+    for line in storage.swaps:
         path = line.partition(" ")[0].partition("\t")[0]
         if path.startswith("/dev/"):
             busy.setdefault(path.rpartition("/")[2], "holds swap space")
-    for name in snapshot.btrfs:
-        busy.setdefault(name, "is part of a mounted btrfs file system")
-    _add_lower_layers(busy, {disk.name: disk.slaves for disk in snapshot.disks})
-    for disk in snapshot.disks:
+    for name, kind in storage.file_systems.items():
+        busy.setdefault(name, f"is part of a mounted {kind} file system")
+    _add_lower_layers(busy, {disk.name: disk.slaves for disk in storage.disks})
+    for disk in storage.disks:
         if disk.holders:
             busy.setdefault(disk.name, f"is held by {', '.join(disk.holders)}")
     return busy
 
 
-def _busy_interfaces(snapshot: Snapshot) -> dict[str, str]:
+def _busy_interfaces(network: Network) -> dict[str, str]:
     """Return a clause for each network interface in use, including those below it."""
-    interfaces = snapshot.interfaces
+    interfaces = network.interfaces
     busy = {interface.name: "cannot be read" for interface in interfaces if interface.error}
-    for name, reason in sorted(_traffic(snapshot), key=lambda use: use[1] != _DEFAULT_ROUTE):
+    for name, reason in sorted(_traffic(network), key=lambda use: use[1] != _DEFAULT_ROUTE):
         busy.setdefault(name, reason)
     _add_lower_layers(busy, {interface.name: interface.lower for interface in interfaces})
     for interface in interfaces:
@@ -110,26 +311,26 @@ def _busy_interfaces(snapshot: Snapshot) -> dict[str, str]:
 _DEFAULT_ROUTE = "carries the default route"
 
 
-def _traffic(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _traffic(network: Network) -> Iterator[tuple[str, str]]:
     """Yield each interface that has a route or an address, with a clause.
 
     An IPv4 address is visible through its routes. The link-local addresses that the kernel gives to
     every IPv6 interface that is up are not a sign of use.
     """
-    for line in snapshot.routes4:
+    for line in network.routes4:
         # /proc/net/route: interface, destination, gateway, flags, three counts, mask …; the heading
         # is no line of an interface that exists.
         fields = line.split()
         if len(fields) > 7:
             default = fields[1] == fields[7] == "00000000"
             yield fields[0], _DEFAULT_ROUTE if default else "carries an IPv4 network"
-    for line in snapshot.routes6:
+    for line in network.routes6:
         # /proc/net/ipv6_route: destination, its prefix length, seven more, interface
         fields = line.split()
         if len(fields) > 9 and fields[9] != "lo" and _is_routed(fields[0]):
             default = fields[1] == "00"
             yield fields[9], _DEFAULT_ROUTE if default else "carries an IPv6 network"
-    for line in snapshot.addresses6:
+    for line in network.addresses6:
         # /proc/net/if_inet6: address, four numbers, interface
         fields = line.split()
         if len(fields) > 5 and fields[5] != "lo" and _is_routed(fields[0]):

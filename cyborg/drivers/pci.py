@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pci_driver: offers whole PCI functions of any kind that the operator's whitelist names."""
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -9,10 +8,11 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from cyborg.drivers import ownership, pci_ids, pci_scan, whitelist
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers import pci_ids, whitelist
+from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
-from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_function
+from cyborg.drivers.pci_function import PciFunction, addresses_in_path
+from cyborg.drivers.scan import RefusalLog, Scan
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -26,8 +26,6 @@ from cyborg.model.device import (
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.report import DriverState
-
-LOG = logging.getLogger(__name__)
 
 _RESOURCE_CLASS = "CUSTOM_PCI"
 _BACKEND = "pci"
@@ -81,32 +79,29 @@ class PciDriver(Driver):
         self._entries = whitelist.parse(conf.pci.passthrough_whitelist)
         self._name_cache = pci_ids.NameCache()
         self._names = pci_ids.Names()
-        self._logged: set[tuple[str, str]] = set()
+        self._refusals = RefusalLog()
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         """See Driver; without a whitelist, nothing is read or offered."""
         if not self._entries:
             return []
-        candidates = self._candidates(context)
-        refused = {
-            (candidate.key, candidate.reason)
+        candidates = self._candidates(scan)
+        self._refusals.log(
+            (candidate.key, "the whitelist", candidate.reason)
             for candidate in candidates
             if candidate.whitelisted and candidate.reason
-        }
-        for key, reason in sorted(refused - self._logged):
-            LOG.warning("PCI function %s is on the whitelist but not offered: %s", key, reason)
-        self._logged = refused
+        )
         return [
             device(candidate.function, self._node, self._names, candidate.network)
             for candidate in candidates
             if candidate.function is not None and candidate.reason is None
         ]
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         """Return all PCI functions of the host; those that are not offered have a reason."""
-        return [hardware(candidate, self._names) for candidate in self._candidates(context)]
+        return [hardware(candidate, self._names) for candidate in self._candidates(scan)]
 
-    def backends(self) -> list[Backend]:
+    def backends(self, scan: Scan) -> list[Backend]:
         """Return the PCI bus as one backend; its services are the device types on the whitelist.
 
         The backend is STOPPED when the bus has no function that the whitelist names.
@@ -115,7 +110,7 @@ class PciDriver(Driver):
         if self._entries:
             types.update(
                 device_type(candidate.function.class_code).value
-                for candidate in self._candidates(EMPTY_CONTEXT)
+                for candidate in self._candidates(scan)
                 if candidate.whitelisted and candidate.function is not None
             )
         ready, stopped = DriverState.READY.value, DriverState.STOPPED.value
@@ -133,55 +128,39 @@ class PciDriver(Driver):
 
         Raises exception.ConfigError for an entry that is not valid.
         """
-        snapshot, entries = pci_scan.read(self.host), whitelist.parse([entry])
-        candidates = find_candidates(snapshot, entries, self._node, EMPTY_CONTEXT)
+        candidates = find_candidates(Scan(self.host), whitelist.parse([entry]), self._node)
         return any(candidate.whitelisted for candidate in candidates)
 
-    def _candidates(self, context: DriverContext) -> list[Candidate]:
-        snapshot = pci_scan.read(self.host)
-        candidates = find_candidates(snapshot, self._entries, self._node, context)
+    def _candidates(self, scan: Scan) -> list[Candidate]:
+        candidates = find_candidates(scan, self._entries, self._node)
         functions = [candidate.function for candidate in candidates if candidate.function]
         ids = [(function.vendor, function.product) for function in functions]
         self._names = self._name_cache.lookup(self.host, ids)
         return candidates
 
 
-def find_candidates(
-    snapshot: pci_scan.Snapshot,
-    entries: Sequence[whitelist.Entry],
-    node: str,
-    context: DriverContext,
-) -> list[Candidate]:
-    """Return a candidate for every function of the snapshot, ordered by address; pure."""
-    uses = ownership.host_uses(snapshot)
+def find_candidates(scan: Scan, entries: Sequence[whitelist.Entry], node: str) -> list[Candidate]:
+    """Return a candidate for every function of the scan, ordered by address."""
     interfaces = {
         interface.name: addresses[-1]
-        for interface in snapshot.interfaces
+        for interface in scan.snapshot.network.interfaces
         if (addresses := addresses_in_path(interface.path))
     }
 
     def candidate_of(function: PciFunction) -> Candidate:
-        managed = deployable_name(node, function.address) in context.managed_deployables
+        managed = scan.is_managed(deployable_name(node, function.address))
         matching = [
             entry for entry in entries if entry.matches(function, interfaces, managed=managed)
         ]
         reason = None
         if not any(entry.force for entry in matching):
-            reason = ownership.refusal_reason(
-                function, uses, snapshot.open_vfio, context, managed=managed
-            )
+            reason = scan.refusal(function, managed=managed, probe=bool(matching))
             reason = reason or (None if matching else "not on the whitelist")
         network = whitelist.network_of(matching, function, interfaces)
         return Candidate(str(function.address), function, reason, bool(matching), network)
 
-    candidates = []
-    for raw in snapshot.functions:
-        try:
-            function = parse_function(raw)
-        except ValueError as error:
-            candidates.append(Candidate(raw.name, None, str(error)))
-        else:
-            candidates.append(candidate_of(function))
+    candidates = [candidate_of(function) for function in scan.functions.values()]
+    candidates += [Candidate(name, None, reason) for name, reason in scan.unreadable.items()]
     return sorted(candidates, key=lambda candidate: candidate.key)
 
 

@@ -13,26 +13,31 @@ _NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 #: The vendor ids that a bus returns when no device responds.
 _NO_RESPONSE = frozenset({0x0000, 0xFFFF})
 _MAX_NODE = 0xFFFF
+_PCI_ID = re.compile(r"([0-9A-Fa-f]{4}):([0-9A-Fa-f]{4})")
 
 
 @dataclass(frozen=True)
 class PciFunction:
     """One PCI function; ``class_code`` has 24 bits, ``parent`` is the PF of a VF.
 
-    ``vfs`` is the current number of its virtual functions. ``enabled`` says that a driver has
-    enabled it. ``vfio_nodes`` are the paths below ``/dev/vfio`` through which a guest can hold it.
+    ``subsystem`` are the vendor and the id of the board, None where they are not known. ``vfs`` is
+    the current number of its virtual functions. ``group`` is its IOMMU group. ``vfio_nodes`` are
+    the paths through which a guest can hold it. ``vgpu_type`` is the type of the vGPU that a VF of
+    an NVIDIA card is, None where it is none.
     """
 
     address: PciAddress
     vendor: int
     product: int
     class_code: int
+    subsystem: tuple[int, int] | None = None
     numa_node: int | None = None
     host_driver: str | None = None
     parent: PciAddress | None = None
     vfs: int = 0
-    enabled: bool = False
+    group: str | None = None
     vfio_nodes: tuple[str, ...] = ()
+    vgpu_type: str | None = None
 
     @property
     def on_vfio(self) -> bool:
@@ -50,32 +55,50 @@ def parse_function(raw: RawFunction) -> PciFunction:
     address = parse_name(raw.name)
     if address is None:
         raise ValueError("its name is not a PCI address")
-    vendor = _parse_hexadecimal(raw.files, "vendor", 4)
+    vendor, product, class_code = _identity(raw.files)
     if vendor in _NO_RESPONSE:
         raise ValueError("it does not answer on the bus")
+    board = _PCI_ID.fullmatch(raw.files.get("PCI_SUBSYS_ID", ""))
     # Firmware that does not tell the node shows -1.
     node_text = raw.files.get("numa_node", "")
     node = int(node_text) if re.fullmatch(r"[0-9]{1,9}", node_text) else -1
     # The nodes of the group, of the group without IOMMU, and of the device itself.
     group = raw.links.get("iommu_group")
-    nodes = [group, f"noiommu-{group}"] if group else []
+    nodes = [f"/dev/vfio/{group}", f"/dev/vfio/noiommu-{group}"] if group else []
     if raw.vfio:
-        nodes.append(f"devices/{raw.vfio}")
+        nodes.append(f"/dev/vfio/devices/{raw.vfio}")
     parent = raw.links.get("physfn")
     if parent is not None and parse_name(parent) is None:
         raise ValueError(f"its physfn points to {parent!r}")
+    vgpu_type = raw.files.get("current_vgpu_type", "0")
     return PciFunction(
         address=address,
         vendor=vendor,
-        product=_parse_hexadecimal(raw.files, "device", 4),
-        class_code=_parse_hexadecimal(raw.files, "class", 6),
+        product=product,
+        class_code=class_code,
+        subsystem=(int(board[1], 16), int(board[2], 16)) if board else None,
         numa_node=node if 0 <= node <= _MAX_NODE else None,
-        host_driver=raw.links.get("driver"),
+        host_driver=raw.files.get("DRIVER"),
         parent=parse_name(parent) if parent is not None else None,
         vfs=_parse_count(raw.files, "sriov_numvfs"),
-        enabled=_parse_count(raw.files, "enable") > 0,
+        group=group,
         vfio_nodes=tuple(nodes),
+        vgpu_type=None if vgpu_type == "0" else vgpu_type,
     )
+
+
+def _identity(files: Mapping[str, str]) -> tuple[int, int, int]:
+    """Return vendor, product and class, from ``uevent`` or from the files of these names."""
+    if "PCI_ID" not in files:
+        return (
+            _parse_hexadecimal(files, "vendor", 4),
+            _parse_hexadecimal(files, "device", 4),
+            _parse_hexadecimal(files, "class", 6),
+        )
+    identity, class_text = _PCI_ID.fullmatch(files["PCI_ID"]), files.get("PCI_CLASS", "")
+    if identity is None or re.fullmatch(r"[0-9A-Fa-f]{4,6}", class_text) is None:
+        raise ValueError(f"its uevent has {files['PCI_ID'][:40]!r} and class {class_text[:40]!r}")
+    return int(identity[1], 16), int(identity[2], 16), int(class_text, 16)
 
 
 def parse_name(name: str) -> PciAddress | None:

@@ -1,35 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read every PCI function of a host and its uses from sysfs and /proc in one pass.
 
-The scan needs no privileges and runs no command. The result is the unprocessed content of the
+The pass needs no privileges and runs no command. The result is the unprocessed content of the
 files. File names and formats are those of the kernel's ABI documents (sysfs-bus-pci, proc(5)).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from cyborg import exception
-from cyborg.drivers.host import Host, is_missing, proc_lines, read_if_exists
+from cyborg.drivers.host import TABLE_LIMIT, Host, is_missing, read_if_exists
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _INTERFACES = "/sys/class/net"
 _DISKS = "/sys/class/block"
-_BTRFS = "/sys/fs/btrfs"
-_VFIO_NODES = "/dev/vfio/"
-_FILES = ("vendor", "device", "class", "numa_node", "sriov_numvfs", "enable")
-_LINKS = ("driver", "physfn", "iommu_group")
+_FILE_SYSTEMS = "/sys/fs"
+_MEDIATED = "/sys/bus/mdev/devices"
+_MIG = "/proc/driver/nvidia"
+#: Files of functions that tell what they are, for trees of a host without ``uevent``.
+_IDENTITY = ("vendor", "device", "class")
 
 
 @dataclass(frozen=True)
 class RawFunction:
     """One directory of the PCI bus: stripped file contents, and the last part of each link.
 
-    ``vfio`` names its node below ``/dev/vfio/devices``. ``error`` says what could not be read.
+    ``files`` also has the lines of ``uevent`` by key. ``vfio`` names its node below
+    ``/dev/vfio/devices``. ``error`` says what could not be read.
     """
 
     name: str
-    files: dict[str, str] = field(default_factory=dict)
-    links: dict[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
     vfio: str | None = None
     error: str | None = None
 
@@ -61,58 +63,121 @@ class RawDisk:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """The result of one pass; lists of lines are as the kernel printed them.
+class Storage:
+    """The block devices and what uses them; lists of lines are as the kernel printed them.
 
-    ``open_vfio`` maps each open node below ``/dev/vfio`` to the process that has it open, as far as
-    this process may read that. ``btrfs`` names the block devices of mounted btrfs file systems.
+    ``file_systems`` maps block devices to the kind of the mounted file system below ``/sys/fs``
+    that has them, in any mount namespace. ``error`` says which list cannot be read; what is in use
+    is not known then.
     """
 
-    functions: tuple[RawFunction, ...] = ()
-    interfaces: tuple[RawInterface, ...] = ()
     disks: tuple[RawDisk, ...] = ()
     mounts: tuple[str, ...] = ()
     swaps: tuple[str, ...] = ()
-    btrfs: tuple[str, ...] = ()
+    file_systems: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """The interfaces of this network namespace, and its routes and addresses.
+
+    ``error`` says which list cannot be read; what is in use is not known then.
+    """
+
+    interfaces: tuple[RawInterface, ...] = ()
     routes4: tuple[str, ...] = ()
     routes6: tuple[str, ...] = ()
     addresses6: tuple[str, ...] = ()
-    open_vfio: dict[str, str] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The result of one pass.
+
+    ``mediated`` are the paths of the mediated devices in ``/sys/devices``, with the name of the
+    type of each. ``mig`` are the addresses, as NVIDIA's driver spells them, of the GPUs with MIG
+    instances.
+    """
+
+    functions: tuple[RawFunction, ...] = ()
+    storage: Storage = Storage()
+    network: Network = Network()
+    mediated: Mapping[str, str] = field(default_factory=dict)
+    mig: frozenset[str] = frozenset()
 
 
 def read(host: Host) -> Snapshot:
     """Read the host once; the snapshot of a host without a PCI bus is empty.
 
     A function or device that vanishes meanwhile is left out; one that cannot be read has its error.
-    Raises exception.HostError when a whole list cannot be read, because then it is not known what
-    is in use.
+    Raises exception.HostError when the functions cannot be listed.
     """
     functions = tuple(_functions(host))
     if not functions:
         return Snapshot()
-    try:
-        # In a container with the host's processes, process 1 has the mounts of the host.
-        init_mounts = proc_lines(host, "/proc/1/mountinfo")
-    except exception.HostError:
-        # Without permission, the mounts of this process must suffice.
-        init_mounts = []
-    vfio = any("vfio" in function.links.get("driver", "") for function in functions)
+    nvidia = any(function.files.get("DRIVER") == "nvidia" for function in functions)
     return Snapshot(
         functions=functions,
-        interfaces=tuple(_interfaces(host)),
-        disks=tuple(_disks(host)),
-        mounts=(*proc_lines(host, "/proc/self/mountinfo"), *init_mounts),
-        swaps=tuple(proc_lines(host, "/proc/swaps")),
-        btrfs=tuple(
-            device
-            for name in _names(host, _BTRFS)
-            for device in _names(host, f"{_BTRFS}/{name}/devices")
-        ),
-        routes4=tuple(proc_lines(host, "/proc/net/route")),
-        routes6=tuple(proc_lines(host, "/proc/net/ipv6_route")),
-        addresses6=tuple(proc_lines(host, "/proc/net/if_inet6")),
-        open_vfio=_open_vfio(host) if vfio else {},
+        storage=_storage(host),
+        network=_network(host),
+        mediated=_mediated(host),
+        mig=frozenset(_mig(host)) if nvidia else frozenset(),
     )
+
+
+def read_function(host: Host, name: str) -> RawFunction | None:
+    """Read one function; None when it is not on the bus."""
+    path = f"{_FUNCTIONS}/{name}"
+    try:
+        entries = set(host.list_dir(path))
+        # A link can vanish at any time, when a driver is unbound; a file vanishes only with the
+        # whole function. So the files come last, and a missing file means that the card was
+        # removed.
+        links: dict[str, str] = {
+            link: _last_part(target)
+            for link in ("physfn", "iommu_group")
+            if link in entries
+            and (target := read_if_exists(host.readlink, f"{path}/{link}")) is not None
+        }
+        vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in entries else []
+        files: dict[str, str] = {}
+        if "uevent" in entries:
+            lines = host.read_text(f"{path}/uevent").splitlines()
+            files = {key: value for key, _, value in (line.partition("=") for line in lines)}
+        if "PCI_ID" not in files:
+            for file in _IDENTITY:
+                if file in entries:
+                    files[file] = host.read_text(f"{path}/{file}").strip()
+            driver = read_if_exists(host.readlink, f"{path}/driver")
+            if driver is not None:
+                files["DRIVER"] = _last_part(driver)
+        if "sriov_numvfs" in entries:
+            files["sriov_numvfs"] = host.read_text(f"{path}/sriov_numvfs").strip()
+        if "nvidia" in entries and "current_vgpu_type" in _names(host, f"{path}/nvidia"):
+            vgpu = f"{path}/nvidia/current_vgpu_type"
+            files["current_vgpu_type"] = host.read_text(vgpu).strip()
+        files["numa_node"] = _text(host, f"{path}/numa_node") if "numa_node" in entries else ""
+    except exception.HostError as error:
+        return None if is_missing(error) else RawFunction(name, error=str(error))
+    return RawFunction(name, files, links, vfio=next(iter(vfio), None))
+
+
+def mdev_types(host: Host, name: str) -> dict[str, tuple[int, int]]:
+    """Return the types of mediated devices of a function: the number free now, and of those made.
+
+    Raises exception.HostError when the lists of the card cannot be read.
+    """
+    path = f"{_FUNCTIONS}/{name}/mdev_supported_types"
+    types = {}
+    for kind in _names(host, path):
+        free = host.read_text(f"{path}/{kind}/available_instances").strip()
+        if not free.isdecimal():
+            reason = f"available_instances of {kind} reads {free[:40]!r}"
+            raise exception.HostError(action=f"reading {path}", reason=reason)
+        types[kind] = int(free), len(_names(host, f"{path}/{kind}/devices"))
+    return types
 
 
 def _names(host: Host, path: str) -> list[str]:
@@ -125,33 +190,89 @@ def _names(host: Host, path: str) -> list[str]:
         raise
 
 
+def _text(host: Host, path: str) -> str:
+    """Return the content of a file that no decision needs; empty when it cannot be read."""
+    try:
+        return host.read_text(path).strip()
+    except exception.HostError as error:
+        if is_missing(error):
+            raise
+        return ""
+
+
+def _lines(host: Host, path: str) -> tuple[str, ...]:
+    """Return the lines of a list below /proc, which must exist."""
+    return tuple(host.read_text(path, limit=TABLE_LIMIT).splitlines())
+
+
 def _last_part(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
 def _functions(host: Host) -> Iterator[RawFunction]:
     for name in _names(host, _FUNCTIONS):
-        path = f"{_FUNCTIONS}/{name}"
+        function = read_function(host, name)
+        if function is not None:
+            yield function
+
+
+def _storage(host: Host) -> Storage:
+    storage = Storage()
+    try:
+        storage = replace(storage, disks=tuple(_disks(host)))
         try:
-            entries = set(host.list_dir(path))
-            # A link can vanish at any time, when a driver is unbound; a file vanishes only with the
-            # whole function. So the files come last, and a missing file means that the card was
-            # removed.
-            vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in entries else []
-            links = {
-                link: read_if_exists(host.readlink, f"{path}/{link}")
-                for link in _LINKS
-                if link in entries
-            }
-            files = {
-                file: host.read_text(f"{path}/{file}").strip() for file in _FILES if file in entries
-            }
-        except exception.HostError as error:
-            if not is_missing(error):
-                yield RawFunction(name, error=str(error))
-            continue
-        targets = {link: _last_part(target) for link, target in links.items() if target is not None}
-        yield RawFunction(name, files, targets, vfio=next(iter(vfio), None))
+            # In a container with the host's processes, process 1 has the mounts of the host.
+            init_mounts = _lines(host, "/proc/1/mountinfo")
+        except exception.HostError:
+            # Without permission, the mounts of this process and /sys/fs must suffice.
+            init_mounts = ()
+        return replace(
+            storage,
+            mounts=(*_lines(host, "/proc/self/mountinfo"), *init_mounts),
+            swaps=_lines(host, "/proc/swaps"),
+            file_systems=dict(_file_systems(host)),
+        )
+    except exception.HostError as error:
+        return replace(storage, error=str(error))
+
+
+def _file_systems(host: Host) -> Iterator[tuple[str, str]]:
+    """Yield the block devices of mounted file systems, each with the kind of the file system.
+
+    ext4, xfs, f2fs and others have a directory for each device, btrfs and bcachefs one for each
+    file system (Documentation/ABI/testing/sysfs-fs-*).
+    """
+    for kind in _names(host, _FILE_SYSTEMS):
+        for name in _names(host, f"{_FILE_SYSTEMS}/{kind}"):
+            yield name, kind
+            if kind == "btrfs":
+                for device in _names(host, f"{_FILE_SYSTEMS}/{kind}/{name}/devices"):
+                    yield device, kind
+            elif kind == "bcachefs":
+                for member in _names(host, f"{_FILE_SYSTEMS}/{kind}/{name}"):
+                    path = f"{_FILE_SYSTEMS}/{kind}/{name}/{member}/block"
+                    if member.startswith("dev-") and (
+                        device_link := read_if_exists(host.readlink, path)
+                    ):
+                        yield _last_part(device_link), kind
+
+
+def _network(host: Host) -> Network:
+    network = Network()
+    try:
+        network = replace(network, interfaces=tuple(_interfaces(host)))
+        routes4 = _lines(host, "/proc/net/route")
+        # A kernel without IPv6 has neither the lists nor the options.
+        if not host.exists("/proc/sys/net/ipv6") and not host.exists("/proc/net/if_inet6"):
+            return replace(network, routes4=routes4)
+        return replace(
+            network,
+            routes4=routes4,
+            routes6=_lines(host, "/proc/net/ipv6_route"),
+            addresses6=_lines(host, "/proc/net/if_inet6"),
+        )
+    except exception.HostError as error:
+        return replace(network, error=str(error))
 
 
 def _interfaces(host: Host) -> Iterator[RawInterface]:
@@ -202,23 +323,31 @@ def _controllers(host: Host, path: str) -> Iterator[str]:
                 yield controller
 
 
-def _open_vfio(host: Host) -> dict[str, str]:
-    """Return the open nodes below /dev/vfio, each with the process that has it open."""
-    nodes: dict[str, str] = {}
-    for process in _names(host, "/proc"):
-        if not process.isdigit():
-            continue
-        try:
-            for descriptor in host.list_dir(f"/proc/{process}/fd"):
-                target = read_if_exists(host.readlink, f"/proc/{process}/fd/{descriptor}") or ""
-                if target.startswith(_VFIO_NODES):
-                    nodes[target.removeprefix(_VFIO_NODES)] = _command(host, process)
-        except exception.HostError:
-            # Ended, or of another user: then the state of the function must suffice.
-            continue
-    return nodes
+def _mediated(host: Host) -> dict[str, str]:
+    """Return the mediated devices: path in ``/sys/devices`` → type."""
+    devices = {}
+    for name in _names(host, _MEDIATED):
+        path = read_if_exists(host.realpath, f"{_MEDIATED}/{name}")
+        if path is not None:
+            kind = read_if_exists(host.readlink, f"{path}/mdev_type")
+            devices[path] = _last_part(kind or "")
+    return devices
 
 
-def _command(host: Host, process: str) -> str:
-    name = (read_if_exists(host.read_text, f"/proc/{process}/comm") or "").strip()
-    return f"{name} (process {process})" if name else f"process {process}"
+def _mig(host: Host) -> Iterator[str]:
+    """Yield the addresses of the GPUs with MIG instances.
+
+    NVIDIA's driver has a directory for each instance below ``capabilities/gpuN/mig``, and the minor
+    number N of each GPU in ``gpus/ADDRESS/information`` (NVIDIA's MIG User Guide, "Device Nodes and
+    Capabilities").
+    """
+    read: Callable[[str], str] = host.read_text
+    for address in _names(host, f"{_MIG}/gpus"):
+        text = read_if_exists(read, f"{_MIG}/gpus/{address}/information") or ""
+        minors = [
+            line.partition(":")[2].strip() for line in text.splitlines() if "Device Minor" in line
+        ]
+        for minor in minors:
+            names = _names(host, f"{_MIG}/capabilities/gpu{minor}/mig")
+            if any(name.startswith("gi") for name in names):
+                yield address

@@ -2,10 +2,11 @@
 """What holds for everything that a driver says, as assertions."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cyborg import exception
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.scan import Scan
 from cyborg.model import creation
 from cyborg.model.creation import Creation
 from cyborg.model.device import (
@@ -15,6 +16,7 @@ from cyborg.model.device import (
     Deployable,
     Device,
     DeviceType,
+    Hardware,
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
@@ -23,6 +25,42 @@ from cyborg.testing.fake_host import FakeHost
 #: Widths of the columns that keep what a driver says.
 WIDE = 255
 DRIVER_NAME = 100
+
+
+class Look:
+    """The methods of a driver that only read, each with a scan of its own."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def discover(self) -> list[Device]:
+        """See Driver."""
+        return self._driver.discover(Scan(self._driver.host))
+
+    def hardware(self) -> list[Hardware]:
+        """See Driver."""
+        return self._driver.hardware(Scan(self._driver.host))
+
+    def backends(self) -> Sequence[Backend]:
+        """See Driver."""
+        return self._driver.backends(Scan(self._driver.host))
+
+    def prepared(self) -> Sequence[Unit]:
+        """See Driver."""
+        return self._driver.prepared(Scan(self._driver.host, all_managed=True))
+
+    def health(self, device_key: str) -> Health:
+        """See Driver."""
+        return self._driver.health(Scan(self._driver.host, all_managed=True), device_key)
+
+    def stats(self, device_key: str) -> Mapping[str, float]:
+        """See Driver."""
+        return self._driver.stats(Scan(self._driver.host, all_managed=True), device_key)
+
+
+def look(driver: Driver) -> Look:
+    """Return the methods of a driver that only read."""
+    return Look(driver)
 
 
 def check_device(device: Device) -> None:
@@ -111,7 +149,7 @@ def tasks_for(driver: str, devices: Sequence[Device]) -> Iterator[HandleTask]:
 def units_of(driver: Driver) -> set[Unit] | None:
     """Return the units that the driver shows as prepared; None when it cannot tell."""
     try:
-        return set(driver.prepared())
+        return set(look(driver).prepared())
     except exception.DriverCannot:
         return None
 
@@ -123,13 +161,13 @@ def everything(host: FakeHost) -> dict[str, bytes | None]:
 
 def verbs(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], object]]:
     """Return a call for each verb that may access the host; no call has been made yet."""
-    yield driver.discover
-    yield driver.hardware
-    yield driver.backends
-    yield driver.prepared
+    yield look(driver).discover
+    yield look(driver).hardware
+    yield look(driver).backends
+    yield look(driver).prepared
     for task in tasks_for(driver.name, devices):
         yield functools.partial(driver.install, task.device_key, task.request_key)
         yield functools.partial(driver.prepare, task)
         yield functools.partial(driver.release, task)
-        yield functools.partial(driver.health, task.device_key)
-        yield functools.partial(driver.stats, task.device_key)
+        yield functools.partial(look(driver).health, task.device_key)
+        yield functools.partial(look(driver).stats, task.device_key)

@@ -35,6 +35,7 @@ from cyborg.testing.driver_checks import (
     check_device,
     deployables_of,
     everything,
+    look,
     made_on,
     tasks_for,
     units_of,
@@ -65,7 +66,7 @@ class DriverContract(abc.ABC):
 
     def found(self, driver: Driver) -> list[Device]:
         """Return the devices that the driver offers, at least one."""
-        devices = driver.discover()
+        devices = look(driver).discover()
         assert devices, "discover() finds no device on the host of the test (see --cyborg-host)"
         return devices
 
@@ -74,7 +75,7 @@ class DriverContract(abc.ABC):
         host = self.make_host()
         driver = self.make_driver(host)
         first = self.found(driver)
-        again, restarted = driver.discover(), self.make_driver(host).discover()
+        again, restarted = look(driver).discover(), look(self.make_driver(host)).discover()
         assert again == first, "discover() must answer the same twice on an unchanged host"
         assert restarted == first, "discover() must answer the same after a restart of the agent"
         keys = [device.key for device in first]
@@ -84,27 +85,29 @@ class DriverContract(abc.ABC):
         host = self.make_host()
         before = everything(host)
         driver = self.make_driver(host)
-        driver.discover()
-        driver.hardware()
+        look(driver).discover()
+        look(driver).hardware()
         assert host.writes == [], "discover() and hardware() must not write to the host"
         assert everything(host) == before, "discover() and hardware() must not change the host"
 
     def test_facts_cross_the_bus(self) -> None:
         driver = self.make_driver(self.make_host())
-        report = Report((DriverReport(driver.name, DriverState.READY, tuple(driver.discover())),))
+        report = Report(
+            (DriverReport(driver.name, DriverState.READY, tuple(look(driver).discover())),)
+        )
         again = wire.load(Report, json.loads(json.dumps(wire.dump(report))))
         assert again == report, "every value of a device must be plain JSON of the declared type"
         assert again.digest() == report.digest(), "a device's values must survive JSON unchanged"
-        for entry in driver.hardware():
+        for entry in look(driver).hardware():
             copy = wire.load(Hardware, json.loads(json.dumps(wire.dump(entry))))
             assert copy == entry, f"hardware {entry.key}: every value must be plain JSON"
-        for backend in driver.backends():
+        for backend in look(driver).backends():
             sent = wire.load(Backend, json.loads(json.dumps(wire.dump(backend))))
             assert sent == backend, f"backend {backend.name}: every value must be plain JSON"
 
     def test_names_and_keys_are_unique(self) -> None:
         driver = self.make_driver(self.make_host())
-        devices = driver.discover()
+        devices = look(driver).discover()
         assert 0 < len(driver.name) <= DRIVER_NAME, f"name must have 1 to {DRIVER_NAME} characters"
         for what, names in (
             ("keys of devices", [device.key for device in devices]),
@@ -119,11 +122,11 @@ class DriverContract(abc.ABC):
             assert fit, f"{what} must have 1 to {WIDE} characters: {names}"
 
     def test_devices_are_well_formed(self) -> None:
-        for device in self.make_driver(self.make_host()).discover():
+        for device in look(self.make_driver(self.make_host())).discover():
             check_device(device)
 
     def test_placement_takes_every_deployable(self) -> None:
-        for one in deployables_of(self.make_driver(self.make_host()).discover()):
+        for one in deployables_of(look(self.make_driver(self.make_host())).discover()):
             provider = Provider(
                 uuid=provider_uuid(one.name),
                 name=one.name,
@@ -137,9 +140,9 @@ class DriverContract(abc.ABC):
 
     def test_hardware_tells_of_every_device(self) -> None:
         driver = self.make_driver(self.make_host())
-        found = driver.hardware()
+        found = look(driver).hardware()
         offered = {one.key for one in found if one.offered}
-        discovered = {device.key for device in driver.discover()}
+        discovered = {device.key for device in look(driver).discover()}
         assert discovered == offered, "hardware() must mark as offered what discover() returns"
         keys = [entry.key for entry in found]
         assert len(set(keys)) == len(keys), f"hardware() must return each key once: {keys}"
@@ -155,8 +158,8 @@ class DriverContract(abc.ABC):
     def test_backends_are_told_alike(self) -> None:
         """Each backend is listed once, in valid terms, and equally after a restart."""
         host = self.make_host()
-        found = list(self.make_driver(host).backends())
-        restarted = list(self.make_driver(host).backends())
+        found = list(look(self.make_driver(host)).backends())
+        restarted = list(look(self.make_driver(host)).backends())
         assert restarted == found, "backends() must answer the same after a restart of the agent"
         names = [backend.name for backend in found]
         assert len(set(names)) == len(names), f"backends() must return each name once: {names}"
@@ -176,15 +179,15 @@ class DriverContract(abc.ABC):
     def test_shows_what_operators_made(self) -> None:
         """On backends that allow it, or tells why the host cannot have it; and nothing unasked."""
         host = self.make_host()
-        before = self.make_driver(host).discover()
-        for backend in self.make_driver(host).backends():
+        before = look(self.make_driver(host)).discover()
+        for backend in look(self.make_driver(host)).backends():
             if backend.creates is None:
                 continue
             driver = self.make_driver(host)
             device = made_on(backend)
             driver.operator_created = {device.key: device}
-            shown = {one.key: one for one in driver.discover()}
-            entries = [entry for entry in driver.hardware() if entry.key == device.key]
+            shown = {one.key: one for one in look(driver).discover()}
+            entries = [entry for entry in look(driver).hardware() if entry.key == device.key]
             assert len(entries) == 1, "hardware() must show each created device once"
             (entry,) = entries
             assert entry.offered is (device.key in shown), (
@@ -202,14 +205,14 @@ class DriverContract(abc.ABC):
                 )
             assert list(shown.values()) == before, "a created device must not change the others"
             driver.operator_created = {}
-            assert driver.discover() == before, "a removed device must not be discovered"
+            assert look(driver).discover() == before, "a removed device must not be discovered"
 
     def test_what_is_not_set_up_can_be(self) -> None:
         """Installed twice is as installed once; then nothing but a reboot is still to be done."""
         host = self.make_host()
         driver = self.make_driver(host)
-        offered = {one.key for one in driver.discover()}
-        for entry in driver.hardware():
+        offered = {one.key for one in look(driver).discover()}
+        for entry in look(driver).hardware():
             before = everything(host)
             try:
                 driver.install(entry.key, f"operation-{entry.key}")
@@ -227,18 +230,18 @@ class DriverContract(abc.ABC):
             assert entry.setup_required or after_one == before, (
                 f"install({entry.key}) must change nothing on hardware that needs no set-up"
             )
-            (now,) = [other for other in driver.hardware() if other.key == entry.key]
+            (now,) = [other for other in look(driver).hardware() if other.key == entry.key]
             assert not now.setup_required or now.reboot_required, (
                 f"after install({entry.key}) hardware() must not say setup_required"
             )
-        left = {device.key for device in self.make_driver(host).discover()}
+        left = {device.key for device in look(self.make_driver(host)).discover()}
         assert offered <= left, f"install() must keep devices offered; missing: {offered - left}"
 
     def test_prepare_and_release_may_be_repeated(self) -> None:
         """A second call with the same request key changes nothing more."""
         host = self.make_host()
         driver = self.make_driver(host)
-        before = driver.discover()
+        before = look(driver).discover()
         for task in tasks_for(driver.name, before):
             for verb in (driver.prepare, driver.release):
                 verb(task)
@@ -247,7 +250,9 @@ class DriverContract(abc.ABC):
                 assert everything(host) == after_one, (
                     f"{verb.__name__}({task.handle_key}) a second time must change nothing"
                 )
-        assert driver.discover() == before, "release() must leave the devices as before prepare()"
+        assert look(driver).discover() == before, (
+            "release() must leave the devices as before prepare()"
+        )
 
     def test_tells_what_is_prepared_or_that_it_cannot(self) -> None:
         """From prepare until release, whatever has become of the process meanwhile."""
@@ -256,17 +261,17 @@ class DriverContract(abc.ABC):
         before = units_of(driver)
         if before is None:
             return
-        for task in tasks_for(driver.name, driver.discover()):
+        for task in tasks_for(driver.name, look(driver).discover()):
             driver.prepare(task)
             expected = {*before, task.unit}
-            assert set(driver.prepared()) == expected, (
+            assert set(look(driver).prepared()) == expected, (
                 f"prepared() must show {task.handle_key} after prepare()"
             )
-            assert set(self.make_driver(host).prepared()) == expected, (
+            assert set(look(self.make_driver(host)).prepared()) == expected, (
                 f"prepared() must show {task.handle_key} after a restart of the agent"
             )
             driver.release(task)
-            assert set(self.make_driver(host).prepared()) == before, (
+            assert set(look(self.make_driver(host)).prepared()) == before, (
                 f"prepared() must not show {task.handle_key} after release()"
             )
 
@@ -287,14 +292,14 @@ class DriverContract(abc.ABC):
 
     def test_health_and_figures_or_that_it_cannot(self) -> None:
         driver = self.make_driver(self.make_host())
-        for device in driver.discover():
+        for device in look(driver).discover():
             with contextlib.suppress(exception.DriverCannot):
-                health = driver.health(device.key)
+                health = look(driver).health(device.key)
                 assert bool(health.reason) is not health.healthy, (
                     f"health({device.key}): reason must be given exactly when it is not healthy"
                 )
             with contextlib.suppress(exception.DriverCannot):
-                stats = driver.stats(device.key)
+                stats = look(driver).stats(device.key)
                 assert all(name and math.isfinite(value) for name, value in stats.items()), (
                     f"stats({device.key}) must return names with finite numbers, not {stats}"
                 )
@@ -303,7 +308,7 @@ class DriverContract(abc.ABC):
         """Each command has a timeout, and verbs that only read the host answer soon."""
         host = self.make_host()
         driver = self.make_driver(host)
-        before = driver.discover()
+        before = look(driver).discover()
         host.hanging = True
         for number, verb in enumerate(verbs(driver, before)):
             begun = host.clock.monotonic()
@@ -319,13 +324,15 @@ class DriverContract(abc.ABC):
             f"every command needs a timeout of at most {self.longest_command:g} s"
         )
         host.hanging = False
-        assert driver.discover() == before, "after commands hung, discover() must answer as before"
+        assert look(driver).discover() == before, (
+            "after commands hung, discover() must answer as before"
+        )
 
     def test_corrupted_hosts_do_no_harm(self) -> None:
         """Whatever the files say, there is an answer or an error of ours, and no odd device."""
         rng = random.Random(self.seed)
         clean = self.make_host()
-        known = {one.key for one in self.make_driver(clean).hardware()}
+        known = {one.key for one in look(self.make_driver(clean)).hardware()}
         offered = self.found(self.make_driver(clean))
         for number in range(self.rounds):
             host = clean.copy()
@@ -336,7 +343,7 @@ class DriverContract(abc.ABC):
                 with contextlib.suppress(exception.CyborgError):
                     verb()
             try:
-                devices = driver.discover()
+                devices = look(driver).discover()
             except exception.CyborgError:
                 continue
             for device in devices:
@@ -351,7 +358,7 @@ class DriverContract(abc.ABC):
         clean = self.make_host()
         devices = self.found(self.make_driver(clean))
         clean.touches = 0
-        self.make_driver(clean).discover()
+        look(self.make_driver(clean)).discover()
         place = f"/sys/bus/pci/devices/{devices[0].key}"
         if not clean.exists(place):
             return
@@ -360,7 +367,7 @@ class DriverContract(abc.ABC):
             host.touches = 0
             host.vanish(host.realpath(place), after=moment)
             host.vanish(place, after=moment)
-            left = self.make_driver(host).discover()
+            left = look(self.make_driver(host)).discover()
             others = [device for device in left if device.key != devices[0].key]
             assert others == devices[1:], (
                 f"discover() must return the other devices when {devices[0].key} vanishes"
@@ -373,7 +380,7 @@ class DriverContract(abc.ABC):
         """Whatever is asked about it then ends with an answer or an error of ours."""
         host = self.make_host()
         driver = self.make_driver(host)
-        devices = driver.discover()
+        devices = look(driver).discover()
         for device in devices:
             place = f"/sys/bus/pci/devices/{device.key}"
             if host.exists(place):

@@ -7,13 +7,21 @@ import json
 import os
 import pathlib
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from cyborg import exception
 from cyborg.drivers.command import OUTPUT_CAP, Completed
-from cyborg.drivers.host import TEXT_LIMIT, host_errors, is_missing, resolve
+from cyborg.drivers.host import (
+    INITIAL_PROCESSES,
+    TEXT_LIMIT,
+    OpenFiles,
+    host_errors,
+    is_missing,
+    process_name,
+    resolve,
+)
 from cyborg.drivers.uevents import Uevent
 
 #: More entries than the recording of any machine has.
@@ -40,17 +48,22 @@ class FakeClock:
 
 
 class FakeEvents:
-    """Events that a test emits; iterating ends after ``close``, as on a real host."""
+    """Events that a test emits."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Uevent | None] = queue.SimpleQueue()
+        self.closed = False
 
     def emit(self, event: Uevent) -> None:
         """Say one event."""
         self._queue.put(event)
 
-    def __iter__(self) -> Iterator[Uevent]:
-        return iter(self._queue.get, None)
+    def poll(self, timeout: float | None = None) -> Uevent | None:
+        """See Events."""
+        try:
+            return None if self.closed else self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
 
     def __enter__(self) -> Self:
         return self
@@ -65,6 +78,7 @@ class FakeEvents:
 
     def close(self) -> None:
         """Stop listening."""
+        self.closed = True
         self._queue.put(None)
 
 
@@ -77,7 +91,8 @@ class FakeHost:
     ``answers`` maps argument vectors to what a command prints.
     ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
     command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
-    commands were given. ``foreign`` are the paths that others than root can change.
+    commands were given. ``foreign`` are the paths that others than root can change, ``claimed`` the
+    block devices that something has claimed exclusively.
     """
 
     def __init__(
@@ -92,6 +107,7 @@ class FakeHost:
         self.hanging = False
         self.patience: list[float] = []
         self.foreign: set[str] = set()
+        self.claimed: set[str] = set()
         self.touches = 0
         self._files: dict[str, bytes] = {}
         self._links: dict[str, str] = {}
@@ -122,6 +138,7 @@ class FakeHost:
                 if inside == _NOTES:
                     notes = json.loads(one.read_text())
                     host.faults.update(notes["faults"])
+                    host.claimed.update(notes["claimed"])
                     for argv, *answer in notes["commands"]:
                         host.answers[tuple(argv)] = Completed(*answer)
                     continue
@@ -187,6 +204,7 @@ class FakeHost:
         """
         notes = {
             "faults": self.faults,
+            "claimed": sorted(self.claimed),
             "commands": [
                 [argv, answer.status, answer.stdout, answer.stderr]
                 for argv, answer in self.answers.items()
@@ -198,7 +216,7 @@ class FakeHost:
             (directory / path[1:]).write_bytes(content)
         for path, target in self._links.items():
             (directory / path[1:]).symlink_to(target)
-        if self.faults or self.answers:
+        if self.faults or self.answers or self.claimed:
             (directory / _NOTES[1:]).write_text(json.dumps(notes, indent=1))
 
     # The ports.
@@ -263,6 +281,28 @@ class FakeHost:
             if real not in self._files and real not in self._names:
                 raise _os_error(errno.ENOENT)
             return real
+
+    def open_files(self) -> OpenFiles:
+        """See Host; processes are directories of ``/proc`` with links in ``fd``."""
+        reason = None
+        if self._links.get("/proc/self/ns/pid") != INITIAL_PROCESSES:
+            reason = "the agent sees only the processes of its own container"
+        holders: dict[str, str] = {}
+        for process in filter(str.isdigit, self.list_dir("/proc")):
+            try:
+                for descriptor in self.list_dir(f"/proc/{process}/fd"):
+                    target = self.readlink(f"/proc/{process}/fd/{descriptor}")
+                    if target.startswith("/dev/"):
+                        holders[target] = process_name(self, process)
+            except exception.HostError as error:
+                if not is_missing(error):
+                    reason = "the agent may not see the open files of other users' processes"
+        return OpenFiles(holders, reason)
+
+    def is_claimed(self, path: str) -> bool:
+        """See Host."""
+        self.read_bytes(path)
+        return path in self.claimed
 
     def owned_by_root(self, path: str) -> bool:
         """See Host."""

@@ -15,8 +15,16 @@ from pathlib import Path
 from cyborg import exception
 from cyborg.drivers import loader
 from cyborg.drivers.command import OUTPUT_CAP, Completed
-from cyborg.drivers.host import TEXT_LIMIT, LocalHost, is_missing, resolve
+from cyborg.drivers.host import (
+    INITIAL_PROCESSES,
+    TEXT_LIMIT,
+    LocalHost,
+    OpenFiles,
+    is_missing,
+    resolve,
+)
 from cyborg.testing import subject
+from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 
 PROG = "python3 -m cyborg.testing.recorder"
@@ -80,6 +88,24 @@ class RecordingHost(LocalHost):
         self._add(self._resolved(path))
         return real
 
+    def open_files(self) -> OpenFiles:
+        """See Host; each process is kept with the device files that it has open."""
+        files = super().open_files()
+        namespace = INITIAL_PROCESSES if files.reason is None else files.reason
+        self.tree.add_link("/proc/self/ns/pid", namespace)
+        for number, (path, process) in enumerate(sorted(files.holders.items()), 1):
+            self.tree.add_file(f"/proc/{number}/comm", process)
+            self.tree.add_link(f"/proc/{number}/fd/0", path)
+        return files
+
+    def is_claimed(self, path: str) -> bool:
+        """See Host."""
+        claimed = super().is_claimed(path)
+        self.tree.add_file(path, "")
+        if claimed:
+            self.tree.claimed.add(path)
+        return claimed
+
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
     ) -> Completed:
@@ -138,9 +164,9 @@ def main(argv: Sequence[str]) -> int:
         (loaded,) = loader.load([asked.driver], host, conf)
         if loaded.driver is None:
             raise ValueError(loaded.error)
-        devices = loaded.driver.discover()
-        hardware = loaded.driver.hardware()
-        loaded.driver.backends()
+        devices = look(loaded.driver).discover()
+        hardware = look(loaded.driver).hardware()
+        look(loaded.driver).backends()
     except (exception.CyborgError, ValueError) as error:
         print(f"{PROG}: {asked.driver} cannot be recorded: {error}", file=sys.stderr)
         return 1

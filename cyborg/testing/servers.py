@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated servers: sysfs and /proc trees as real machines show them, written by code."""
 
+from cyborg.drivers.host import INITIAL_PROCESSES
 from cyborg.drivers.pci_function import parse_name
 from cyborg.model.pci import PciAddress
 from cyborg.testing.fake_host import FakeHost
@@ -44,6 +45,7 @@ def bare() -> FakeHost:
     host.add_file("/proc/net/if_inet6", "")
     host.add_file("/proc/swaps", _SWAP_HEADER)
     host.add_file("/proc/self/mountinfo", "")
+    host.add_link("/proc/self/ns/pid", INITIAL_PROCESSES)
     return host
 
 
@@ -111,9 +113,9 @@ def add_function(
     host.add_link(f"/sys/bus/pci/devices/{address}", f"../../..{path.removeprefix('/sys')}")
     if driver:
         host.add_link(f"{path}/driver", f"/sys/bus/pci/drivers/{driver}")
-        # One group for each: the order of plugging in makes the numbers.
-        group = len(host.list_dir("/sys/bus/pci/devices"))
-        host.add_link(f"{path}/iommu_group", f"/sys/kernel/iommu_groups/{group}")
+    # One group for each: the order of plugging in makes the numbers.
+    group = len(host.list_dir("/sys/bus/pci/devices"))
+    host.add_link(f"{path}/iommu_group", f"/sys/kernel/iommu_groups/{group}")
     return path
 
 
@@ -135,6 +137,7 @@ def add_disk(host: FakeHost, address: str, below: str, *, number: str) -> str:
     host.add_dir(f"{path}/holders")
     host.add_dir(f"{path}/slaves")
     host.add_link(f"/sys/class/block/{name}", f"../..{path.removeprefix('/sys')}")
+    host.add_file(f"/dev/{name}", "")
     return path
 
 

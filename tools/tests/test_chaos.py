@@ -13,6 +13,7 @@ from cyborg import exception
 from cyborg.drivers import loader
 from cyborg.drivers.host import LocalHost
 from cyborg.model.work import HandleTask
+from cyborg.testing.driver_checks import look
 from cyborg_tools.chaos import driver, servers
 from cyborg_tools.chaos.__main__ import parse
 from cyborg_tools.chaos.faults import CATALOGUE
@@ -113,7 +114,7 @@ def test_missing_program_is_named_with_its_package():
 def test_machine_shows_what_the_driver_prepares(
     machine: driver.Machine, loaded: driver.ChaosDriver
 ):
-    (device,) = loaded.discover()
+    (device,) = look(loaded).discover()
     (deployable,) = device.deployables
     assert (device.key, device.model, deployable.prepare) == (CARD, "CUSTOM_CARD", True)
     assert [one.key for one in deployable.handles] == [UNIT, "0000:81:00.2"]

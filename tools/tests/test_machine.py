@@ -4,10 +4,12 @@
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.pci import PciDriver
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, Hardware
+from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
 from cyborg_tools.quickstart import machine
@@ -28,17 +30,17 @@ class OnePciCard(Driver):
 
     name = "pci_driver"
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
-        return FakeDriver(self.host, configured(host="card")).discover()
+    def discover(self, scan: Scan) -> list[Device]:
+        return look(FakeDriver(self.host, configured(host="card"))).discover()
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         return [DISK, CARD]
 
 
 class UnreadableBus(OnePciCard):
     """A bus that nobody may look at."""
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         raise exception.HostError(action="reading /sys", reason="Permission denied")
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
 from cyborg.drivers.loader import NAMESPACE
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
@@ -71,7 +72,7 @@ class ChaosDriver(Driver):
         self._compute: str = conf.host
         self._machine: str = conf.chaos.machine
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         return [self._device(PciAddress.parse(one)) for one in self._cards()]
 
     def prepare(self, task: HandleTask) -> None:
@@ -80,7 +81,7 @@ class ChaosDriver(Driver):
     def release(self, task: HandleTask) -> None:
         self._bring(task, _IDLE)
 
-    def prepared(self) -> list[Unit]:
+    def prepared(self, scan: Scan) -> list[Unit]:
         return [
             Unit(f"{self._compute}_{card}", unit)
             for card in self._cards()

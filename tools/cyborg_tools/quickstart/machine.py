@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cyborg import exception
 from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Deployable, Hardware
 from cyborg_tools.quickstart.screen import Screen
 
@@ -43,13 +44,19 @@ def look(pci: Driver, fake: Driver, unmatched: Sequence[str] = ()) -> Findings:
     own: list[Deployable] = []
     fault = None
     try:
-        functions = pci.hardware()
-        own = [one for device in pci.discover() for one in device.deployables]
+        scan = Scan(pci.host)
+        functions = pci.hardware(scan)
+        own = [one for device in pci.discover(scan) for one in device.deployables]
     except exception.HostError as error:
         fault = str(error)
-    chosen = own or [one for device in fake.discover() for one in device.deployables]
+    chosen = own or [one for device in fake.discover(Scan(fake.host)) for one in device.deployables]
     return Findings(
-        tuple(functions), tuple(fake.hardware()), chosen[0], bool(own), fault, tuple(unmatched)
+        tuple(functions),
+        tuple(fake.hardware(Scan(fake.host))),
+        chosen[0],
+        bool(own),
+        fault,
+        tuple(unmatched),
     )
 
 

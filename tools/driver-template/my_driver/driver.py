@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of the Example card: it offers whole cards, each to one guest."""
 
-from cyborg.drivers import ownership, pci_scan
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver
-from cyborg.drivers.pci_function import parse_function
+from cyborg.drivers.base import Driver
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
 
 VENDOR, PRODUCT = 0x1D55, 0x0001
@@ -18,21 +16,12 @@ class MyDriver(Driver):
         super().__init__(host, conf)
         self.node = conf.host
 
-    def discover(self, context=EMPTY_CONTEXT):
-        snapshot = pci_scan.read(self.host)
-        uses = ownership.host_uses(snapshot)
+    def discover(self, scan):
         devices = []
-        for raw in snapshot.functions:
-            try:
-                card = parse_function(raw)
-            except ValueError:
-                continue  # it is not known which card this is, so it is not offered
+        for card in scan.functions.values():
             if (card.vendor, card.product) == (VENDOR, PRODUCT):
-                managed = self.name_of(card) in context.managed_deployables
-                reason = ownership.refusal_reason(
-                    card, uses, snapshot.open_vfio, context, managed=managed
-                )
-                if reason is None:
+                managed = scan.is_managed(self.name_of(card))
+                if scan.refusal(card, managed=managed) is None:
                     devices.append(self.device(card))
         return sorted(devices, key=lambda device: device.key)
 

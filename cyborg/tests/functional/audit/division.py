@@ -13,7 +13,7 @@ from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db.engine import Database
 from cyborg.db.models import Deployable, Event, Work
-from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
+from cyborg.drivers.scan import Scan
 from cyborg.model import device as facts
 from cyborg.model.report import Desired, DriverReport, DriverState, Report
 from cyborg.tests.fixtures.host_reports import report_of
@@ -26,9 +26,9 @@ class DividedCards(CardDriver):
 
     name = "divided_driver"
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[facts.Device]:
+    def discover(self, scan: Scan) -> list[facts.Device]:
         """See Driver."""
-        return [divided(one) for one in super().discover(context)]
+        return [divided(one) for one in super().discover(scan)]
 
 
 def divided(device: facts.Device) -> facts.Device:

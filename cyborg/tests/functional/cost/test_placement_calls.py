@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 from oslo_config import cfg
 
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.testing.fake_host import FakeClock, FakeHost
 from cyborg.tests.fixtures.cost_meter import CountedAdapter, Tally
@@ -36,7 +37,7 @@ class Cards(Driver):
         super().__init__(FakeHost(), conf)
         self._devices = devices
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         return list(self._devices)
 
 

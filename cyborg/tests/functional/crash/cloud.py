@@ -20,6 +20,7 @@ from cyborg.model.audit_findings import Ages, Finding
 from cyborg.model.caller import Caller
 from cyborg.model.process import AGENT
 from cyborg.model.provider import ProviderTree
+from cyborg.testing.driver_checks import look
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
@@ -93,7 +94,7 @@ class SimulatedCloud:
 
     def is_set_up(self) -> bool:
         """Whether the card can be used."""
-        return all(not one.setup_required for one in self.rack.driver.hardware())
+        return all(not one.setup_required for one in look(self.rack.driver).hardware())
 
     def boot(self, *, set_up: bool = False) -> None:
         """Start the machine of a bare card anew, which may set it up by itself."""

@@ -9,8 +9,9 @@ from pathlib import Path
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -107,7 +108,7 @@ class CardDriver(Driver):
         self.scans = 0
         self.looks = 0
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         """See Driver."""
         self.scans += 1
         self._wait(self.behaviour.scanning)
@@ -137,7 +138,7 @@ class CardDriver(Driver):
         self.calls.append(("release", task.handle_key))
         self._machine.remove(f"{_PREPARED}/{task.handle_key}")
 
-    def prepared(self) -> Sequence[Unit]:
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
         """See Driver."""
         self.looks += 1
         return [Unit(self.host.read_text(f"{_PREPARED}/{key}"), key) for key in self.ready]

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Backend, BackendService, Hardware
 from cyborg.tests.fixtures.compute_host import compute_host
 from cyborg.tests.fixtures.placement import PlacementService
@@ -29,10 +29,10 @@ class EngineDriver(CardDriver):
     name = "engine_driver"
     device_type = "CRYPTO"
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
-        return [*(Hardware.of(one) for one in self.discover(context)), IDLE]
+    def hardware(self, scan: Scan) -> list[Hardware]:
+        return [*(Hardware.of(one) for one in self.discover(scan)), IDLE]
 
-    def backends(self) -> Sequence[Backend]:
+    def backends(self, scan: Scan) -> Sequence[Backend]:
         engines = (BackendService("compression", "READY"), BackendService("ipsec", "FAILED"))
         return [
             Backend("engine-0", "READY", engines, {"num": 2}),

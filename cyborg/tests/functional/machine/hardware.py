@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cyborg.model.pci import PciAddress
+from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.functional.life.cards import (
@@ -91,7 +92,7 @@ def _rack(compute: str, address: str, units: int, kind: type[CardDriver]) -> Rac
 def _cards(machines: Sequence[Machine]) -> Iterator[tuple[Card, Rack]]:
     for machine in machines:
         for rack in machine.racks:
-            for device in rack.driver.discover():
+            for device in look(rack.driver).discover():
                 (deployable,) = device.deployables
                 provider = rack.provider(device.key)
                 units = len(deployable.handles)

@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from cyborg.db.engine import Reader
 from cyborg.drivers.fake import FakeDriver
+from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.loopback import Loopback
@@ -48,7 +49,7 @@ def scenario(
     """A host with the fake accelerator."""
     host = compute(published=False)
     reader = Reader(database_url)
-    (device,) = FakeDriver(FakeHost(), conf).discover()
+    (device,) = look(FakeDriver(FakeHost(), conf)).discover()
     yield Scenario(
         url=api_url,
         placement_url=placement.url,

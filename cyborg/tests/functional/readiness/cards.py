@@ -4,7 +4,7 @@
 import threading
 
 from cyborg import exception
-from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
+from cyborg.drivers.scan import Scan
 from cyborg.model import device as facts
 from cyborg.tests.functional.life.cards import CardDriver
 
@@ -28,9 +28,9 @@ class BareCardDriver(CardDriver):
         self.gate.set()
         self.installed: list[str] = []
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[facts.Hardware]:
+    def hardware(self, scan: Scan) -> list[facts.Hardware]:
         """See Driver."""
-        return [self._entry(one) for one in self.discover(context)]
+        return [self._entry(one) for one in self.discover(scan)]
 
     def install(self, device_key: str, request_key: str) -> None:
         """See Driver."""

@@ -18,6 +18,7 @@ from cyborg.api.microversion import LATEST
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.scan import Scan
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
 from cyborg.rpc.verbs import ApiHeartbeat
@@ -61,7 +62,7 @@ COLLECTIONS = (
 class MeasuringDriver(CardDriver):
     """One whose cards have a temperature."""
 
-    def stats(self, device_key: str) -> Mapping[str, float]:
+    def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver."""
         return {"temperature_celsius": 61.5}
 

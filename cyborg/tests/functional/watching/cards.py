@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cyborg import exception
+from cyborg.drivers.scan import Scan
 from cyborg.tests.functional.life.cards import CardDriver, Rack, SecondDriver
 
 FIGURES = {
@@ -29,7 +30,7 @@ class MeasuringDriver(CardDriver):
         self.gate.set()
         self.asked = 0
 
-    def stats(self, device_key: str) -> Mapping[str, float]:
+    def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver."""
         self.asked += 1
         if not self.gate.wait(60):

@@ -17,6 +17,7 @@ from cyborg.drivers.base import Health
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.scan import Scan
 from cyborg.model.provider import provider_uuid
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.pages import Page
@@ -50,7 +51,7 @@ class CheckedDriver(MeasuringDriver):
         self.healths: dict[str, Any] = {}
         self.checks: list[str] = []
 
-    def health(self, device_key: str) -> Health:
+    def health(self, scan: Scan, device_key: str) -> Health:
         """See Driver."""
         self.checks.append(device_key)
         assert self.gate.wait(60), "a test forgot"

@@ -21,8 +21,9 @@ from cyborg.agent.schedule import Schedule
 from cyborg.agent.state_store import DesiredStateCache, StateStore
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.provider import (
     Provider,
@@ -83,7 +84,7 @@ class FakePeers:
     #: The names of providers to remove, and the errors of their removal.
     retiring: tuple[str, ...] = ()
     removal_errors: dict[str, Exception] = field(default_factory=dict)
-    context: DriverContext | None = None
+    scan: Scan | None = None
     heartbeats: list[AgentHeartbeat] = field(default_factory=list)
     published_refusals: list[dict[str, str]] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
@@ -189,9 +190,9 @@ class FakePeers:
 
     # The driver.
 
-    def discover(self, context: DriverContext) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         self.calls.append("scan")
-        self.context = context
+        self.scan = scan
         drivers = self.hardware.drivers
         if drivers and drivers[0].error is not None:
             raise exception.DriverFailed(driver="d", verb="discover", reason=drivers[0].error)
@@ -206,7 +207,12 @@ class FakePeers:
         reporter = Reporter(
             DriverManager([LoadResult("d", FakeDriver(self))], load_nothing),
             HealthChecks(
-                drivers={}, devices=tuple, last_report=None, on_change=lambda: None, enabled=False
+                drivers={},
+                devices=tuple,
+                last_scan=lambda: Scan(FakeHost()),
+                last_report=None,
+                on_change=lambda: None,
+                enabled=False,
             ),
         )
         schedule = Schedule(scan=60, full_check=600, clock=lambda: self.now)
@@ -236,6 +242,7 @@ class FakePeers:
             providers=providers,
             prepared_sync=cast(PreparedUnitsSync, self),
             schedule=schedule,
+            machine=FakeHost(),
         )
         return FakeAgent(heartbeats, loop)
 
@@ -253,8 +260,8 @@ class FakeDriver(Driver):
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self._peers = peers
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
-        return self._peers.discover(context)
+    def discover(self, scan: Scan) -> list[Device]:
+        return self._peers.discover(scan)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.agent.driver_manager import DriverManager
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.report import DriverState, RequestedDriver
 from cyborg.testing.fake_host import FakeHost
@@ -22,7 +23,7 @@ class Plain(Driver):
     def __init__(self) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         return []
 
 

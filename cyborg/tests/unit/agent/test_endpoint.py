@@ -13,7 +13,8 @@ from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
@@ -36,7 +37,7 @@ class RecordingDriver(Driver):
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self.calls: list[str] = []
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         return []
 
     def prepare(self, task: HandleTask) -> None:

@@ -10,11 +10,13 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.agent.health import HealthChecks
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
+from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.servers import bare
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
 DEVICE = Device("a", DeviceType.FPGA, "vendor", "model", {"bus": "81"}, (UNIT,))
@@ -30,7 +32,7 @@ class Unchecked(Driver):
     def __init__(self) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         """See Driver."""
         return list(DEVICES)
 
@@ -46,7 +48,7 @@ class Checked(Unchecked):
         self.gates: dict[str, threading.Event] = {}
         self.polled: list[str] = []
 
-    def health(self, device_key: str) -> Health:
+    def health(self, scan: Scan, device_key: str) -> Health:
         """See Driver."""
         self.polled.append(device_key)
         if device_key in self.gates:
@@ -95,6 +97,7 @@ def make(changes: list[str]) -> Make:
         return HealthChecks(
             drivers={driver.name: driver for driver in drivers},
             devices=lambda: [(driver.name, device) for driver in drivers for device in DEVICES],
+            last_scan=lambda: Scan(bare()),
             last_report=last_report,
             on_change=lambda: changes.append("changed"),
             enabled=enabled,
@@ -114,8 +117,8 @@ def test_devices_are_polled_once_before_their_first_report(make: Make) -> None:
     driver = healthy()
     checks = make(driver)
     assert with_health(checks, driver).health == ()
-    checks.poll_new(report_of(driver))
-    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver), Scan(bare()))
+    checks.poll_new(report_of(driver), Scan(bare()))
     assert with_health(checks, driver).health == OK
     assert driver.polled == ["a", "b"]
 
@@ -123,7 +126,7 @@ def test_devices_are_polled_once_before_their_first_report(make: Make) -> None:
 def test_a_driver_without_checks_adds_no_health(make: Make, changes: list[str]) -> None:
     driver = Unchecked()
     checks = make(driver)
-    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver), Scan(bare()))
     checks.run_once()
     assert checks.after_set_up(driver.name, "a") is None
     assert checks.add_health(report_of(driver)) == report_of(driver)
@@ -133,7 +136,7 @@ def test_a_driver_without_checks_adds_no_health(make: Make, changes: list[str]) 
 def test_a_device_that_the_driver_cannot_check_has_no_health(make: Make) -> None:
     driver = Checked(a=Health(healthy=True))
     checks = make(driver)
-    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver), Scan(bare()))
     report = with_health(checks, driver)
     assert (report.health, report.error) == ((OK[0], DeviceHealth("b")), None)
 
@@ -141,7 +144,7 @@ def test_a_device_that_the_driver_cannot_check_has_no_health(make: Make) -> None
 def test_a_bad_health_without_a_reason_gets_a_default_reason(make: Make) -> None:
     driver = Checked(a=Health(healthy=False), b=Health(healthy=False, reason="two\nlines"))
     checks = make(driver)
-    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver), Scan(bare()))
     assert with_health(checks, driver).health == (
         DeviceHealth("a", Condition.DRAIN, "Its driver gives no reason."),
         DeviceHealth("b", Condition.DRAIN, "two lines"),
@@ -154,7 +157,7 @@ def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
 ) -> None:
     driver = healthy()
     checks = make(driver)
-    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver), Scan(bare()))
     driver.answers["b"] = odd
     assert checks.after_set_up(driver.name, "b") is None
     report = with_health(checks, driver)
@@ -174,7 +177,7 @@ def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
 def test_a_fault_of_a_check_does_not_replace_another_error(make: Make) -> None:
     driver = Checked(a=RuntimeError("broken"), b=RuntimeError("broken"))
     checks = make(driver)
-    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver), Scan(bare()))
     (plain,) = report_of(driver).drivers
     (report,) = checks.add_health(Report((replace(plain, error="no backends"),))).drivers
     assert report.error == "no backends"
@@ -189,8 +192,8 @@ def test_a_driver_that_hangs_is_polled_once_and_blocks_no_other(
     stuck.gates = {"a": gate}
     checks = make(stuck, other, timeout=0.01)
     both = Report((*report_of(stuck).drivers, *report_of(other).drivers))
-    checks.poll_new(both)
-    checks.poll_new(both)
+    checks.poll_new(both, Scan(bare()))
+    checks.poll_new(both, Scan(bare()))
     checks.run_once()
     assert checks.after_set_up(stuck.name, "b") is None
     assert stuck.polled == ["a"]
@@ -210,11 +213,12 @@ def test_a_driver_that_is_loaded_again_does_not_wait_for_its_previous_instance(
     checks = HealthChecks(
         drivers=drivers,
         devices=list,
+        last_scan=lambda: Scan(bare()),
         last_report=None,
         on_change=lambda: changes.append("changed"),
         timeout=0.01,
     )
-    checks.poll_new(report_of(stuck))
+    checks.poll_new(report_of(stuck), Scan(bare()))
     reloaded.answers["a"] = Health(healthy=False, reason="hot")
     drivers[reloaded.name] = reloaded
     health = None
@@ -235,14 +239,14 @@ def test_the_answers_of_the_last_report_count_until_there_are_newer_ones(make: M
     (plain,) = report_of(driver).drivers
     checks = make(driver, last_report=Report((replace(plain, health=faults),)))
     assert with_health(checks, driver).health == faults
-    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver), Scan(bare()))
     assert with_health(checks, driver).health == OK
 
 
 def test_an_agent_with_checks_disabled_reports_no_health(make: Make) -> None:
     driver = healthy()
     checks = make(driver, enabled=False)
-    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver), Scan(bare()))
     checks.run_once()
     assert checks.after_set_up(driver.name, "a") is None
     assert driver.polled == []

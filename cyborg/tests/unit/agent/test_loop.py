@@ -9,7 +9,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.clients.placement import Node
-from cyborg.drivers.base import DriverContext
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.provider import Verdict, provider_uuid
 from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, HeartbeatReply, Report
@@ -162,7 +162,7 @@ def test_a_superseded_agent_publishes_nothing(peers: FakePeers) -> None:
     peers.generation += 1
     agent.heartbeats.run_once()
 
-    def scan(context: DriverContext) -> list[Device]:
+    def scan(scan: Scan) -> list[Device]:
         peers.supersede()
         with pytest.raises(exception.StaleEpoch):
             agent.heartbeats.run_once()
@@ -196,10 +196,32 @@ def test_drivers_get_the_claims_of_nova_and_the_desired_providers(
     peers.rejected = {"unit": "it is another host's"}
     peers.agent().run_once()
     assert "Deployable unit of host host refused by the conductor: it is another" in caplog.text
-    assert peers.context is not None
-    assert list(peers.context.claims) == ["0000:81:00.0"]
-    assert "Nova" in peers.context.claims["0000:81:00.0"]
-    assert peers.context.managed_deployables == {"unit"}
+    assert peers.scan is not None
+    assert list(peers.scan.claims) == ["0000:81:00.0"]
+    assert "Nova" in peers.scan.claims["0000:81:00.0"]
+    assert peers.scan.managed_deployables == {"unit"}
+
+
+def test_new_claims_of_nova_are_obeyed_before_anything_is_published(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+    peers.now = 599
+    agent.run_once()
+    # Now the check of Placement is due, the scan is not.
+    peers.now = 601
+    claim = Node("n2", "compute_0000:81:00.0", 1, "n1", "n1")
+    peers.tree_nodes = {"n1": Node("n1", "compute", 1, None, "n1"), "n2": claim}
+    peers.calls.clear()
+    agent.run_once()
+    assert peers.calls.index("scan") < peers.calls.index("check")
+    assert peers.scan is not None
+    assert list(peers.scan.claims) == ["0000:81:00.0"]
+    # The same claims lead to no further scan.
+    peers.now = 1202
+    agent.run_once()
+    peers.calls.clear()
+    agent.run_once()
+    assert "scan" not in peers.calls
 
 
 @pytest.mark.parametrize(
@@ -287,7 +309,7 @@ def test_an_outage_during_a_scan_leads_to_a_complete_comparison(peers: FakePeers
     agent = peers.agent()
     agent.run_once()
 
-    def scan(context: DriverContext) -> list[Device]:
+    def scan(scan: Scan) -> list[Device]:
         peers.away = {"heartbeat"}
         with pytest.raises(exception.Unavailable):
             agent.heartbeats.run_once()
@@ -317,7 +339,7 @@ def test_a_scan_that_does_not_return_is_reported_in_the_heartbeat(peers: FakePee
     agent = peers.agent()
     agent.run_once()
 
-    def scan(context: DriverContext) -> list[Device]:
+    def scan(scan: Scan) -> list[Device]:
         peers.overdue = "inventory has been in one run for more than 300 seconds"
         agent.heartbeats.run_once()
         peers.overdue = ""

@@ -96,8 +96,8 @@ def test_a_restarted_agent_finds_missing_providers_with_its_cache(
     peers.calls.clear()
     run_disconnected(peers.agent())
     assert "scan" in peers.calls
-    assert peers.context is not None
-    assert peers.context.managed_deployables == {UNIT}
+    assert peers.scan is not None
+    assert peers.scan.managed_deployables == {UNIT}
     peers.hardware = report_of()
     run_disconnected(peers.agent())
     assert peers.reserved == [provider_uuid(UNIT)]

@@ -16,7 +16,8 @@ from cyborg import exception
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, Hardware
 from cyborg.model.health import DeviceHealth
 from cyborg.model.work import (
@@ -48,10 +49,10 @@ class Recorder(Driver):
         self.devices: list[Hardware] = []
         self._lock = threading.Lock()
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         return []
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         return self.devices
 
     def install(self, device_key: str, request_key: str) -> None:

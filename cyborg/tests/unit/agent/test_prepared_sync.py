@@ -14,7 +14,8 @@ from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Unit, UnitUse, UnitUses, Use
 from cyborg.rpc.conductor import ConductorClient
@@ -34,10 +35,10 @@ class Listing(Driver):
         self.units = units
         self.calls: list[str] = []
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+    def discover(self, scan: Scan) -> list[Device]:
         return []
 
-    def prepared(self) -> Sequence[Unit]:
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
         if isinstance(self.units, Exception):
             raise self.units
         return self.units
@@ -54,7 +55,7 @@ class NotListing(Listing):
 
     name = "not_listing"
 
-    def prepared(self) -> Sequence[Unit]:
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
         self._cannot("list its prepared units")
 
 

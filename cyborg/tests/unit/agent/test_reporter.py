@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scan of the host: an error of one driver does not concern the other drivers."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -12,8 +13,9 @@ from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.reporter import Reporter
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -26,13 +28,19 @@ from cyborg.model.device import (
 )
 from cyborg.model.report import DriverState
 from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.servers import bare
 
 
-def reporter_of(*loaded: LoadResult) -> Reporter:
+def reporter_of(*loaded: LoadResult, timeout: float = 60.0) -> Reporter:
     checks = HealthChecks(
-        drivers={}, devices=tuple, last_report=None, on_change=lambda: None, enabled=False
+        drivers={},
+        devices=tuple,
+        last_scan=lambda: Scan(bare()),
+        last_report=None,
+        on_change=lambda: None,
+        enabled=False,
     )
-    return Reporter(DriverManager(loaded, load_nothing), checks)
+    return Reporter(DriverManager(loaded, load_nothing), checks, timeout=timeout)
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
@@ -44,27 +52,27 @@ class Scripted(Driver):
 
     name = "scripted"
 
-    def __init__(self, answer: Callable[[DriverContext], Any]) -> None:
+    def __init__(self, answer: Callable[[Scan], Any]) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self._answer = answer
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
-        return cast(list[Device], self._answer(context))
+    def discover(self, scan: Scan) -> list[Device]:
+        return cast(list[Device], self._answer(scan))
 
 
-def raising(error: Exception) -> Callable[[DriverContext], Any]:
-    def discover(_context: DriverContext) -> Any:
+def raising(error: Exception) -> Callable[[Scan], Any]:
+    def discover(_scan: Scan) -> Any:
         raise error
 
     return discover
 
 
-def failing_later(_context: DriverContext) -> Iterator[Device]:
+def failing_later(_scan: Scan) -> Iterator[Device]:
     yield DEVICE
     raise RuntimeError("in the middle")
 
 
-def good(_context: DriverContext) -> list[Device]:
+def good(_scan: Scan) -> list[Device]:
     return [DEVICE]
 
 
@@ -92,10 +100,10 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
     ],
 )
 def test_a_driver_with_an_error_is_reported_as_failed(
-    answer: Callable[[DriverContext], Any], message: str
+    answer: Callable[[Scan], Any], message: str
 ) -> None:
     drivers = {"first": Scripted(good), "bad": Scripted(answer), "second": Scripted(good)}
-    report = reporter_of(*(LoadResult(*item) for item in drivers.items())).scan(EMPTY_CONTEXT)
+    report = reporter_of(*(LoadResult(*item) for item in drivers.items())).scan(Scan(bare()))
     by_name = {driver.driver: driver for driver in report.drivers}
     assert by_name["bad"].state is DriverState.FAILED
     assert by_name["bad"].devices == ()
@@ -103,6 +111,31 @@ def test_a_driver_with_an_error_is_reported_as_failed(
     for name in ("first", "second"):
         assert (by_name[name].state, by_name[name].devices) == (DriverState.READY, (DEVICE,))
     assert report.digest()
+
+
+def test_a_driver_that_hangs_costs_its_own_devices_only() -> None:
+    gate, calls = threading.Event(), []
+
+    def hang(scan: Scan) -> list[Device]:
+        calls.append(scan)
+        gate.wait()
+        return [DEVICE]
+
+    reporter = reporter_of(
+        LoadResult("good", Scripted(good)), LoadResult("hung", Scripted(hang)), timeout=0.2
+    )
+    for _ in range(2):
+        reports = {driver.driver: driver for driver in reporter.scan(Scan(bare())).drivers}
+        assert (reports["good"].state, reports["good"].devices) == (DriverState.READY, (DEVICE,))
+        assert (reports["hung"].state, reports["hung"].devices) == (DriverState.FAILED, ())
+        assert "has not answered discover within 0.2 seconds" in str(reports["hung"].error)
+        assert reporter.current_call == "discover of driver hung"
+    # It is not called again before it has answered.
+    assert len(calls) == 1
+    gate.set()
+    while reporter.scan(Scan(bare())).drivers[1].state is DriverState.FAILED:
+        pass
+    assert reporter.current_call == ""
 
 
 ENTRY = Hardware("other", "CRYPTO", "v", "m", offered=False, reason="no firmware", num=3)
@@ -121,29 +154,29 @@ class WithHardware(Scripted):
     device_type = "CRYPTO"
     answer: Any = (Hardware.of(DEVICE), ENTRY)
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         if isinstance(self.answer, Exception):
             raise self.answer
         return list(self.answer)
 
-    def backends(self) -> list[Backend]:
+    def backends(self, scan: Scan) -> list[Backend]:
         return [BACKEND]
 
 
 def test_a_report_has_hardware_backends_and_the_description_of_the_driver() -> None:
     loaded = LoadResult("hardware", WithHardware(good), endpoint="vendor:Driver", version="1.2")
     reporter = reporter_of(loaded)
-    (driver,) = reporter.scan(EMPTY_CONTEXT).drivers
+    (driver,) = reporter.scan(Scan(bare())).drivers
     assert driver.hardware == (Hardware.of(DEVICE), ENTRY)
     assert driver.backends == (BACKEND,)
     assert (driver.type, driver.endpoint, driver.version) == ("CRYPTO", "vendor:Driver", "1.2")
 
 
 def test_an_idle_driver_is_scanned_once_and_offers_nothing() -> None:
-    scans: list[DriverContext] = []
+    scans: list[Scan] = []
 
-    def counted(context: DriverContext) -> list[Device]:
-        scans.append(context)
+    def counted(scan: Scan) -> list[Device]:
+        scans.append(scan)
         return [DEVICE]
 
     reporter = reporter_of(
@@ -151,7 +184,7 @@ def test_an_idle_driver_is_scanned_once_and_offers_nothing() -> None:
         LoadResult("broken", error="no library", enabled=False),
         LoadResult("missing", error="not installed"),
     )
-    first, second = reporter.scan(EMPTY_CONTEXT), reporter.scan(EMPTY_CONTEXT)
+    first, second = reporter.scan(Scan(bare())), reporter.scan(Scan(bare()))
     by_name = {driver.driver: driver for driver in first.drivers}
     idle = by_name["idle"]
     assert (idle.state, idle.devices) == (DriverState.STOPPED, ())
@@ -166,11 +199,11 @@ def test_an_idle_driver_is_scanned_once_and_offers_nothing() -> None:
     assert first.digest() == second.digest()
     assert len(scans) == 1
     reporter.forget_idle()
-    assert reporter.scan(EMPTY_CONTEXT).digest() == first.digest()
+    assert reporter.scan(Scan(bare())).digest() == first.digest()
     assert len(scans) == 2
     # Neither is one that is enabled scanned twice, for devices and hardware.
     scans.clear()
-    (driver,) = reporter_of(LoadResult("driver", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
+    (driver,) = reporter_of(LoadResult("driver", Scripted(counted))).scan(Scan(bare())).drivers
     assert (driver.hardware, driver.backends) == ((Hardware.of(DEVICE),), ())
     assert len(scans) == 1
 
@@ -188,7 +221,7 @@ def test_devices_stay_in_the_report_when_the_hardware_cannot_be_listed(
 ) -> None:
     driver = WithHardware(good)
     driver.answer = answer
-    (report,) = reporter_of(LoadResult("hardware", driver)).scan(EMPTY_CONTEXT).drivers
+    (report,) = reporter_of(LoadResult("hardware", driver)).scan(Scan(bare())).drivers
     assert (report.state, report.devices) == (DriverState.READY, (DEVICE,))
     assert report.hardware is None
     assert error in str(report.error)

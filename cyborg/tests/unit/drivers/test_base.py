@@ -6,9 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType, Hardware
 from cyborg.model.work import HandleTask, ProgramTask
+from cyborg.testing.driver_checks import look
 from cyborg.testing.servers import bare
 from cyborg.tests.unit.drivers.configured import configured
 
@@ -27,8 +29,8 @@ class Least(Driver):
 
     name = "least_driver"
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
-        return [] if context.claims else [DEVICE]
+    def discover(self, scan: Scan) -> list[Device]:
+        return [] if scan.claims else [DEVICE]
 
 
 @pytest.fixture
@@ -40,9 +42,9 @@ def driver() -> Driver:
     ("call", "verb"),
     [
         (lambda driver: driver.install(DEVICE.key, "operation"), "install 0000:01:00.0"),
-        (lambda driver: driver.health(DEVICE.key), "check the health of 0000:01:00.0"),
-        (lambda driver: driver.stats(DEVICE.key), "measure 0000:01:00.0"),
-        (lambda driver: driver.prepared(), "list the prepared units"),
+        (lambda driver: look(driver).health(DEVICE.key), "check the health of 0000:01:00.0"),
+        (lambda driver: look(driver).stats(DEVICE.key), "measure 0000:01:00.0"),
+        (lambda driver: look(driver).prepared(), "list the prepared units"),
         (
             lambda driver: driver.program(
                 ProgramTask("operation", driver.name, DEVICE.key, "unit", "image"), "/image"
@@ -60,9 +62,9 @@ def test_methods_that_are_not_overridden_raise_driver_cannot(
 
 
 def test_other_methods_have_defaults(driver: Driver) -> None:
-    assert driver.hardware() == [Hardware.of(DEVICE)]
-    assert driver.hardware(DriverContext(claims={DEVICE.key: "claimed"})) == []
-    assert list(driver.backends()) == []
+    assert look(driver).hardware() == [Hardware.of(DEVICE)]
+    assert driver.hardware(Scan(bare(), claims={DEVICE.key: "claimed"})) == []
+    assert list(look(driver).backends()) == []
     task = HandleTask("operation", driver.name, DEVICE.key, "unit", DEVICE.key, "uuid")
     driver.prepare(task)
     driver.release(task)

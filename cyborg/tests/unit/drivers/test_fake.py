@@ -6,6 +6,7 @@ import json
 from cyborg.drivers.base import Driver
 from cyborg.drivers.fake import FakeDriver
 from cyborg.model.device import AttachType, Device, DeviceType
+from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.servers import bare
@@ -25,7 +26,7 @@ class TestContract(DriverContract):
 
 
 def discovered(host: str = "compute-1") -> Device:
-    (device,) = FakeDriver(bare(), configured(host=host)).discover()
+    (device,) = look(FakeDriver(bare(), configured(host=host))).discover()
     return device
 
 
@@ -75,11 +76,11 @@ def test_handles_equal_rows_of_existing_deployments() -> None:
 
 def test_backend_and_hardware_have_the_capabilities() -> None:
     driver = FakeDriver(bare(), configured())
-    (backend,) = driver.backends()
+    (backend,) = look(driver).backends()
     assert (backend.name, backend.state) == ("fake", "READY")
     assert [(service.name, service.state) for service in backend.services] == [
         ("fake_engine", "READY")
     ]
-    (hardware,) = driver.hardware()
+    (hardware,) = look(driver).hardware()
     assert hardware.capability == backend.capabilities == {"fake": {"num": 16}}
     assert hardware.remote == 0

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver, parse_stats
 from cyborg.drivers.pci import PciDriver
+from cyborg.drivers.scan import Scan
 from cyborg.model import creation
 from cyborg.model.creation import Creation
 from cyborg.model.device import AttachType, Backend, BackendService, Device, DeviceType
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing import servers
+from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured, written
@@ -100,11 +102,17 @@ def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
     return Completed(0, "", "")
 
 
+def mdevs(address: str, name: str) -> str:
+    """The path of a file about the mediated devices of a card."""
+    return f"{servers.place(address)}/mdev_supported_types/{name}"
+
+
 def server() -> FakeHost:
     host = servers.server()
     host.programs["/usr/sbin/card"] = card
     host.add_link("/sys/class/accel/accel0", f"../../..{servers.place(servers.FPGA)}/accel/accel0")
     host.add_dir(f"{servers.place(servers.FPGA)}/accel/accel0")
+    host.add_file(mdevs(servers.FPGA, "fpga-4/available_instances"), "4\n")
     return host
 
 
@@ -178,7 +186,7 @@ def ran(host: FakeHost) -> list[str]:
 def test_a_device_has_the_values_of_its_backend(file: Path) -> None:
     driver = gpus(file, server(), "physical_network = physnet1\n")
     assert driver.device_type == "COMPUTE"
-    first, second = driver.discover()
+    first, second = look(driver).discover()
     assert (first.key, second.key) == (servers.GPU, servers.GPU_ON_VFIO)
     assert (first.type, first.vendor) == (DeviceType.GPU, "10de")
     assert first.model == "GA100 [A100 PCIe 80GB]"
@@ -195,7 +203,7 @@ def test_a_device_has_the_values_of_its_backend(file: Path) -> None:
 
 
 def test_handles_of_mediated_devices_have_type_and_mark_for_nova(file: Path) -> None:
-    (device,) = GenericDriver(server(), written(file, ACCELS)).discover()
+    (device,) = look(GenericDriver(server(), written(file, ACCELS))).discover()
     (deployable,) = device.deployables
     assert device.key == servers.FPGA
     assert len(deployable.handles) == 4
@@ -214,8 +222,8 @@ def test_handles_of_mediated_devices_have_type_and_mark_for_nova(file: Path) -> 
 def test_a_function_has_the_same_deployable_name_in_both_drivers(file: Path) -> None:
     """The conductor has one deployable per name, so two drivers cannot both offer it."""
     host = server()
-    (first, _) = gpus(file, host).discover()
-    pci = PciDriver(host, configured(f'{{"address": "{servers.GPU}"}}')).discover()
+    (first, _) = look(gpus(file, host)).discover()
+    pci = look(PciDriver(host, configured(f'{{"address": "{servers.GPU}"}}'))).discover()
     assert [device.deployables[0].name for device in pci] == [first.deployables[0].name]
 
 
@@ -227,8 +235,8 @@ def test_a_function_that_the_host_uses_is_never_offered(
     text += f"devices = {servers.NVME_MOUNTED}, {servers.NVME_FREE}, 0000:99:00.0\n"
     driver = GenericDriver(server(), written(file, text))
     for _ in range(2):
-        assert [device.key for device in driver.discover()] == [servers.NVME_FREE]
-    assert {entry.key: entry.reason for entry in driver.hardware()} == {
+        assert [device.key for device in look(driver).discover()] == [servers.NVME_FREE]
+    assert {entry.key: entry.reason for entry in look(driver).hardware()} == {
         servers.NVME_MOUNTED: "its disk nvme0n1p1 is mounted at /",
         servers.NVME_FREE: None,
         "0000:99:00.0": "it is not on the bus",
@@ -239,8 +247,8 @@ def test_a_function_that_the_host_uses_is_never_offered(
     host.add_file(f"{servers.place(servers.FPGA)}/vendor", "0xffff\n")
     text = "[generic_driver]\nbackends = a\n[generic_driver:a]\nresource_class = CUSTOM_A\n"
     broken = GenericDriver(host, written(file, f"{text}addresses = {servers.FPGA}\n"))
-    assert broken.discover() == []
-    (entry,) = broken.hardware()
+    assert look(broken).discover() == []
+    (entry,) = look(broken).hardware()
     assert (entry.offered, entry.reason) == (False, "it does not answer on the bus")
     for verb in (
         lambda: driver.prepare(task(servers.NVME_MOUNTED)),
@@ -251,15 +259,38 @@ def test_a_function_that_the_host_uses_is_never_offered(
             verb()
 
 
+def test_the_lists_of_the_card_decide_how_many_mediated_devices_it_offers(file: Path) -> None:
+    host = server()
+    driver = GenericDriver(host, written(file, ACCELS))
+    name = f"compute-1_{servers.FPGA}"
+
+    def units(*managed: str) -> int | str | None:
+        (entry,) = driver.hardware(Scan(host, managed_deployables={*managed}))
+        return entry.num if entry.offered else entry.reason
+
+    assert units() == 4
+    # One is made by somebody else; a card that the conductor keeps has it from this service.
+    host.add_file(mdevs(servers.FPGA, "fpga-4/available_instances"), "3\n")
+    host.add_link(mdevs(servers.FPGA, "fpga-4/devices/8f5d"), "../../../8f5d")
+    assert (units(), units(name)) == (3, 4)
+    host.add_file(mdevs(servers.FPGA, "fpga-4/available_instances"), "0\n")
+    assert (units(), units(name)) == ("it has no free mediated device of type fpga-4", 1)
+    host.add_file(mdevs(servers.FPGA, "fpga-4/available_instances"), "many\n")
+    assert "available_instances of fpga-4 reads 'many'" in str(units())
+    host.remove(mdevs(servers.FPGA, "fpga-4"))
+    host.add_file(mdevs(servers.FPGA, "fpga-8/available_instances"), "1\n")
+    assert units() == "it has no type fpga-4, but fpga-8"
+
+
 def test_a_device_in_a_guest_stays_in_its_backend_without_its_class_entry(file: Path) -> None:
     host = server()
     driver = GenericDriver(host, written(file, ACCELS))
-    before = driver.discover()
+    before = look(driver).discover()
     host.remove("/sys/class/accel/accel0")
     host.add_link(f"{servers.place(servers.FPGA)}/driver", "x/vfio-pci")
-    assert driver.discover() == []
-    context = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.FPGA}"}))
-    assert driver.discover(context) == before
+    assert look(driver).discover() == []
+    scan = Scan(host, managed_deployables={f"compute-1_{servers.FPGA}"})
+    assert driver.discover(scan) == before
 
 
 def test_the_first_matching_backend_counts_and_sysfs_classes_come_last(file: Path) -> None:
@@ -276,7 +307,7 @@ resource_class = CUSTOM_EXACT
 addresses = {servers.FPGA}, {servers.NVME_FREE}
 resource_class = CUSTOM_REST
 """
-    devices = GenericDriver(server(), written(file, text)).discover()
+    devices = look(GenericDriver(server(), written(file, text))).discover()
     assert {device.key: device.deployables[0].driver_name for device in devices} == {
         servers.FPGA: "exact",
         servers.NVME_FREE: "rest",
@@ -286,7 +317,7 @@ resource_class = CUSTOM_REST
 def test_install_sets_up_a_device_once(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
-    before = {entry.key: entry for entry in driver.hardware()}[servers.GPU]
+    before = {entry.key: entry for entry in look(driver).hardware()}[servers.GPU]
     assert (before.offered, before.setup_required, before.kind) == (True, True, "COMPUTE")
     assert (before.num, before.remote) == (1, 0)
     assert before.capability == {"num": 2, "tensor": {"fp16": True}}
@@ -294,7 +325,7 @@ def test_install_sets_up_a_device_once(file: Path) -> None:
     driver.install(servers.GPU, "operation")
     driver.install(servers.GPU, "operation")
     assert ran(host) == [f"setup {servers.GPU}"]
-    after = {entry.key: entry for entry in driver.hardware()}
+    after = {entry.key: entry for entry in look(driver).hardware()}
     assert (after[servers.GPU].setup_required, after[servers.GPU].reason) == (False, None)
     assert after[servers.GPU_ON_VFIO].setup_required
 
@@ -308,12 +339,12 @@ def test_a_device_that_waits_for_a_reboot_is_not_installed_again(file: Path) -> 
     driver.install(servers.GPU, "operation")
     driver.install(servers.GPU, "another operation")
     assert len(host.commands) == 1
-    entry = {row.key: row for row in driver.hardware()}[servers.GPU]
+    entry = {row.key: row for row in look(driver).hardware()}[servers.GPU]
     assert (entry.offered, entry.setup_required, entry.reboot_required) == (True, True, True)
     assert entry.reason == "the host must be rebooted first"
     host.remove(f"/run/card/{servers.GPU}/reboot")
     host.add_file(f"/run/card/{servers.GPU}/ready", "")
-    entry = {row.key: row for row in driver.hardware()}[servers.GPU]
+    entry = {row.key: row for row in look(driver).hardware()}[servers.GPU]
     assert (entry.setup_required, entry.reboot_required, entry.reason) == (False, False, None)
 
 
@@ -331,7 +362,7 @@ def test_a_check_that_hangs_runs_once_per_backend(file: Path) -> None:
     text = GPUS.replace("ready_file = /run/card/{address}/ready", "ready_command = /usr/sbin/card")
     driver = GenericDriver(host, written(file, text))
     host.hanging = True
-    entries = driver.hardware()
+    entries = look(driver).hardware()
     assert host.clock.monotonic() == 10
     assert [entry.setup_required for entry in entries] == [True, True]
     assert {entry.reason for entry in entries} == {
@@ -348,10 +379,10 @@ def test_a_unit_is_prepared_once_then_released_and_reset(file: Path) -> None:
     unit = task(servers.GPU)
     driver.prepare(unit)
     driver.prepare(unit)
-    assert driver.prepared() == [Unit(unit.deployable, unit.handle_key)]
-    assert gpus(file, host).prepared() == driver.prepared()
+    assert look(driver).prepared() == [Unit(unit.deployable, unit.handle_key)]
+    assert look(gpus(file, host)).prepared() == look(driver).prepared()
     driver.release(unit)
-    assert driver.prepared() == []
+    assert look(driver).prepared() == []
     assert ran(host) == [f"give {servers.GPU}", f"take {servers.GPU}", f"wipe {servers.GPU}"]
 
 
@@ -393,12 +424,12 @@ def test_no_command_runs_for_an_unknown_device_or_unit(
 def test_health_and_stats_come_from_the_commands(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
-    assert driver.health(servers.GPU).healthy
+    assert look(driver).health(servers.GPU).healthy
     host.add_file(f"/run/card/{servers.GPU}/broken", "")
-    health = driver.health(servers.GPU)
+    health = look(driver).health(servers.GPU)
     assert not health.healthy
     assert health.reason == "it ended with status 1: uncorrectable errors"
-    assert driver.stats(servers.GPU) == {"temperature_celsius": 41.5, "utilisation": 0.0}
+    assert look(driver).stats(servers.GPU) == {"temperature_celsius": 41.5, "utilisation": 0.0}
 
 
 @pytest.mark.parametrize("text", ["temperature", "a b", "a nan", "a inf", "a 1 2", "<html>\n"])
@@ -416,7 +447,7 @@ def test_program_passes_the_path_of_the_image(file: Path) -> None:
     host.programs["/usr/sbin/card"] = lambda _host, _argv: Completed(0, "", "")
     driver = GenericDriver(host, written(file, DECLARED))
     assert driver.can_program
-    devices = {device.key: device.deployables[0].programmable for device in driver.discover()}
+    devices = {device.key: device.deployables[0].programmable for device in look(driver).discover()}
     assert devices == {"0000:0a:00.0": True, "0000:0b:00.0": True, "0000:0c:00.0": False}
     driver.program(image("0000:0a:00.0"), "/var/lib/cyborg/images/x y/image")
     assert host.commands == [
@@ -450,13 +481,13 @@ def test_a_created_device_has_the_values_of_its_backend(file: Path) -> None:
     driver = gpus(file, host)
     host.add_file(f"/run/card/{servers.FPGA}/ready", "")
     driver.operator_created = made("gpus", servers.FPGA)
-    (device,) = [row for row in driver.discover() if row.operator_created]
+    (device,) = [row for row in look(driver).discover() if row.operator_created]
     assert (device.key, device.vendor, device.numa_node) == (servers.FPGA, "10ee", 1)
     assert [deployable.prepare for deployable in device.deployables] == [True]
     driver.prepare(task(device.key))
-    assert task(device.key).unit in driver.prepared()
+    assert task(device.key).unit in look(driver).prepared()
     driver.release(task(device.key))
-    assert task(device.key).unit not in driver.prepared()
+    assert task(device.key).unit not in look(driver).prepared()
 
 
 @pytest.mark.parametrize(
@@ -471,31 +502,31 @@ def test_a_created_device_that_the_host_cannot_offer_has_a_reason(
     file: Path, created: dict[str, Device], reason: str
 ) -> None:
     driver = gpus(file, server())
-    before = driver.discover()
+    before = look(driver).discover()
     driver.operator_created = created
-    assert driver.discover() == before
-    (entry,) = [entry for entry in driver.hardware() if entry.key in created]
+    assert look(driver).discover() == before
+    (entry,) = [entry for entry in look(driver).hardware() if entry.key in created]
     assert not entry.offered
     assert reason in str(entry.reason)
 
 
 def test_a_created_device_of_a_removed_backend_is_ignored(file: Path) -> None:
     driver = GenericDriver(server(), written(file, DECLARED))
-    before = driver.hardware()
+    before = look(driver).hardware()
     driver.operator_created = made("three", "0000:0d:00.0", kind=AttachType.TEST_PCI)
-    assert driver.hardware() == before
+    assert look(driver).hardware() == before
     driver.operator_created = made("one", "0000:0d:00.1", "0000:0d:00.2", kind=AttachType.TEST_PCI)
-    (device,) = [row for row in driver.discover() if row.operator_created]
+    (device,) = [row for row in look(driver).discover() if row.operator_created]
     assert len(device.deployables[0].handles) == 2
 
 
 def test_declared_devices_are_offered_without_reading_the_host(file: Path) -> None:
     host = FakeHost()
     idle = GenericDriver(host, configured())
-    assert (idle.discover(), idle.hardware(), idle.backends()) == ([], [], [])
+    assert (look(idle).discover(), look(idle).hardware(), look(idle).backends()) == ([], [], [])
     assert idle.device_type is None
     driver = GenericDriver(host, written(file, DECLARED))
-    devices = driver.discover()
+    devices = look(driver).discover()
     assert [(device.key, device.model) for device in devices] == [
         ("0000:0a:00.0", "one"),
         ("0000:0b:00.0", "one"),
@@ -515,7 +546,7 @@ def test_services_of_a_backend_have_the_states_of_their_files_or_command(
     host, calls = server(), list[str]()
 
     def states(driver: GenericDriver) -> list[str]:
-        (backend,) = driver.backends()
+        (backend,) = look(driver).backends()
         return [service.state for service in backend.services]
 
     def run(_host: FakeHost, argv: tuple[str, ...]) -> Completed:
@@ -551,5 +582,5 @@ def test_services_of_a_backend_have_the_states_of_their_files_or_command(
         services = tuple(BackendService(name, "unknown") for name in ("decoder", "tensor"))
         capabilities = {"num": 2, "tensor": {"fp16": True}}
         expected = Backend("gpus", state, services, capabilities, creates=AttachType.PCI)
-        assert driver.backends() == [expected]
+        assert look(driver).backends() == [expected]
         host.remove("/sys/bus/pci/devices")

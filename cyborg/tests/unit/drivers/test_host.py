@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.host import Host, LocalHost, is_missing, proc_lines, read_if_exists, resolve
+from cyborg.drivers.host import Host, LocalHost, is_missing, read_if_exists, resolve
 from cyborg.testing.fake_host import FakeHost
 
 FILES = {"/sys/a/value": "1\n", "/sys/b/deep/value": "22\n", "/etc/name": "inside\n"}
@@ -93,10 +93,32 @@ def test_every_error_is_a_host_error_with_action_and_reason(
 def test_reading_an_absent_file_returns_nothing(host: Host) -> None:
     assert read_if_exists(host.read_text, "/sys/none") is None
     assert read_if_exists(host.read_text, "/sys/a/value") == "1\n"
-    assert proc_lines(host, "/etc/name") == ["inside"]
-    assert proc_lines(host, "/etc/none") == []
     with pytest.raises(exception.HostError):
         read_if_exists(host.read_text, "/sys/circle")
+
+
+def test_device_files_that_processes_have_open_are_listed(
+    host: Host, tmp_path: pathlib.Path
+) -> None:
+    tree = FakeHost(links={"/proc/self/ns/pid": "pid:[1]", "/proc/7/fd/3": "/dev/vfio/4"})
+    tree.add_link("/proc/7/fd/4", "socket:[12]")
+    tree.add_link("/proc/8/fd/0", "/dev/null")
+    tree.add_file("/proc/7/comm", "qemu\n")
+    if isinstance(host, LocalHost):
+        tree.materialise(tmp_path / "proc")
+        host = LocalHost(str(tmp_path / "proc"))
+    else:
+        host = tree
+    files = host.open_files()
+    assert files.holders == {"/dev/vfio/4": "qemu (process 7)", "/dev/null": "process 8"}
+    assert files.reason == "the agent sees only the processes of its own container"
+
+
+def test_a_block_device_that_cannot_be_opened_is_an_error(host: Host) -> None:
+    assert host.is_claimed("/sys/a/value") is False
+    with pytest.raises(exception.HostError) as caught:
+        host.is_claimed("/dev/none")
+    assert is_missing(caught.value)
 
 
 def test_reading_a_named_pipe_does_not_block(tmp_path: pathlib.Path) -> None:

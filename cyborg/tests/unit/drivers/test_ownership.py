@@ -2,10 +2,14 @@
 """The ownership check on simulated servers, one kind of use per test."""
 
 import errno
+from collections.abc import Mapping
 
 import pytest
 
-from cyborg.drivers import ownership, pci_scan
+from cyborg.drivers import pci_scan
+from cyborg.drivers.ownership import NO_IOMMU, Ownership
+from cyborg.drivers.scan import Scan
+from cyborg.model.pci import PciAddress
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 
@@ -26,8 +30,22 @@ def host() -> FakeHost:
 
 
 def uses(host: FakeHost) -> dict[str, str]:
-    reasons = ownership.host_uses(pci_scan.read(host))
+    reasons = Ownership(host, pci_scan.read(host), {}, {}).uses
     return {str(address): reason for address, reason in reasons.items()}
+
+
+def refusal(
+    host: FakeHost,
+    address: str,
+    *,
+    managed: bool = False,
+    whole: bool = True,
+    claims: Mapping[str, str] | None = None,
+) -> str:
+    """Return why a function is refused; empty if it is not."""
+    scan = Scan(host, claims=claims or {})
+    function = scan.functions[PciAddress.parse(address)]
+    return scan.refusal(function, managed=managed, whole=whole) or ""
 
 
 def mapper(host: FakeHost, name: str, number: str, *slaves: str) -> None:
@@ -164,8 +182,7 @@ def test_a_port_of_a_bridge_is_in_use(host: FakeHost) -> None:
 
 def test_an_interface_that_cannot_be_read_is_in_use(host: FakeHost) -> None:
     host.faults[f"{servers.place(PORT)}/net/eno1"] = errno.EIO
-    with pytest.raises(Exception, match="Input/output error"):
-        uses(host)
+    assert "Input/output error" in refusal(host, PORT)
     host.faults.clear()
     host.faults[f"{servers.place(PORT)}/net/eno1/master"] = errno.EIO
     assert uses(host) == {PORT: "its interface eno1 cannot be read"}
@@ -202,3 +219,154 @@ def test_a_line_counts_if_it_has_all_fields_that_are_read(
     assert uses(host) == {}
     servers.append(host, path, f"{line}\n")
     assert len(uses(host)) == 1
+
+
+@pytest.mark.parametrize("path", ["/proc/self/mountinfo", "/proc/swaps"])
+def test_a_missing_list_of_uses_is_not_an_empty_one_for_disks(host: FakeHost, path: str) -> None:
+    assert refusal(host, DISK) == ""
+    host.remove(path)
+    assert "it is not known what the host uses" in refusal(host, DISK)
+    assert path in refusal(host, DISK)
+    assert refusal(host, PORT) == ""
+
+
+@pytest.mark.parametrize("path", ["/proc/net/route", "/proc/net/if_inet6", "/proc/net/ipv6_route"])
+def test_a_missing_list_of_uses_is_not_an_empty_one_for_ports(host: FakeHost, path: str) -> None:
+    host.add_dir("/proc/sys/net/ipv6")
+    assert refusal(host, PORT) == ""
+    host.remove(path)
+    assert path in refusal(host, PORT)
+    assert refusal(host, DISK) == ""
+
+
+def test_a_kernel_without_ipv6_has_no_lists_of_it(host: FakeHost) -> None:
+    host.remove("/proc/net/if_inet6")
+    host.remove("/proc/net/ipv6_route")
+    assert refusal(host, PORT) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("/sys/fs/ext4/nvme0n1p1/errors_count", None),
+        ("/sys/fs/xfs/nvme0n1/stats", None),
+        ("/sys/fs/bcachefs/6f1b/dev-0/block", "../../nvme0n1"),
+    ],
+)
+def test_a_file_system_of_another_mount_namespace_is_in_use(
+    host: FakeHost, path: str, target: str | None
+) -> None:
+    if target is None:
+        host.add_file(path, "0")
+    else:
+        host.add_link(path, target)
+    assert "is part of a mounted" in refusal(host, DISK)
+
+
+def test_a_disk_that_something_has_claimed_or_opened_is_in_use(host: FakeHost) -> None:
+    host.claimed.add("/dev/nvme0n1")
+    assert "nvme0n1 is claimed exclusively" in refusal(host, DISK)
+    host.claimed.clear()
+    host.add_file("/proc/77/comm", "qemu")
+    host.add_link("/proc/77/fd/9", "/dev/nvme0n1")
+    assert refusal(host, DISK) == "its disk nvme0n1 is open in qemu (process 77)"
+
+
+def test_a_disk_that_cannot_be_tried_is_in_doubt(host: FakeHost) -> None:
+    host.faults["/dev/nvme0n1"] = errno.EACCES
+    assert "may be in use" in refusal(host, DISK)
+    host.faults.clear()
+    host.add_link("/proc/self/ns/pid", "pid:[4026532001]")
+    assert "own container" in refusal(host, DISK)
+
+
+@pytest.mark.parametrize("claimed", [servers.QAT_PF, servers.QAT_VFS[1]])
+def test_a_claim_covers_parents_and_children(claimed: str) -> None:
+    """Nova names the provider of virtual functions after their physical function."""
+    server, claims = servers.server(), {claimed: "Nova offers it"}
+    assert refusal(server, servers.QAT_PF, claims=claims) == "Nova offers it"
+    assert refusal(server, servers.QAT_VFS[1], claims=claims) == "Nova offers it"
+    other = "Nova offers it" if claimed == servers.QAT_PF else ""
+    assert refusal(server, servers.QAT_VFS[0], claims=claims) == other
+
+
+def test_a_carved_card_is_not_whole() -> None:
+    host = servers.server()
+    card = servers.place(servers.GPU, servers.ROOT_PORT)
+    assert refusal(host, servers.GPU) == ""
+    host.add_link("/sys/bus/mdev/devices/8f5d", f"{card}/8f5d")
+    host.add_link(f"{card}/8f5d/mdev_type", "../mdev_supported_types/nvidia-222")
+    assert "1 mediated device(s), for example 8f5d" in refusal(host, servers.GPU)
+    assert refusal(host, servers.GPU, whole=False) == ""
+    host.remove("/sys/bus/mdev/devices/8f5d")
+    host.add_file(f"/proc/driver/nvidia/gpus/{servers.GPU}/information", "Device Minor: \t 0\n")
+    host.add_file("/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "")
+    assert "MIG instances" in refusal(host, servers.GPU)
+    host.remove("/proc/driver/nvidia")
+    host.add_file(f"{card}/nvidia/current_vgpu_type", "1428\n")
+    assert "vGPU of type 1428" in refusal(host, servers.GPU)
+    host.add_file(f"{card}/nvidia/current_vgpu_type", "0\n")
+    assert refusal(host, servers.GPU) == ""
+
+
+def test_a_host_without_iommu_offers_no_whole_function(host: FakeHost) -> None:
+    for address in (DISK, PORT):
+        host.remove(f"{servers.place(address)}/iommu_group")
+    assert (refusal(host, DISK), refusal(host, PORT)) == (NO_IOMMU, NO_IOMMU)
+    assert refusal(host, PORT, whole=False) == ""
+    host.add_link(f"{servers.place(PORT)}/iommu_group", "/sys/kernel/iommu_groups/2")
+    assert "in no IOMMU group" in refusal(host, DISK)
+    assert refusal(host, PORT) == ""
+
+
+def test_a_group_that_the_host_uses_is_not_viable(host: FakeHost) -> None:
+    other = servers.add_function(host, "0000:18:00.1", "8086:1572:020000", driver="i40e")
+    group = host.readlink(f"{servers.place(PORT)}/iommu_group")
+    host.add_link(f"{other}/iommu_group", group)
+    assert "has 0000:18:00.1, too: i40e drives it" in refusal(host, PORT)
+    for driver in ("vfio-pci", "pci-stub"):
+        host.add_link(f"{other}/driver", f"/sys/bus/pci/drivers/{driver}")
+        assert refusal(host, PORT) == ""
+    host.remove(f"{other}/driver")
+    assert refusal(host, PORT) == ""
+
+
+def test_a_port_whose_interface_is_not_visible_is_in_doubt(host: FakeHost) -> None:
+    host.remove("/sys/class/net/eno1")
+    assert "another network namespace" in refusal(host, PORT)
+    host.add_link(f"{servers.place(PORT)}/driver", "/sys/bus/pci/drivers/vfio-pci")
+    assert refusal(host, PORT) == ""
+
+
+def test_a_function_that_its_former_driver_left_enabled_is_free() -> None:
+    host = servers.server()
+    host.add_file(f"{servers.place(servers.GPU_ON_VFIO)}/enable", "1\n")
+    assert refusal(host, servers.GPU_ON_VFIO) == ""
+    # The agent does not see all processes: then only a function that is not enabled is free.
+    host.add_link("/proc/self/ns/pid", "pid:[4026532001]")
+    assert "may hold it through VFIO" in refusal(host, servers.GPU_ON_VFIO)
+    host.add_file(f"{servers.place(servers.GPU_ON_VFIO)}/enable", "0\n")
+    assert refusal(host, servers.GPU_ON_VFIO) == ""
+    host.remove(f"{servers.place(servers.GPU_ON_VFIO)}/enable")
+    assert "may hold it through VFIO" in refusal(host, servers.GPU_ON_VFIO)
+
+
+@pytest.mark.parametrize("name", ["enable", "numa_node"])
+def test_files_that_no_decision_needs_may_be_unreadable(name: str) -> None:
+    host = servers.server()
+    host.faults[f"{servers.place(servers.FPGA)}/{name}"] = errno.EACCES
+    assert refusal(host, servers.FPGA) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "what", "reason"),
+    [
+        ("10000:01:00.0", "144d:a808:010802", "domains above ffff"),
+        ("0000:c1:00.0", "1af4:0d93:050210", "CXL memory"),
+        ("0000:c1:00.0", "8086:2030:060400", "bridge"),
+    ],
+)
+def test_kinds_that_no_guest_can_have_are_refused(address: str, what: str, reason: str) -> None:
+    host = servers.bare()
+    servers.add_function(host, address, what)
+    assert reason in refusal(host, address)

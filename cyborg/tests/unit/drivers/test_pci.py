@@ -9,12 +9,13 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import pci_scan
-from cyborg.drivers.base import Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.pci import PciDriver, device_type
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachType, DeviceType
 from cyborg.testing import servers
+from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
@@ -38,13 +39,24 @@ class TestContract(DriverContract):
         return PciDriver(host, both())
 
 
-def offered(host: FakeHost, *whitelist: str, context: DriverContext | None = None) -> list[str]:
+def offered(host: FakeHost, *whitelist: str, managed: str | None = None) -> list[str]:
     driver = PciDriver(host, configured(*whitelist))
-    return [device.key for device in driver.discover(context or DriverContext())]
+    scan = Scan(host, managed_deployables={f"compute-1_{managed}"})
+    return [device.key for device in driver.discover(scan)]
+
+
+def hold(host: FakeHost, path: str) -> None:
+    """Give a function to a guest."""
+    host.add_link(f"{path}/driver", "x/vfio-pci")
+    group = host.readlink(f"{path}/iommu_group").rpartition("/")[2]
+    servers.open_vfio(host, group, 4711, "qemu-system-x86")
 
 
 def reasons(host: FakeHost, *whitelist: str) -> dict[str, str | None]:
-    return {entry.key: entry.reason for entry in PciDriver(host, configured(*whitelist)).hardware()}
+    return {
+        entry.key: entry.reason
+        for entry in look(PciDriver(host, configured(*whitelist))).hardware()
+    }
 
 
 def forced(address: str) -> str:
@@ -56,7 +68,7 @@ def test_nothing_is_offered_without_a_whitelist() -> None:
     before = host.touches
     assert offered(host) == []
     assert host.touches == before
-    assert not any(entry.offered for entry in PciDriver(host, configured()).hardware())
+    assert not any(entry.offered for entry in look(PciDriver(host, configured())).hardware())
 
 
 def test_idle_functions_are_offered_and_others_have_a_reason() -> None:
@@ -78,7 +90,7 @@ def test_idle_functions_are_offered_and_others_have_a_reason() -> None:
 
 def test_a_gpu_has_the_values_of_existing_deployments() -> None:
     driver = PciDriver(servers.server(), configured('{"address": "0000:3b:00.0"}'))
-    (device,) = driver.discover()
+    (device,) = look(driver).discover()
     (deployable,) = device.deployables
     (handle,) = deployable.handles
     assert device.key == "0000:3b:00.0"
@@ -110,7 +122,9 @@ def test_a_gpu_has_the_values_of_existing_deployments() -> None:
 
 
 def test_a_network_card_has_its_physical_network_in_handle_and_trait() -> None:
-    devices = {device.key: device for device in PciDriver(servers.server(), both()).discover()}
+    devices = {
+        device.key: device for device in look(PciDriver(servers.server(), both())).discover()
+    }
     (port,) = devices[servers.NIC_IDLE].deployables
     assert json.dumps(port.handles[0].info) == (
         '{"bus": "18", "device": "00", "domain": "0000", "function": "1", '
@@ -124,18 +138,18 @@ def test_a_network_card_has_its_physical_network_in_handle_and_trait() -> None:
     assert "physical_network" not in gpu.handles[0].info
     # The longest name fits the database.
     entry = json.dumps({"vendor_id": "8086", "physical_network": '"' * 64})
-    found = PciDriver(servers.server(), configured(entry)).discover()
+    found = look(PciDriver(servers.server(), configured(entry))).discover()
     assert found
     assert [device.validate() for device in found] == [None] * len(found)
 
 
 def test_an_unknown_vendor_is_named_by_its_id() -> None:
     host = servers.bare()
-    assert PciDriver(host, configured(EVERYTHING)).hardware() == []
+    assert look(PciDriver(host, configured(EVERYTHING))).hardware() == []
     servers.add_function(host, "0000:01:00.0", "1d5f:ab01:ff0000", driver="c6xx")
     # Its driver enables the function when it is bound, before any use.
     assert host.read_text(f"{servers.place('0000:01:00.0')}/enable") == "1\n"
-    (device,) = PciDriver(host, configured(EVERYTHING)).discover()
+    (device,) = look(PciDriver(host, configured(EVERYTHING))).discover()
     assert device.model == "ab01"
     assert device.numa_node is None
     assert device.deployables[0].driver_name == "1D5F"
@@ -195,19 +209,22 @@ def test_a_broken_function_does_not_hide_others() -> None:
     assert shown[servers.NVME_FREE] is None
 
 
-def test_discover_fails_when_the_mounts_cannot_be_read() -> None:
+def test_discover_offers_no_disk_when_the_mounts_cannot_be_read() -> None:
     host = servers.server()
     host.faults["/proc/self/mountinfo"] = errno.EIO
-    with pytest.raises(exception.HostError) as caught:
+    assert servers.NVME_FREE not in offered(host, EVERYTHING)
+    assert "/proc/self/mountinfo" in (reasons(host, EVERYTHING)[servers.NVME_FREE] or "")
+    host.faults["/sys/bus/pci/devices"] = errno.EIO
+    with pytest.raises(exception.HostError):
         offered(host, EVERYTHING)
-    assert "/proc/self/mountinfo" in str(caught.value)
 
 
 def test_a_function_that_nova_claims_is_not_offered() -> None:
-    context = DriverContext(claims={servers.GPU: "claimed by Nova in Placement"})
-    driver = PciDriver(servers.server(), configured(EVERYTHING))
-    assert servers.GPU not in {device.key for device in driver.discover(context)}
-    (entry,) = [entry for entry in driver.hardware(context) if entry.key == servers.GPU]
+    host = servers.server()
+    scan = Scan(host, claims={servers.GPU: "claimed by Nova in Placement"})
+    driver = PciDriver(host, configured(EVERYTHING))
+    assert servers.GPU not in {device.key for device in driver.discover(scan)}
+    (entry,) = [entry for entry in driver.hardware(scan) if entry.key == servers.GPU]
     assert entry.reason == "claimed by Nova in Placement"
 
 
@@ -226,29 +243,21 @@ def test_each_process_that_has_a_vfio_node_open_is_found() -> None:
         servers.open_vfio(host, str(number), number, command)
     servers.open_vfio(host, "hidden", 4000, "secret")
     host.faults["/proc/4000/fd"] = errno.EACCES
-    assert pci_scan.read(host).open_vfio == {
-        "4711": "qemu-system-x86 (process 4711)",
-        "4712": "dpdk (process 4712)",
+    files = host.open_files()
+    assert files.holders == {
+        "/dev/vfio/4711": "qemu-system-x86 (process 4711)",
+        "/dev/vfio/4712": "dpdk (process 4712)",
     }
-
-
-def test_an_enabled_function_on_vfio_is_held_when_processes_cannot_be_read() -> None:
-    host = servers.server()
-    host.add_file(f"{servers.place(servers.GPU_ON_VFIO)}/enable", "1\n")
-    assert reasons(host, EVERYTHING)[servers.GPU_ON_VFIO] == (
-        "held through VFIO by another process"
-    )
+    assert "may not see" in (files.reason or "")
 
 
 def test_a_managed_function_in_a_guest_stays_offered() -> None:
     """Otherwise the report after a bind would not contain the bound device."""
     host = servers.server()
     before = offered(host, EVERYTHING)
-    servers.add_function(host, servers.GPU, "10de:20b5:030200", behind=servers.ROOT_PORT, enable=1)
-    host.add_link(f"{servers.place(servers.GPU, servers.ROOT_PORT)}/driver", "x/vfio-pci")
+    hold(host, servers.place(servers.GPU, servers.ROOT_PORT))
     assert servers.GPU not in offered(host, EVERYTHING)
-    context = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.GPU}"}))
-    assert offered(host, EVERYTHING, context=context) == before
+    assert offered(host, EVERYTHING, managed=servers.GPU) == before
 
 
 def test_a_managed_port_stays_offered_while_a_guest_has_its_interface() -> None:
@@ -257,18 +266,16 @@ def test_a_managed_port_stays_offered_while_a_guest_has_its_interface() -> None:
     entry = '{"devname": "eno2", "physical_network": "blue"}'
     assert offered(host, entry) == [servers.NIC_IDLE]
     host.remove("/sys/class/net/eno2")
-    host.add_link(f"{servers.place(servers.NIC_IDLE)}/driver", "x/vfio-pci")
-    host.add_file(f"{servers.place(servers.NIC_IDLE)}/enable", "1\n")
+    hold(host, servers.place(servers.NIC_IDLE))
     assert offered(host, entry) == []
-    context = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.NIC_IDLE}"}))
-    assert offered(host, entry, context=context) == [servers.NIC_IDLE]
+    assert offered(host, entry, managed=servers.NIC_IDLE) == [servers.NIC_IDLE]
 
 
 def test_this_machine_can_be_scanned() -> None:
     """Without a whitelist nothing is offered, and hardware lists what sysfs lists."""
     bus = pathlib.Path("/sys/bus/pci/devices")
     expected = sorted(path.name for path in bus.iterdir()) if bus.exists() else []
-    entries = PciDriver(LocalHost(), configured()).hardware()
+    entries = look(PciDriver(LocalHost(), configured())).hardware()
     assert [entry.key for entry in entries] == expected
     assert not any(entry.offered for entry in entries)
 
@@ -287,18 +294,18 @@ def test_the_reason_of_a_refused_function_is_logged_once(
 ) -> None:
     driver = PciDriver(servers.server(), configured(f'{{"address": "{servers.NVME_MOUNTED}"}}'))
     for _ in range(2):
-        assert driver.discover() == []
+        assert look(driver).discover() == []
     (record,) = [record for record in caplog.records if servers.NVME_MOUNTED in record.getMessage()]
     assert "mounted" in record.getMessage()
 
 
 def test_the_backend_counts_whitelisted_functions_by_type() -> None:
     host, entry = servers.server(), '{"vendor_id": "10de"}'
-    (backend,) = PciDriver(host, configured(entry)).backends()
+    (backend,) = look(PciDriver(host, configured(entry))).backends()
     assert (backend.name, backend.state) == ("pci", "READY")
     assert [service.name for service in backend.services] == ["GPU"]
     assert backend.capabilities["GPU"]["num"] >= 1
     assert reasons(host, entry)[servers.FPGA] == "not on the whitelist"
     for whitelist in ((), ('{"vendor_id": "dead"}',)):
-        (backend,) = PciDriver(host, configured(*whitelist)).backends()
+        (backend,) = look(PciDriver(host, configured(*whitelist))).backends()
         assert (backend.state, backend.services) == ("STOPPED", ())

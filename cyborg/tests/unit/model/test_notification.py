@@ -14,6 +14,7 @@ from cyborg.model import notification
 from cyborg.model.health import action as health_action
 from cyborg.model.notification import DeviceFacts, HistoryEvent
 from cyborg.model.report import Reading
+from cyborg.testing.driver_checks import look
 from cyborg.testing.servers import bare
 from cyborg.tests.unit.drivers.configured import configured
 
@@ -37,7 +38,7 @@ def shape(value: Any) -> Any:
 def test_page_shows_every_field_of_every_notification() -> None:
     facts = DeviceFacts("FPGA", "fake_driver", "v", "m", (("arq", "instance", "project"),))
     driver = FakeDriver(bare(), configured(host="compute-1"))
-    devices = [("fake_driver", device) for device in driver.discover()]
+    devices = [("fake_driver", device) for device in look(driver).discover()]
     key = devices[0][1].key
     sent = [
         notification.arq_state(event("Bound", noun="arq"), "project"),
@@ -46,7 +47,7 @@ def test_page_shows_every_field_of_every_notification() -> None:
         notification.service("cyborg-agent", "compute-1", up=False, at_ms=2, seen_ms=1),
         notification.service("cyborg-agent", "compute-1", up=True, at_ms=2, seen_ms=1),
         notification.usage(
-            "compute-1", 0, [Reading("fake_driver", key, driver.stats(key))], devices
+            "compute-1", 0, [Reading("fake_driver", key, dict(look(driver).stats(key)))], devices
         ),
     ]
     blocks = re.findall(r"\.\. code-block:: json\n\n((?: {3}.*\n|\n)+)", PAGE.read_text())

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, Hardware
 from cyborg.model.work import HandleTask
+from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, Traits
@@ -62,14 +64,16 @@ class SetUp(Driver):
         super().__init__(host, configured())
         self._machine = host
 
-    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
-        return FakeDriver(self._machine, configured()).discover()
+    def discover(self, scan: Scan) -> list[Device]:
+        return look(FakeDriver(self._machine, configured())).discover()
 
-    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+    def hardware(self, scan: Scan) -> list[Hardware]:
         self.host.run(["/usr/bin/look"], timeout=self.patience)
         ready = bool(self._count())
         reason = None if ready else "not set up"
-        return [replace(one, setup_required=not ready, reason=reason) for one in super().hardware()]
+        return [
+            replace(one, setup_required=not ready, reason=reason) for one in super().hardware(scan)
+        ]
 
     def install(self, device_key: str, request_key: str) -> None:
         if self.again or not self._count():

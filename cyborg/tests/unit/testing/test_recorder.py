@@ -11,6 +11,7 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.pci import PciDriver
 from cyborg.testing import recorder, servers
+from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.recorder import RecordingHost
 from cyborg.tests.unit.drivers.configured import configured
@@ -27,9 +28,9 @@ def test_driver_finds_the_same_on_the_recording(tmp_path: Path) -> None:
     recording = RecordingHost(str(tmp_path / "machine"))
     conf = configured('{"vendor_id": "10de"}')
     driver = PciDriver(recording, conf)
-    looks = (driver.discover(), driver.hardware(), driver.backends())
+    looks = (look(driver).discover(), look(driver).hardware(), look(driver).backends())
     again = PciDriver(replayed(recording, tmp_path / "recording"), conf)
-    assert (again.discover(), again.hardware(), again.backends()) == looks
+    assert (look(again).discover(), look(again).hardware(), look(again).backends()) == looks
     assert looks[0]
 
 

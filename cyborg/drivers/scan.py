@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of reading the host, which all drivers share."""
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Set
+from functools import cached_property
+from types import MappingProxyType
+
+from cyborg.drivers import ownership, pci_scan
+from cyborg.drivers.host import Host
+from cyborg.drivers.ownership import Ownership
+from cyborg.drivers.pci_function import PciFunction, parse_function
+from cyborg.drivers.pci_scan import Snapshot
+from cyborg.model.pci import PciAddress
+
+LOG = logging.getLogger(__name__)
+
+
+class Scan:
+    """The PCI functions of a host and their uses at one moment, read once, when first needed.
+
+    ``claims`` maps canonical PCI addresses to a sentence that says why another service owns the
+    function (Nova's providers in Placement). ``managed_deployables`` holds the names of the
+    deployables that the conductor keeps for this host, lost ones included: their units may be in a
+    guest because this service attached them. With ``all_managed`` every function counts as one that
+    the conductor keeps. Any thread may use a scan. Every attribute raises exception.HostError when
+    the host's functions cannot be listed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        claims: Mapping[str, str] = MappingProxyType({}),
+        managed_deployables: Set[str] = frozenset(),
+        all_managed: bool = False,
+    ) -> None:
+        self._host = host
+        self.claims = claims
+        self.managed_deployables = managed_deployables
+        self._all_managed = all_managed
+        self._lock = threading.RLock()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return what was read."""
+        with self._lock:
+            return self._snapshot
+
+    @property
+    def functions(self) -> Mapping[PciAddress, PciFunction]:
+        """Return the functions that can be understood, in the order of their addresses."""
+        with self._lock:
+            return self._parsed[0]
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Return the other entries of the bus: name → a clause that says what is wrong."""
+        with self._lock:
+            return self._parsed[1]
+
+    def is_managed(self, deployable: str) -> bool:
+        """Return whether the conductor keeps a deployable of this name."""
+        return self._all_managed or deployable in self.managed_deployables
+
+    def refusal(
+        self, function: PciFunction, *, managed: bool, whole: bool = True, probe: bool = True
+    ) -> str | None:
+        """Return why a function must not be offered, None when it may be; see ``Ownership``."""
+        with self._lock:
+            return self._ownership.refusal(function, managed=managed, whole=whole, probe=probe)
+
+    def mdev_types(self, address: PciAddress) -> Mapping[str, tuple[int, int]]:
+        """Return the types of mediated devices of a function; see ``pci_scan.mdev_types``."""
+        return pci_scan.mdev_types(self._host, str(address))
+
+    @cached_property
+    def _snapshot(self) -> Snapshot:
+        return pci_scan.read(self._host)
+
+    @cached_property
+    def _parsed(self) -> tuple[dict[PciAddress, PciFunction], dict[str, str]]:
+        functions, unreadable = {}, {}
+        for raw in self._snapshot.functions:
+            try:
+                function = parse_function(raw)
+            except ValueError as error:
+                unreadable[raw.name] = str(error)
+            else:
+                functions[function.address] = function
+        return functions, unreadable
+
+    @cached_property
+    def _ownership(self) -> Ownership:
+        return Ownership(self._host, self._snapshot, self._parsed[0], self.claims)
+
+
+class RefusalLog:
+    """Log each function that is selected and not offered, once for each reason."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str, str]] = set()
+
+    def log(self, refusals: Iterable[tuple[str, str, str]]) -> None:
+        """Log the new ones of these refusals: key of the device, what selects it, and reason."""
+        refused = set(refusals)
+        new = refused - self._logged
+        if any(reason == ownership.NO_IOMMU for _, _, reason in new):
+            LOG.warning("No PCI function is offered: %s", ownership.NO_IOMMU)
+        for key, source, reason in sorted(new):
+            if reason != ownership.NO_IOMMU:
+                LOG.warning(
+                    "PCI function %s, selected by %s, is not offered: %s", key, source, reason
+                )
+        self._logged = refused

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel events start a scan soon, once for each burst."""
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cyborg import exception
+from cyborg.agent.device_events import DeviceEvents
+from cyborg.drivers.host import Events
+from cyborg.drivers.uevents import OVERFLOW, Uevent
+from cyborg.testing.fake_host import FakeEvents, FakeHost
+
+PCI = Uevent("add", "/devices/pci0000:00/0000:00:05.0", {"SUBSYSTEM": "pci"})
+TTY = Uevent("change", "/devices/virtual/tty/tty1", {"SUBSYSTEM": "tty"})
+
+
+class Machine(FakeHost):
+    """A host with one stream of events, or an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream: FakeEvents = FakeEvents()
+        self.error: exception.HostError | None = None
+
+    def events(self) -> FakeEvents:
+        if self.error is not None:
+            raise self.error
+        return self.stream
+
+
+class BrokenEvents(FakeEvents):
+    """A stream that the kernel ends."""
+
+    def poll(self, timeout: float | None = None) -> Uevent | None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def rounds() -> threading.Semaphore:
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+def listening(machine: Machine, rounds: threading.Semaphore) -> Iterator[Events]:
+    events = DeviceEvents(machine, rounds.release)
+    events.start()
+    yield machine.stream
+    events.stop()
+    events.wait()
+
+
+@pytest.mark.parametrize("event", [PCI, Uevent(OVERFLOW)])
+def test_a_burst_of_events_starts_one_scan(
+    listening: Events, machine: Machine, rounds: threading.Semaphore, event: Uevent
+) -> None:
+    for _ in range(50):
+        machine.stream.emit(event)
+    assert rounds.acquire(timeout=30)
+    assert not rounds.acquire(blocking=False)
+    machine.stream.emit(event)
+    assert rounds.acquire(timeout=30)
+
+
+def test_events_that_never_stop_do_not_delay_the_scan_for_ever(
+    listening: Events, machine: Machine, rounds: threading.Semaphore
+) -> None:
+    stop = threading.Event()
+
+    def storm() -> None:
+        while not stop.wait(0.01):
+            machine.stream.emit(PCI)
+
+    sender = threading.Thread(target=storm)
+    sender.start()
+    try:
+        assert rounds.acquire(timeout=30)
+    finally:
+        stop.set()
+        sender.join()
+
+
+def test_events_of_other_devices_start_no_scan(
+    machine: Machine, rounds: threading.Semaphore
+) -> None:
+    events = DeviceEvents(machine, rounds.release)
+    machine.stream.emit(TTY)
+    machine.stream.emit(PCI)
+    events.start()
+    assert rounds.acquire(timeout=30)
+    events.stop()
+    events.wait()
+    assert not rounds.acquire(blocking=False)
+
+
+def test_a_machine_without_events_is_logged_and_stops(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.error = exception.HostError(action="listening", reason="no libudev")
+    events = DeviceEvents(machine, lambda: None)
+    events.start()
+    events.stop()
+    events.wait()
+    machine.error, machine.stream = None, BrokenEvents()
+    events.start()
+    events.wait()
+    events.stop()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "no libudev" in caplog.text
+    assert "Input/output error" in caplog.text
