@@ -59,13 +59,25 @@ class GenericDriver(Driver):
             if candidate.reason is not None
         )
         names = self._names(candidates)
-        return [
-            candidate.backend.device(self._node, candidate.address, candidate.function, names)
-            if candidate.created is None
-            else candidate.backend.complete(candidate.created, candidate.function, names)
-            for candidate in candidates
-            if candidate.reason is None
-        ]
+        devices = []
+        for candidate in candidates:
+            if candidate.reason is not None:
+                continue
+            backend, function, node = candidate.backend, candidate.function, None
+            try:
+                if function is not None:
+                    node = scan.numa_node(function.address)
+            except exception.HostError:
+                # It has just been removed.
+                continue
+            if candidate.created is None:
+                device = backend.device(
+                    self._node, candidate.address, function, names, numa_node=node
+                )
+            else:
+                device = backend.complete(candidate.created, function, names, numa_node=node)
+            devices.append(device)
+        return devices
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return all devices of the backends, with the set-up that each still needs."""

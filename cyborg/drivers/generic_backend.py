@@ -105,7 +105,13 @@ class GenericBackend:
         return self.vendor or vendor, self.model or model
 
     def device(
-        self, node: str, address: PciAddress, function: PciFunction | None, names: Names
+        self,
+        node: str,
+        address: PciAddress,
+        function: PciFunction | None,
+        names: Names,
+        *,
+        numa_node: int | None,
     ) -> Device:
         """Return a device with one deployable; ``function`` is None for a declared device."""
         vendor, model = self.vendor_and_model(function, names)
@@ -132,15 +138,22 @@ class GenericBackend:
             control_path=address.info(),
             deployables=(deployable,),
             backend=self.name,
-            numa_node=function.numa_node if function is not None else None,
+            numa_node=numa_node,
         )
 
-    def complete(self, created: Device, function: PciFunction | None, names: Names) -> Device:
+    def complete(
+        self,
+        created: Device,
+        function: PciFunction | None,
+        names: Names,
+        *,
+        numa_node: int | None,
+    ) -> Device:
         """Return a device that an operator created, with values from configuration and host."""
         return replace(
             created,
             vendor=self.vendor_and_model(function, names)[0],
-            numa_node=function.numa_node if function is not None else None,
+            numa_node=numa_node,
             deployables=tuple(
                 replace(deployable, prepare=self.prepares, programmable=self.programs)
                 for deployable in created.deployables

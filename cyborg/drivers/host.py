@@ -207,10 +207,12 @@ class LocalHost:
             directory = f"{proc}/{process}/fd/"
             try:
                 for descriptor in os.listdir(directory):
-                    with contextlib.suppress(FileNotFoundError):
+                    try:
                         target = os.readlink(directory + descriptor)
-                        if target.startswith("/dev/"):
-                            holders[target] = process
+                    except FileNotFoundError:
+                        continue
+                    if target.startswith("/dev/"):
+                        holders[target] = process
             except PermissionError:
                 reason = reason or "the agent may not see the open files of other users' processes"
             except (FileNotFoundError, ProcessLookupError):

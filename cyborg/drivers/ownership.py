@@ -6,11 +6,13 @@ cannot be read, a disk that cannot be tried, processes that cannot be seen. A bo
 not a sign of use, because every idle card has one. Each reason says what an operator can do.
 """
 
+import contextlib
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from cyborg import exception
+from cyborg.drivers import pci_scan
 from cyborg.drivers.host import Host, OpenFiles
 from cyborg.drivers.pci_function import PciFunction, addresses_in_path
 from cyborg.drivers.pci_scan import Network, Snapshot, Storage
@@ -64,7 +66,7 @@ class Ownership:
             or self._claim(function)
             or self.uses.get(function.address)
             or self._unknown_use(function)
-            or (self._carved(function) or self._group(function) if whole else None)
+            or (self._carved(function, probe=probe) or self._group(function) if whole else None)
             or (self._disk_claim(function) if probe else None)
             or (self._holder(function) if probe and not managed else None)
         )
@@ -145,7 +147,7 @@ class Ownership:
                 )
         return None
 
-    def _carved(self, function: PciFunction) -> str | None:
+    def _carved(self, function: PciFunction, *, probe: bool) -> str | None:
         """Return the parts of the function that exist, so that it is not whole."""
         if function.vfs:
             return f"it has {function.vfs} virtual functions; those can be offered"
@@ -154,8 +156,16 @@ class Ownership:
             return f"it has {len(parts)} mediated device(s), for example {parts[0]}; remove them"
         if str(function.address) in self._snapshot.mig:
             return "it has MIG instances; destroy them with nvidia-smi mig -dci and -dgi"
-        if function.vgpu_type is not None:
-            return f"it is a vGPU of type {function.vgpu_type}; write 0 to its current_vgpu_type"
+        files = ["sriov_numvfs"] if probe else []
+        if probe and function.host_driver == "nvidia":
+            files.append("nvidia/current_vgpu_type")
+        for file in files:
+            try:
+                text = pci_scan.attribute(self._host, str(function.address), file)
+            except exception.HostError as error:
+                return f"it may have parts: {error}"
+            if text not in {None, "0"}:
+                return f"its {file} reads {text[:40]!r}; write 0 to it"
         return None
 
     @cached_property
@@ -225,19 +235,24 @@ class Ownership:
         if not function.on_vfio:
             return None
         holders = self._open_files.holders
-        for node in function.vfio_nodes:
-            if node in holders:
-                return f"held through VFIO by {holders[node]}"
+        try:
+            devices = pci_scan.vfio_devices(self._host, str(function.address))
+        except exception.HostError as error:
+            return f"a process may hold it through VFIO: {error}"
+        # The nodes of the function, of its group, and of a group without IOMMU.
+        nodes = [f"devices/{device}" for device in devices]
+        if function.group is not None:
+            nodes += [function.group, f"noiommu-{function.group}"]
+        for node in nodes:
+            if f"/dev/vfio/{node}" in holders:
+                return f"held through VFIO by {holders[f'/dev/vfio/{node}']}"
         if self._open_files.reason is None:
             return None
         # The VFIO drivers enable a function when its node is opened, so nobody holds one that is
         # not enabled. One that is may have been left so by its former driver.
-        try:
-            path = f"/sys/bus/pci/devices/{function.address}/enable"
-            if self._host.read_text(path).strip() == "0":
+        with contextlib.suppress(exception.HostError):
+            if pci_scan.attribute(self._host, str(function.address), "enable") == "0":
                 return None
-        except exception.HostError:
-            pass
         return f"a process may hold it through VFIO: {self._open_files.reason}"
 
     @cached_property

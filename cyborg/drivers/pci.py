@@ -4,10 +4,11 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
+from cyborg import exception
 from cyborg.drivers import pci_ids, whitelist
 from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
@@ -91,11 +92,18 @@ class PciDriver(Driver):
             for candidate in candidates
             if candidate.whitelisted and candidate.reason
         )
-        return [
-            device(candidate.function, self._node, self._names, candidate.network)
-            for candidate in candidates
-            if candidate.function is not None and candidate.reason is None
-        ]
+        devices = []
+        for candidate in candidates:
+            function = candidate.function
+            if function is not None and candidate.reason is None:
+                try:
+                    node = scan.numa_node(function.address)
+                except exception.HostError:
+                    # It has just been removed.
+                    continue
+                offered = device(function, self._node, self._names, candidate.network)
+                devices.append(replace(offered, numa_node=node))
+        return devices
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return all PCI functions of the host; those that are not offered have a reason."""
@@ -219,7 +227,6 @@ def device(
         deployables=(deployable,),
         std_board_info={"product_id": f"{function.product:04x}", "controller": None},
         vendor_board_info="miss_vb_info",
-        numa_node=function.numa_node,
     )
 
 

@@ -12,7 +12,6 @@ from cyborg.model.pci import PciAddress
 _NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 #: The vendor ids that a bus returns when no device responds.
 _NO_RESPONSE = frozenset({0x0000, 0xFFFF})
-_MAX_NODE = 0xFFFF
 _PCI_ID = re.compile(r"([0-9A-Fa-f]{4}):([0-9A-Fa-f]{4})")
 
 
@@ -21,9 +20,7 @@ class PciFunction:
     """One PCI function; ``class_code`` has 24 bits, ``parent`` is the PF of a VF.
 
     ``subsystem`` are the vendor and the id of the board, None where they are not known. ``vfs`` is
-    the current number of its virtual functions. ``group`` is its IOMMU group. ``vfio_nodes`` are
-    the paths through which a guest can hold it. ``vgpu_type`` is the type of the vGPU that a VF of
-    an NVIDIA card is, None where it is none.
+    the number of its virtual functions on the bus. ``group`` is its IOMMU group.
     """
 
     address: PciAddress
@@ -31,13 +28,10 @@ class PciFunction:
     product: int
     class_code: int
     subsystem: tuple[int, int] | None = None
-    numa_node: int | None = None
     host_driver: str | None = None
     parent: PciAddress | None = None
     vfs: int = 0
     group: str | None = None
-    vfio_nodes: tuple[str, ...] = ()
-    vgpu_type: str | None = None
 
     @property
     def on_vfio(self) -> bool:
@@ -59,31 +53,18 @@ def parse_function(raw: RawFunction) -> PciFunction:
     if vendor in _NO_RESPONSE:
         raise ValueError("it does not answer on the bus")
     board = _PCI_ID.fullmatch(raw.files.get("PCI_SUBSYS_ID", ""))
-    # Firmware that does not tell the node shows -1.
-    node_text = raw.files.get("numa_node", "")
-    node = int(node_text) if re.fullmatch(r"[0-9]{1,9}", node_text) else -1
-    # The nodes of the group, of the group without IOMMU, and of the device itself.
-    group = raw.links.get("iommu_group")
-    nodes = [f"/dev/vfio/{group}", f"/dev/vfio/noiommu-{group}"] if group else []
-    if raw.vfio:
-        nodes.append(f"/dev/vfio/devices/{raw.vfio}")
     parent = raw.links.get("physfn")
     if parent is not None and parse_name(parent) is None:
         raise ValueError(f"its physfn points to {parent!r}")
-    vgpu_type = raw.files.get("current_vgpu_type", "0")
     return PciFunction(
         address=address,
         vendor=vendor,
         product=product,
         class_code=class_code,
         subsystem=(int(board[1], 16), int(board[2], 16)) if board else None,
-        numa_node=node if 0 <= node <= _MAX_NODE else None,
         host_driver=raw.files.get("DRIVER"),
         parent=parse_name(parent) if parent is not None else None,
-        vfs=_parse_count(raw.files, "sriov_numvfs"),
-        group=group,
-        vfio_nodes=tuple(nodes),
-        vgpu_type=None if vgpu_type == "0" else vgpu_type,
+        group=raw.links.get("iommu_group"),
     )
 
 
@@ -119,10 +100,3 @@ def _parse_hexadecimal(files: Mapping[str, str], name: str, digits: int) -> int:
     if re.fullmatch(rf"0x[0-9a-f]{{{digits}}}", text) is None:
         raise ValueError(f"its {name} reads {text[:40]!r}")
     return int(text, 16)
-
-
-def _parse_count(files: Mapping[str, str], name: str) -> int:
-    text = files.get(name, "0")
-    if re.fullmatch(r"[0-9]{1,9}", text) is None:
-        raise ValueError(f"its {name} reads {text[:40]!r}")
-    return int(text)

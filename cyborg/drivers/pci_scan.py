@@ -25,14 +25,12 @@ _IDENTITY = ("vendor", "device", "class")
 class RawFunction:
     """One directory of the PCI bus: stripped file contents, and the last part of each link.
 
-    ``files`` also has the lines of ``uevent`` by key. ``vfio`` names its node below
-    ``/dev/vfio/devices``. ``error`` says what could not be read.
+    ``files`` also has the lines of ``uevent`` by key. ``error`` says what could not be read.
     """
 
     name: str
     files: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
-    vfio: str | None = None
     error: str | None = None
 
 
@@ -128,40 +126,49 @@ def read(host: Host) -> Snapshot:
 
 
 def read_function(host: Host, name: str) -> RawFunction | None:
-    """Read one function; None when it is not on the bus."""
+    """Read what one function is; None when it is not on the bus."""
     path = f"{_FUNCTIONS}/{name}"
     try:
-        entries = set(host.list_dir(path))
         # A link can vanish at any time, when a driver is unbound; a file vanishes only with the
         # whole function. So the files come last, and a missing file means that the card was
         # removed.
-        links: dict[str, str] = {
-            link: _last_part(target)
-            for link in ("physfn", "iommu_group")
-            if link in entries
-            and (target := read_if_exists(host.readlink, f"{path}/{link}")) is not None
-        }
-        vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in entries else []
+        links = {}
+        for link in ("physfn", "iommu_group"):
+            target = read_if_exists(host.readlink, f"{path}/{link}")
+            if target is not None:
+                links[link] = _last_part(target)
         files: dict[str, str] = {}
-        if "uevent" in entries:
-            lines = host.read_text(f"{path}/uevent").splitlines()
-            files = {key: value for key, _, value in (line.partition("=") for line in lines)}
+        uevent = read_if_exists(host.read_text, f"{path}/uevent")
+        if uevent is not None:
+            lines = (line.partition("=") for line in uevent.splitlines())
+            files = {key: value for key, _, value in lines}
         if "PCI_ID" not in files:
-            for file in _IDENTITY:
-                if file in entries:
-                    files[file] = host.read_text(f"{path}/{file}").strip()
+            entries = host.list_dir(path)
+            files |= {
+                file: host.read_text(f"{path}/{file}").strip()
+                for file in _IDENTITY
+                if file in entries
+            }
             driver = read_if_exists(host.readlink, f"{path}/driver")
             if driver is not None:
                 files["DRIVER"] = _last_part(driver)
-        if "sriov_numvfs" in entries:
-            files["sriov_numvfs"] = host.read_text(f"{path}/sriov_numvfs").strip()
-        if "nvidia" in entries and "current_vgpu_type" in _names(host, f"{path}/nvidia"):
-            vgpu = f"{path}/nvidia/current_vgpu_type"
-            files["current_vgpu_type"] = host.read_text(vgpu).strip()
-        files["numa_node"] = _text(host, f"{path}/numa_node") if "numa_node" in entries else ""
     except exception.HostError as error:
         return None if is_missing(error) else RawFunction(name, error=str(error))
-    return RawFunction(name, files, links, vfio=next(iter(vfio), None))
+    return RawFunction(name, files, links)
+
+
+def attribute(host: Host, name: str, file: str) -> str | None:
+    """Return the stripped content of a file of a function, None where there is no such file.
+
+    Raises exception.HostError when it cannot be read.
+    """
+    text = read_if_exists(host.read_text, f"{_FUNCTIONS}/{name}/{file}")
+    return None if text is None else text.strip()
+
+
+def vfio_devices(host: Host, name: str) -> list[str]:
+    """Return the names below ``/dev/vfio/devices`` of a function that a VFIO driver has."""
+    return _names(host, f"{_FUNCTIONS}/{name}/vfio-dev")
 
 
 def mdev_types(host: Host, name: str) -> dict[str, tuple[int, int]]:
@@ -188,16 +195,6 @@ def _names(host: Host, path: str) -> list[str]:
         if is_missing(error):
             return []
         raise
-
-
-def _text(host: Host, path: str) -> str:
-    """Return the content of a file that no decision needs; empty when it cannot be read."""
-    try:
-        return host.read_text(path).strip()
-    except exception.HostError as error:
-        if is_missing(error):
-            raise
-        return ""
 
 
 def _lines(host: Host, path: str) -> tuple[str, ...]:

@@ -2,11 +2,15 @@
 """One round of reading the host, which all drivers share."""
 
 import logging
+import re
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
+from cyborg import exception
 from cyborg.drivers import ownership, pci_scan
 from cyborg.drivers.host import Host
 from cyborg.drivers.ownership import Ownership
@@ -15,6 +19,8 @@ from cyborg.drivers.pci_scan import Snapshot
 from cyborg.model.pci import PciAddress
 
 LOG = logging.getLogger(__name__)
+
+_MAX_NODE = 0xFFFF
 
 
 class Scan:
@@ -41,6 +47,7 @@ class Scan:
         self.managed_deployables = managed_deployables
         self._all_managed = all_managed
         self._lock = threading.RLock()
+        self._refusals: dict[tuple[PciAddress, bool, bool, bool], str | None] = {}
 
     @property
     def snapshot(self) -> Snapshot:
@@ -68,8 +75,30 @@ class Scan:
         self, function: PciFunction, *, managed: bool, whole: bool = True, probe: bool = True
     ) -> str | None:
         """Return why a function must not be offered, None when it may be; see ``Ownership``."""
+        question = function.address, managed, whole, probe
         with self._lock:
-            return self._ownership.refusal(function, managed=managed, whole=whole, probe=probe)
+            if question not in self._refusals:
+                self._refusals[question] = self._ownership.refusal(
+                    function, managed=managed, whole=whole, probe=probe
+                )
+            return self._refusals[question]
+
+    def numa_node(self, address: PciAddress) -> int | None:
+        """Return the NUMA node of a function, None where the firmware does not tell it.
+
+        Raises exception.HostError when the function has left the bus.
+        """
+        try:
+            text = pci_scan.attribute(self._host, str(address), "numa_node")
+        except exception.HostError:
+            return None
+        if text is None:
+            # A kernel without NUMA has no such file.
+            self._host.realpath(f"/sys/bus/pci/devices/{address}")
+            return None
+        # Firmware that does not tell the node shows -1.
+        node = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
+        return node if 0 <= node <= _MAX_NODE else None
 
     def mdev_types(self, address: PciAddress) -> Mapping[str, tuple[int, int]]:
         """Return the types of mediated devices of a function; see ``pci_scan.mdev_types``."""
@@ -81,7 +110,8 @@ class Scan:
 
     @cached_property
     def _parsed(self) -> tuple[dict[PciAddress, PciFunction], dict[str, str]]:
-        functions, unreadable = {}, {}
+        functions: dict[PciAddress, PciFunction] = {}
+        unreadable = {}
         for raw in self._snapshot.functions:
             try:
                 function = parse_function(raw)
@@ -89,6 +119,9 @@ class Scan:
                 unreadable[raw.name] = str(error)
             else:
                 functions[function.address] = function
+        children = Counter(function.parent for function in functions.values())
+        for address in functions.keys() & children.keys():
+            functions[address] = replace(functions[address], vfs=children[address])
         return functions, unreadable
 
     @cached_property

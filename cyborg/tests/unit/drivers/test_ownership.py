@@ -304,7 +304,7 @@ def test_a_carved_card_is_not_whole() -> None:
     assert "MIG instances" in refusal(host, servers.GPU)
     host.remove("/proc/driver/nvidia")
     host.add_file(f"{card}/nvidia/current_vgpu_type", "1428\n")
-    assert "vGPU of type 1428" in refusal(host, servers.GPU)
+    assert "current_vgpu_type reads '1428'" in refusal(host, servers.GPU)
     host.add_file(f"{card}/nvidia/current_vgpu_type", "0\n")
     assert refusal(host, servers.GPU) == ""
 
@@ -370,3 +370,20 @@ def test_kinds_that_no_guest_can_have_are_refused(address: str, what: str, reaso
     host = servers.bare()
     servers.add_function(host, address, what)
     assert reason in refusal(host, address)
+
+
+@pytest.mark.parametrize("text", ["-1", "", "x", "70000", "99999999999999999999"])
+def test_an_invalid_numa_node_is_none(text: str) -> None:
+    host, card = servers.server(), servers.place(servers.GPU, servers.ROOT_PORT)
+    assert Scan(host).numa_node(PciAddress.parse(servers.GPU)) == 0
+    host.add_file(f"{card}/numa_node", text)
+    assert Scan(host).numa_node(PciAddress.parse(servers.GPU)) is None
+
+
+def test_virtual_functions_that_are_not_on_the_bus_are_in_doubt() -> None:
+    host = servers.server()
+    for address in servers.QAT_VFS:
+        host.remove(f"/sys/bus/pci/devices/{address}")
+    assert "sriov_numvfs reads '2'" in refusal(host, servers.QAT_PF)
+    host.faults[f"{servers.place(servers.QAT_PF)}/sriov_numvfs"] = errno.EIO
+    assert "it may have parts" in refusal(host, servers.QAT_PF)

@@ -15,9 +15,8 @@ def raw(
     *,
     files: dict[str, str] | None = None,
     links: dict[str, str] | None = None,
-    vfio: str | None = None,
 ) -> RawFunction:
-    return RawFunction(name, FILES | (files or {}), links or {}, vfio)
+    return RawFunction(name, FILES | (files or {}), links or {})
 
 
 def test_a_function_with_the_mandatory_files_only_is_parsed() -> None:
@@ -28,39 +27,22 @@ def test_a_function_with_all_files_and_links_is_parsed() -> None:
     function = parse_function(
         raw(
             files={
-                "numa_node": "1",
-                "sriov_numvfs": "4",
                 "DRIVER": "vfio-pci",
                 "PCI_SUBSYS_ID": "10DE:1533",
-                "current_vgpu_type": "1428",
             },
             links={"iommu_group": "7", "physfn": "0000:3b:00.1"},
-            vfio="vfio3",
         )
     )
-    assert function.numa_node == 1
-    assert function.vfs == 4
     assert function.group == "7"
     assert function.subsystem == (0x10DE, 0x1533)
-    assert function.vgpu_type == "1428"
     assert function.on_vfio
     assert function.parent == PciAddress(0, 0x3B, 0, 1)
-    assert function.vfio_nodes == (
-        "/dev/vfio/7",
-        "/dev/vfio/noiommu-7",
-        "/dev/vfio/devices/vfio3",
-    )
 
 
 def test_the_lines_of_uevent_count_before_the_files() -> None:
     lines = {"PCI_ID": "8086:37C8", "PCI_CLASS": "B4000", "vendor": "0x10de"}
     function = parse_function(RawFunction("0000:3d:00.0", lines))
     assert (function.vendor, function.product, function.class_code) == (0x8086, 0x37C8, 0x0B4000)
-
-
-@pytest.mark.parametrize("text", ["-1", "", "x", "70000", "99999999999999999999"])
-def test_an_invalid_numa_node_is_none(text: str) -> None:
-    assert parse_function(raw(files={"numa_node": text})).numa_node is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +56,6 @@ def test_an_invalid_numa_node_is_none(text: str) -> None:
         (raw(files={"vendor": "10de"}), "its vendor reads '10de'"),
         (raw(files={"device": "0x20b"}), "its device reads '0x20b'"),
         (raw(files={"class": "0x0302"}), "its class reads '0x0302'"),
-        (raw(files={"sriov_numvfs": "many"}), "its sriov_numvfs reads 'many'"),
         (raw(files={"PCI_ID": "10DE", "PCI_CLASS": "30200"}), "its uevent has '10DE'"),
         (raw(files={"PCI_ID": "10DE:20B5"}), "and class ''"),
         (raw(links={"physfn": "nowhere"}), "its physfn points to 'nowhere'"),
