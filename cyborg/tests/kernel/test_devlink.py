@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""devlink, as a network card with a health reporter has it: netdevsim."""
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from cyborg.drivers.host import LocalHost
+
+DEVICE = "netdevsim/netdevsim7"
+
+
+@pytest.fixture
+def devlink(
+    host: LocalHost, command: Callable[..., str], undo: ExitStack
+) -> Callable[..., dict[str, object]]:
+    """Return a function that asks devlink about a simulated card with two ports."""
+    host.write_text("/sys/bus/netdevsim/new_device", "7 2")
+    undo.callback(host.write_text, "/sys/bus/netdevsim/del_device", "7")
+
+    def devlink(*words: str) -> dict[str, object]:
+        return dict(json.loads(command("devlink", "-j", *words)))
+
+    return devlink
+
+
+def test_devlink_shows_driver_and_ports(devlink: Callable[..., dict[str, object]]) -> None:
+    [fields] = devlink("dev", "info", DEVICE)["info"].values()  # type: ignore[attr-defined]
+    assert fields["driver"] == "netdevsim"
+    ports = devlink("port", "show")["port"]
+    assert sorted(ports) == [f"{DEVICE}/0", f"{DEVICE}/1"]  # type: ignore[call-overload]
+
+
+def test_devlink_counts_errors_of_a_health_reporter(
+    devlink: Callable[..., dict[str, object]], host: LocalHost
+) -> None:
+    def reporter() -> dict[str, object]:
+        shown = devlink("health", "show", DEVICE, "reporter", "dummy")["health"]
+        return dict(shown[DEVICE][0])  # type: ignore[index]
+
+    assert (reporter()["state"], reporter()["error"]) == ("healthy", 0)
+    host.write_text("/sys/kernel/debug/netdevsim/netdevsim7/health/break_health", "worn out")
+    assert reporter()["error"] == 1

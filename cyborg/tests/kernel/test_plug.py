@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that come and go, and the uevents with which the kernel tells it."""
+
+import pytest
+
+from cyborg.drivers.host import LocalHost
+from cyborg.tests.kernel.functions import CARD, E1000E, Functions
+from cyborg.tests.kernel.monitor import Monitor
+from cyborg.tests.kernel.uevents import Recorder
+
+
+def test_removed_function_is_back_after_a_rescan_with_its_driver(
+    functions: Functions, host: LocalHost, uevents: Recorder
+) -> None:
+    [card] = functions.matching(E1000E)
+    functions.remove(card)
+    uevents.wait("unbind", card)
+    assert uevents.wait("remove", card).fields["PCI_SLOT_NAME"] == card
+    assert not host.exists(functions.path(card))
+    functions.rescan()
+    event = uevents.wait("add", card)
+    assert event.fields["PCI_ID"] == "8086:10D3"
+    uevents.wait("bind", card)
+    assert functions.link(card, "driver") == "e1000e"
+
+
+def test_open_file_of_a_removed_function_reports_no_device(functions: Functions) -> None:
+    """host.is_missing counts this as absent: a card can vanish between open and read."""
+    [card] = functions.matching(E1000E)
+    with open(functions.path(card, "vendor"), encoding="ascii") as file:
+        functions.remove(card)
+        with pytest.raises(OSError, match="No such device"):
+            file.read()
+
+
+def test_vfs_appear_with_uevents(functions: Functions, uevents: Recorder) -> None:
+    vfs = functions.create_vfs(functions.nvme("SRIOV0001"), 2)
+    assert [uevents.wait("add", vf).fields["PCI_SLOT_NAME"] for vf in vfs] == vfs
+
+
+def test_card_can_be_plugged_and_pulled(
+    functions: Functions, host: LocalHost, monitor: Monitor, uevents: Recorder
+) -> None:
+    before = functions.matching(CARD)
+    monitor.run("device_add", driver="edu", id="plugged", bus="empty")
+    card = uevents.new_function(CARD)
+    uevents.wait("bind", card)
+    assert sorted(functions.matching(CARD)) == sorted([*before, card])
+    monitor.run("device_del", id="plugged")
+    uevents.wait("remove", card)
+    assert not host.exists(functions.path(card))

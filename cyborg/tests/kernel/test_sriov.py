@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SR-IOV: what a driver that creates virtual functions must obey (hardware.md 1.3)."""
+
+import errno
+
+import pytest
+
+from cyborg.drivers.host import LocalHost
+from cyborg.tests.kernel.functions import BUS, IGB, Functions, refused
+
+
+@pytest.fixture
+def parent(functions: Functions) -> str:
+    return functions.nvme("SRIOV0001")
+
+
+def test_number_of_vfs_above_the_total_is_out_of_range(functions: Functions, parent: str) -> None:
+    total = int(functions.read(parent, "sriov_totalvfs"))
+    with refused(errno.ERANGE):
+        functions.write(parent, "sriov_numvfs", total + 1)
+    assert functions.read(parent, "sriov_numvfs") == "0"
+
+
+def test_number_of_vfs_changes_only_through_zero(functions: Functions, parent: str) -> None:
+    functions.create_vfs(parent, 2)
+    with refused(errno.EBUSY):
+        functions.write(parent, "sriov_numvfs", 4)
+    assert functions.read(parent, "sriov_numvfs") == "2"
+    functions.write(parent, "sriov_numvfs", 0)
+    functions.write(parent, "sriov_numvfs", 4)
+    assert functions.link(parent, "virtfn3")
+
+
+def test_writing_the_current_number_of_vfs_changes_nothing(
+    functions: Functions, parent: str
+) -> None:
+    before = functions.create_vfs(parent, 2)
+    functions.write(parent, "sriov_numvfs", 2)
+    assert [functions.link(parent, f"virtfn{index}") for index in range(2)] == before
+
+
+def test_parent_without_a_driver_creates_no_vfs(functions: Functions, parent: str) -> None:
+    functions.bind(parent, None)
+    with refused(errno.ENOENT):
+        functions.write(parent, "sriov_numvfs", 1)
+
+
+def test_vf_names_its_parent_and_has_no_vfs_of_its_own(
+    functions: Functions, host: LocalHost, parent: str
+) -> None:
+    """pci_scan reads physfn; without sriov_numvfs it takes the number of VFs for 0."""
+    [vf] = functions.create_vfs(parent, 1)
+    assert functions.link(vf, "physfn") == parent
+    assert not host.exists(functions.path(vf, "sriov_numvfs"))
+
+
+def test_vf_without_autoprobe_is_bound_only_with_driver_override(
+    functions: Functions, host: LocalHost, parent: str
+) -> None:
+    [vf] = functions.create_vfs(parent, 1)
+    assert functions.link(vf, "driver") is None
+    host.write_text(f"{BUS}/drivers_probe", vf)
+    assert functions.link(vf, "driver") is None
+    functions.bind(vf, "vfio-pci")
+    assert functions.link(vf, "driver") == "vfio-pci"
+
+
+def test_vf_of_a_network_card_gets_a_host_driver_with_autoprobe(functions: Functions) -> None:
+    """The host takes the VFs of a NIC at once, unless sriov_drivers_autoprobe is 0 before."""
+    [card] = functions.matching(IGB)
+    vfs = functions.create_vfs(card, 2, probe=True)
+    assert {functions.link(vf, "driver") for vf in vfs} == {"igbvf"}
+    assert all(functions.names(vf, "net") for vf in vfs)
+
+
+def test_vfs_vanish_with_the_driver_of_their_parent(functions: Functions) -> None:
+    [card] = functions.matching(IGB)
+    vfs = functions.create_vfs(card, 2)
+    functions.bind(card, None)
+    assert [functions.link(vf, "physfn") for vf in vfs] == [None, None]

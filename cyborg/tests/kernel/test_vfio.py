@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IOMMU groups and VFIO: which functions a guest can get, and how a held one looks."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from cyborg.drivers import pci_scan
+from cyborg.drivers.host import LocalHost
+from cyborg.tests.kernel import vfio
+from cyborg.tests.kernel.functions import BUS, E1000E, Functions
+
+#: The LPC bridge, the SATA controller and the SMBus controller of the chipset share a group.
+SATA, SMBUS = "0000:00:1f.2", "0000:00:1f.3"
+
+
+def test_every_function_has_a_group_where_there_is_an_iommu(
+    functions: Functions, host: LocalHost
+) -> None:
+    addresses = host.list_dir(f"{BUS}/devices")
+    assert [name for name in addresses if functions.link(name, "iommu_group") is None] == []
+
+
+@pytest.mark.machine("iommu-off")
+def test_no_function_has_a_group_where_there_is_no_iommu(
+    functions: Functions, host: LocalHost
+) -> None:
+    addresses = host.list_dir(f"{BUS}/devices")
+    assert [name for name in addresses if functions.link(name, "iommu_group")] == []
+
+
+@pytest.mark.machine("iommu-off")
+def test_vfio_refuses_a_function_where_there_is_no_iommu(
+    functions: Functions, host: LocalHost
+) -> None:
+    address = functions.nvme("PLAIN0001")
+    functions.bind(address, None)
+    functions.write(address, "driver_override", "vfio-pci")
+    host.write_text(f"{BUS}/drivers_probe", address)
+    assert functions.link(address, "driver") is None
+
+
+def test_group_is_viable_when_no_member_has_a_host_driver(functions: Functions) -> None:
+    group = functions.link(SATA, "iommu_group")
+    assert group
+    assert group == functions.link(SMBUS, "iommu_group")
+    functions.bind(SATA, "vfio-pci")
+    assert not vfio.is_viable(group)
+    with pytest.raises(OSError) as raised, vfio.held(group, SATA):
+        pass
+    assert raised.value.errno == errno.EPERM
+    functions.bind(SMBUS, "vfio-pci")
+    assert vfio.is_viable(group)
+
+
+def test_enable_reads_1_only_while_the_device_is_held(functions: Functions) -> None:
+    """ownership.refusal_reason takes ``enable`` for the sign that a guest holds the function."""
+    [card] = functions.matching(E1000E)
+    assert functions.read(card, "enable") == "1"
+    functions.bind(card, "vfio-pci")
+    group = functions.link(card, "iommu_group") or ""
+    readings = [functions.read(card, "enable")]
+    with vfio.held(group, card):
+        readings.append(functions.read(card, "enable"))
+    readings.append(functions.read(card, "enable"))
+    assert readings == ["0", "1", "0"]
+
+
+def test_enable_stays_1_when_the_former_driver_left_it_so(functions: Functions) -> None:
+    """The number tells nothing then: /proc tells who holds the function (issue 13, B10)."""
+    [card] = functions.matching(E1000E)
+    functions.bind(card, None)
+    functions.write(card, "enable", 1)
+    functions.bind(card, "vfio-pci")
+    group = functions.link(card, "iommu_group") or ""
+    assert functions.read(card, "enable") == "1"
+    with vfio.held(group, card):
+        assert functions.read(card, "enable") == "2"
+    assert functions.read(card, "enable") == "1"
+    functions.write(card, "enable", 0)
+
+
+def test_held_group_is_an_open_file_of_its_process(functions: Functions, host: LocalHost) -> None:
+    """pci_scan reads the links below /proc/PID/fd."""
+    [card] = functions.matching(E1000E)
+    functions.bind(card, "vfio-pci")
+    group = functions.link(card, "iommu_group") or ""
+    assert group not in pci_scan.read(host).open_vfio
+    with vfio.held(group, card):
+        command = Path("/proc/self/comm").read_text().strip()
+        assert pci_scan.read(host).open_vfio[group] == f"{command} (process {os.getpid()})"
+
+
+def test_group_that_is_held_cannot_be_opened_again(functions: Functions) -> None:
+    [card] = functions.matching(E1000E)
+    functions.bind(card, "vfio-pci")
+    group = functions.link(card, "iommu_group") or ""
+    with vfio.held(group, card), pytest.raises(OSError) as raised:
+        os.open(f"/dev/vfio/{group}", os.O_RDWR)
+    assert raised.value.errno == errno.EBUSY

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boot a real kernel and run commands or tests in it; see ``tools/kernel``."""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from cyborg_tools import program
+from cyborg_tools.kernel.build import Build, Parts
+from cyborg_tools.kernel.guest import Guest, Machine, machines
+from cyborg_tools.kernel.packages import NotPossibleHere, Packages, execute
+
+ROOT = Path(__file__).parents[3]
+SOURCES = ROOT / "tools" / "kernel-guest"
+TESTS = "cyborg/tests/kernel"
+#: The status when this machine cannot run guests; in CI that is a failure, 1.
+NOT_POSSIBLE = 77
+#: The status of pytest when it has selected no test.
+_NO_TESTS = 5
+_DESCRIPTION = """\
+Boot a kernel of Debian in QEMU (without KVM) with emulated accelerators, and run tests in it. The
+guest has the files of this machine, read-only; what it writes is lost with its memory. Without a
+verb: build, then test all machines. Packages that are missing are installed if root runs this.
+"""
+_say = partial(program.say, "kernel")
+
+
+def parse(arguments: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; wrong usage ends the process. ``words`` follow the verb."""
+    parser = argparse.ArgumentParser(
+        prog="kernel",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=default_cache(os.environ),
+        help="directory for kernel, modules and QEMU; remove it to get a newer kernel "
+        "(default: %(default)s)",
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    verbs.add_parser("build", help="prepare what a guest boots, unless it is in the cache")
+    run = verbs.add_parser("run", help="run a command in the root of the checkout in a guest")
+    test = verbs.add_parser("test", help=f"run {TESTS} in the guests", allow_abbrev=False)
+    for verb, default in ((run, names[-1]), (test, None)):
+        verb.add_argument(
+            "--machine", choices=names, default=default, help="default: " + (default or "all")
+        )
+        verb.add_argument(
+            "--memory", type=int, default=2048, metavar="MB", help="default: %(default)s"
+        )
+        verb.add_argument(
+            "--timeout",
+            type=float,
+            default=600.0,
+            metavar="S",
+            help="seconds after which the guest is stopped (default: %(default)g)",
+        )
+    run.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="one word: a line for the shell; several: the words of a command",
+    )
+    options, rest = parser.parse_known_args(arguments)
+    if options.verb is None:
+        options, rest = parser.parse_known_args([*arguments, "test"])
+    if options.verb == "test":
+        options.words = [word for word in rest if word != "--"]
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    elif options.verb == "run" and not options.words:
+        parser.error("run needs a COMMAND")
+    return options
+
+
+def default_cache(environment: Mapping[str, str]) -> Path:
+    """Return the directory of the XDG base directory specification."""
+    home = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "cyborg-kernel"
+
+
+def script(words: Sequence[str]) -> str:
+    """Return the shell script that runs a command of ``tools/kernel run`` in a guest."""
+    line = words[0] if len(words) == 1 else shlex.join(words)
+    return (
+        "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+        f"export HOME=/root\ncd {shlex.quote(str(ROOT))} || exit\n{line}\n"
+    )
+
+
+def pytest_words(words: Sequence[str]) -> list[str]:
+    """Return the command that runs the tests in a guest; imports are slow there, so it has few."""
+    places = [word for word in words if not word.startswith("-")]
+    named = any((ROOT / word.partition("::")[0]).exists() for word in places)
+    return [
+        *("env", "COLUMNS=100", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "PYTHONDONTWRITEBYTECODE=1"),
+        *(f"PYTHONPATH={ROOT}", sys.executable, "-m", "pytest", "-p", "no:cacheprovider"),
+        *("-q", "--color=no", "--durations=5", "--confcutdir", TESTS, *words),
+        *(() if named else (TESTS,)),
+    ]
+
+
+def unavailable(error: NotPossibleHere, environment: Mapping[str, str]) -> int:
+    """Say why no guest can run here; return the status, which is a failure in CI."""
+    _say(f"not possible here: {error}")
+    return 1 if environment.get("CI", "").lower() in ("1", "true") else NOT_POSSIBLE
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build, then run or test what the arguments say; return the exit status."""
+    available = machines(SOURCES / "machines")
+    options = parse(arguments, list(available))
+    packages = Packages(options.cache / "apt", execute, root=os.geteuid() == 0)
+    build = Build(options.cache, packages, execute, sources=SOURCES, report=_report)
+    started = time.monotonic()
+    try:
+        parts = build.parts()
+    except NotPossibleHere as error:
+        return unavailable(error, os.environ)
+    if options.verb == "build":
+        _report("everything is in the cache", started)
+        return 0
+    if options.verb == "run":
+        guest = Guest(parts, available[options.machine], options.memory, options.timeout)
+        return guest.run(script(options.words), sys.stdout.buffer)
+    chosen = [available[options.machine]] if options.machine else list(available.values())
+    return test(parts, chosen, options)
+
+
+def test(parts: Parts, chosen: Sequence[Machine], options: argparse.Namespace) -> int:
+    """Run the tests in one guest after the other; return the highest status of pytest."""
+    # What a guest compiles is lost with it.
+    compiler = [sys.executable, "-m", "compileall", "-q", "cyborg"]
+    subprocess.run(compiler, cwd=ROOT, check=True)
+    statuses = []
+    for machine in chosen:
+        started = time.monotonic()
+        guest = Guest(parts, machine, options.memory, options.timeout)
+        status = guest.run(script(pytest_words(options.words)), sys.stdout.buffer)
+        _report(f"tests on {machine.name} ended with status {status}", started)
+        statuses.append(status)
+    # A selection may leave a machine without tests, but not all of them.
+    relevant = [status for status in statuses if not (options.words and status == _NO_TESTS)]
+    return max(relevant, default=_NO_TESTS)
+
+
+def _report(title: str, started: float) -> None:
+    _say(f"{title} ({time.monotonic() - started:.0f} s)")
+
+
+if __name__ == "__main__":
+    sys.exit(program.run("kernel", partial(main, sys.argv[1:])))

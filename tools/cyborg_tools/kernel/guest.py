@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run one command in a guest: QEMU without KVM, on the read-only tree of this machine."""
+
+import shlex
+import socket
+import subprocess
+import tempfile
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from cyborg import exception
+from cyborg_tools.kernel.build import Parts
+
+#: Bytes of a disk; the file on the host is sparse.
+_DISK: Final = 64 * 1024 * 1024
+_CHUNK: Final = 64 * 1024
+#: Kernel parameters of every machine. A machine without an emulated IOMMU ignores the first.
+_PARAMETERS: Final = (
+    *("intel_iommu=on", "iommu.strict=0", "console=ttyS0", "quiet", "loglevel=3"),
+    *("panic=-1", "tsc=reliable", "net.ifnames=0"),
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A file of QEMU's arguments: one or more in each line, ``#`` begins a comment.
+
+    ``{half}`` stands for half of the memory in MB, ``{disks}`` for a directory with the empty disks
+    a.img, b.img and c.img, ``{monitor}`` for an open socket that is QEMU's end of its own monitor:
+    the guest controls QEMU (QMP) through its second serial port.
+    """
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def arguments(self, **values: object) -> list[str]:
+        """Return the words of the file with the placeholders replaced."""
+        text = self.path.read_text()
+        return [word.format(**values) for word in shlex.split(text, comments=True)]
+
+
+def machines(directory: Path) -> dict[str, Machine]:
+    """Return the machines of a directory by name."""
+    return {path.stem: Machine(path) for path in sorted(directory.glob("*.args"))}
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A machine that boots for each command; ``memory`` is in MB, ``timeout`` in seconds."""
+
+    parts: Parts
+    machine: Machine
+    memory: int
+    timeout: float
+
+    def run(self, script: str, output: BinaryIO) -> int:
+        """Run a shell script in a new guest; return its exit status.
+
+        ``output`` gets what the serial console prints. The guest has the files of this machine,
+        and what it writes is lost with its memory. Raises exception.ConfigError when the guest
+        does not end in time, or ends without a status.
+        """
+        with tempfile.TemporaryDirectory(prefix="cyborg-kernel-") as work:
+            share, disks = Path(work, "share"), Path(work, "disks")
+            share.mkdir()
+            disks.mkdir()
+            (share / "command").write_text(script)
+            for name in ("a", "b", "c"):
+                with (disks / f"{name}.img").open("wb") as disk:
+                    disk.truncate(_DISK)
+            self._boot(share, disks, output)
+            status = share / "status"
+            text = status.read_text().strip() if status.exists() else ""
+        if not text:
+            raise exception.ConfigError(
+                reason=f"the guest {self.machine.name} ended before its command did."
+            )
+        return int(text)
+
+    def _boot(self, share: Path, disks: Path, output: BinaryIO) -> None:
+        """Run QEMU until the guest ends; kill it after the timeout."""
+        monitor, port = socket.socketpair()
+        with closing(monitor), closing(port):
+            sockets = (monitor.fileno(), port.fileno())
+            command = self._command(share, disks, sockets)
+            with subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=sockets,
+            ) as qemu:
+                expired = threading.Event()
+
+                def expire() -> None:
+                    expired.set()
+                    qemu.kill()
+
+                timer = threading.Timer(self.timeout, expire)
+                timer.start()
+                try:
+                    assert qemu.stdout is not None
+                    while chunk := qemu.stdout.read1(_CHUNK):  # type: ignore[attr-defined]
+                        output.write(chunk.replace(b"\r", b""))
+                        output.flush()
+                finally:
+                    timer.cancel()
+                    qemu.kill()
+        if expired.is_set():
+            raise exception.ConfigError(
+                reason=f"the guest {self.machine.name} did not end within {self.timeout:g} s."
+            )
+
+    def _command(self, share: Path, disks: Path, sockets: tuple[int, int]) -> list[str]:
+        monitor, port = sockets
+        parameters = " ".join((*_PARAMETERS, f"cyborg.machine={self.machine.name}"))
+        return [
+            *self.parts.qemu,
+            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+            *("-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", f"{self.memory}M"),
+            *("-kernel", str(self.parts.kernel), "-initrd", str(self.parts.initramfs)),
+            *("-append", parameters, "-serial", "stdio"),
+            *("-chardev", f"socket,id=port,fd={port}", "-serial", "chardev:port"),
+            *("-chardev", f"socket,id=monitor,fd={monitor}"),
+            *("-mon", "chardev=monitor,mode=control"),
+            *_shared("tree", Path("/"), "readonly=on,multidevs=remap"),
+            *_shared("run", share, "readonly=off"),
+            *self.machine.arguments(half=self.memory // 2, disks=_quoted(disks)),
+        ]
+
+
+def _shared(tag: str, path: Path, options: str) -> list[str]:
+    """Return QEMU's arguments for a directory that the guest mounts by its tag."""
+    return [
+        *("-fsdev", f"local,id={tag},path={_quoted(path)},security_model=none,{options}"),
+        *("-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+    ]
+
+
+def _quoted(path: Path) -> str:
+    """Return a path for an option of QEMU, where a comma ends the value unless it is doubled."""
+    return str(path).replace(",", ",,")
