@@ -17,6 +17,8 @@ _TOGETHER: Final = frozenset({"keystone", "races"})
 _LONG: Final = frozenset(
     {"crash", "daemons", "devstack", "readiness", "schema", "services", "watching"}
 )
+#: pytest leaves these out: tools/kernel test runs them in guests.
+collect_ignore: Final = ["kernel"]
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types

@@ -37,7 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the tests of this machine."""
-    chosen, others = [], []
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
         marker = item.get_closest_marker("machine")
         names = marker.args if marker else (_DEFAULT_MACHINE,)

@@ -3,8 +3,9 @@
 
 import errno
 import re
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.host import LocalHost
 
+#: Seconds; a guest is slow.
+PATIENCE = 60.0
 BUS = "/sys/bus/pci"
 #: QEMU's NVMe controller, its card for education (an accelerator of simaccel), and the network
 #: cards of the machine ``pci``: vendor and device id.
@@ -28,6 +31,14 @@ def refused(number: int) -> Iterator[None]:
         yield
     names = [errno.errorcode[value] for value in (raised.value.fields["errno"], number)]
     assert names[0] == names[1]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until the kernel has done what it does in the background."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"not true within {PATIENCE:g} s"
+        time.sleep(0.05)
 
 
 class Functions:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cyborg.drivers.host import LocalHost
-from cyborg.tests.kernel.functions import BUS, CARD, E1000E, IGB, Functions, refused
+from cyborg.tests.kernel.functions import BUS, CARD, E1000E, IGB, Functions, eventually, refused
+from cyborg.tests.kernel.uevents import Recorder
 
 #: A bit of the Uncorrectable and Correctable Error Status registers (PCIe, AER capability).
 _BAD_TLP = 0x40
@@ -68,8 +69,21 @@ def test_correctable_error_is_counted_at_the_function(functions: Functions) -> N
     [card] = functions.matching(E1000E)
     before = total(functions, card, "aer_dev_correctable")
     inject(card, correctable=_BAD_TLP)
-    assert total(functions, card, "aer_dev_correctable") == before + 1
+    eventually(lambda: total(functions, card, "aer_dev_correctable") == before + 1)
     assert "BadTLP 1" in functions.read(card, "aer_dev_correctable")
+    assert total(functions, card, "aer_dev_nonfatal") == 0
+
+
+def test_driver_recovers_from_a_nonfatal_error(functions: Functions, uevents: Recorder) -> None:
+    """Recovery ends with uevents of the action ``change``; the counter is all that stays."""
+    [card] = functions.matching(IGB)
+    inject(card, uncorrectable=_COMPLETION_TIMEOUT)
+    events = [uevents.wait("change", card)]
+    uevents.wait("change", card, fields={"ERROR_EVENT": "SUCCESSFUL_RECOVERY"})
+    assert events[0].fields["ERROR_EVENT"] == "BEGIN_RECOVERY"
+    assert total(functions, card, "aer_dev_nonfatal") == 1
+    assert total(functions, card, "aer_dev_fatal") == 0
+    assert functions.link(card, "driver") == "igb"
 
 
 def test_numa_node_is_minus_one_where_the_firmware_does_not_tell(functions: Functions) -> None:
@@ -95,12 +109,9 @@ def test_driven_card_reads_enable_1(functions: Functions, host: LocalHost) -> No
     assert {functions.read(card, "enable") for card in (igb, e1000e)} == {"1"}
 
 
-def test_unprivileged_process_reads_enable_and_64_bytes_of_config(
-    functions: Functions,
-) -> None:
-    address = functions.nvme("IDLE00001")
-    assert Path(functions.path(address, "enable")).stat().st_mode & 0o004
-    assert len(Path(functions.path(address, "config")).read_bytes()) == 4096
+def test_root_reads_the_extended_configuration_space(functions: Functions) -> None:
+    """The serial number of a card is an extended capability, above the first 256 bytes."""
+    assert len(Path(functions.path(functions.nvme("IDLE00001"), "config")).read_bytes()) == 4096
 
 
 def test_cxl_memory_device_shows_its_identity_and_sizes(host: LocalHost) -> None:

@@ -3,6 +3,7 @@
 
 import errno
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from cyborg.drivers import pci_scan
 from cyborg.drivers.host import LocalHost
 from cyborg.tests.kernel import vfio
-from cyborg.tests.kernel.functions import BUS, E1000E, Functions
+from cyborg.tests.kernel.functions import BUS, E1000E, Functions, refused
 
 #: The LPC bridge, the SATA controller and the SMBus controller of the chipset share a group.
 SATA, SMBUS = "0000:00:1f.2", "0000:00:1f.3"
@@ -68,18 +69,27 @@ def test_enable_reads_1_only_while_the_device_is_held(functions: Functions) -> N
     assert readings == ["0", "1", "0"]
 
 
-def test_enable_stays_1_when_the_former_driver_left_it_so(functions: Functions) -> None:
+def test_enable_stays_1_when_the_former_driver_left_it_so(
+    functions: Functions, undo: ExitStack
+) -> None:
     """The number tells nothing then: /proc tells who holds the function (issue 13, B10)."""
     [card] = functions.matching(E1000E)
     functions.bind(card, None)
     functions.write(card, "enable", 1)
+    undo.callback(functions.write, card, "enable", 0)
     functions.bind(card, "vfio-pci")
     group = functions.link(card, "iommu_group") or ""
-    assert functions.read(card, "enable") == "1"
+    readings = [functions.read(card, "enable")]
     with vfio.held(group, card):
-        assert functions.read(card, "enable") == "2"
-    assert functions.read(card, "enable") == "1"
-    functions.write(card, "enable", 0)
+        readings.append(functions.read(card, "enable"))
+    readings.append(functions.read(card, "enable"))
+    assert readings == ["1", "2", "1"]
+
+
+def test_enable_of_a_driven_function_cannot_be_written(functions: Functions) -> None:
+    [card] = functions.matching(E1000E)
+    with refused(errno.EBUSY):
+        functions.write(card, "enable", 0)
 
 
 def test_held_group_is_an_open_file_of_its_process(functions: Functions, host: LocalHost) -> None:

@@ -2,14 +2,12 @@
 """Record uevents in the background, and wait for those that a test expects."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
 from cyborg.drivers.uevents import KernelEvents, Uevent
-
-#: Seconds; a guest is slow, and PCIe hot plug has waits of several seconds.
-_PATIENCE = 60.0
+from cyborg.tests.kernel.functions import PATIENCE
 
 
 class Recorder:
@@ -34,13 +32,24 @@ class Recorder:
         self._source.close()
         self._thread.join()
 
-    def wait(self, action: str, name: str, *, subsystem: str = "pci") -> Uevent:
-        """Return the first event of a device by its name in sysfs; wait until it arrives."""
+    def wait(
+        self,
+        action: str,
+        name: str,
+        *,
+        subsystem: str = "pci",
+        fields: Mapping[str, str] | None = None,
+    ) -> Uevent:
+        """Return the first event of a device with these fields; wait until it arrives.
+
+        ``name`` is the last part of the path of the device in sysfs.
+        """
+        expected = {"SUBSYSTEM": subsystem, **(fields or {})}
         return self._wait(
-            f"{action} of {name} ({subsystem})",
+            f"{action} of {name} with {expected}",
             lambda event: (
-                (event.action, event.fields.get("SUBSYSTEM")) == (action, subsystem)
-                and event.devpath.rpartition("/")[2] == name
+                (event.action, event.devpath.rpartition("/")[2]) == (action, name)
+                and expected.items() <= event.fields.items()
             ),
         )
 
@@ -58,8 +67,8 @@ class Recorder:
             return next(filter(matches, self._events), None)
 
         with self._arrived:
-            event = self._arrived.wait_for(match, _PATIENCE)
-        assert event, f"no uevent {title} in {_PATIENCE:g} s"
+            event = self._arrived.wait_for(match, PATIENCE)
+        assert event, f"no uevent {title} in {PATIENCE:g} s"
         return event
 
     def _record(self) -> None:

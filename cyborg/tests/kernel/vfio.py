@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold a PCI function through VFIO as a hypervisor does: include/uapi/linux/vfio.h."""
 
-import ctypes
 import fcntl
 import os
 import struct
@@ -32,8 +31,8 @@ def held(group: str, address: str) -> Iterator[int]:
     with _open("/dev/vfio/vfio") as container, _open(f"/dev/vfio/{group}") as file:
         fcntl.ioctl(file, _SET_CONTAINER, struct.pack("i", container))
         fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
-        name = ctypes.create_string_buffer(address.encode())
-        device = fcntl.ioctl(file, _GET_DEVICE, ctypes.addressof(name))
+        # Only with a mutable buffer does this function return the result of the call.
+        device = fcntl.ioctl(file, _GET_DEVICE, bytearray(f"{address}\0", "ascii"))
         try:
             yield device
         finally:

@@ -21,6 +21,7 @@ SOURCES = ROOT / "tools" / "kernel-guest"
 TESTS = "cyborg/tests/kernel"
 #: The status when this machine cannot run guests; in CI that is a failure, 1.
 NOT_POSSIBLE = 77
+_DEFAULT_MACHINE = "pci"
 #: The status of pytest when it has selected no test.
 _NO_TESTS = 5
 _DESCRIPTION = """\
@@ -50,7 +51,7 @@ def parse(arguments: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
     verbs.add_parser("build", help="prepare what a guest boots, unless it is in the cache")
     run = verbs.add_parser("run", help="run a command in the root of the checkout in a guest")
     test = verbs.add_parser("test", help=f"run {TESTS} in the guests", allow_abbrev=False)
-    for verb, default in ((run, names[-1]), (test, None)):
+    for verb, default in ((run, _DEFAULT_MACHINE), (test, None)):
         verb.add_argument(
             "--machine", choices=names, default=default, help="default: " + (default or "all")
         )
