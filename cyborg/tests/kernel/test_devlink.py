@@ -27,6 +27,7 @@ def devlink(
 
 
 def test_devlink_shows_driver_and_ports(devlink: Callable[..., dict[str, object]]) -> None:
+    """Drivers of network cards learn versions and ports from this command, as JSON."""
     [fields] = devlink("dev", "info", DEVICE)["info"].values()  # type: ignore[attr-defined]
     assert fields["driver"] == "netdevsim"
     ports = devlink("port", "show")["port"]
@@ -36,6 +37,8 @@ def test_devlink_shows_driver_and_ports(devlink: Callable[..., dict[str, object]
 def test_devlink_counts_errors_of_a_health_reporter(
     devlink: Callable[..., dict[str, object]], host: LocalHost
 ) -> None:
+    """A health reporter is a source for the health of a device; it counts errors."""
+
     def reporter() -> dict[str, object]:
         shown = devlink("health", "show", DEVICE, "reporter", "dummy")["health"]
         return dict(shown[DEVICE][0])  # type: ignore[index]

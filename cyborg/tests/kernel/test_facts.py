@@ -32,6 +32,7 @@ def total(functions: Functions, address: str, name: str) -> int:
 
 
 def test_reset_methods_are_listed_in_order_and_can_be_chosen(functions: Functions) -> None:
+    """A reset of one level is a choice among these; ``bus`` also resets the neighbours."""
     address = functions.nvme("IDLE00001")
     assert functions.read(address, "reset_method") == "flr bus"
     functions.write(address, "reset_method", "bus")
@@ -43,6 +44,7 @@ def test_reset_methods_are_listed_in_order_and_can_be_chosen(functions: Function
 
 
 def test_function_whose_reset_methods_are_off_cannot_be_reset(functions: Functions) -> None:
+    """The file ``reset`` is still there: that it exists does not mean that a reset works."""
     address = functions.nvme("IDLE00001")
     functions.write(address, "reset_method", "")
     assert functions.read(address, "reset_method") == ""
@@ -54,11 +56,13 @@ def test_function_whose_reset_methods_are_off_cannot_be_reset(functions: Functio
 def test_function_without_a_reset_method_has_no_reset_files(
     functions: Functions, host: LocalHost
 ) -> None:
+    """Cleaning a function by reset is impossible there."""
     assert not host.exists(functions.path("0000:00:1f.0", "reset"))
     assert not host.exists(functions.path("0000:00:1f.0", "reset_method"))
 
 
 def test_driven_function_is_reset_and_keeps_its_driver(functions: Functions) -> None:
+    """A reset between two guests leaves the function as discovery saw it before."""
     address = functions.nvme("IDLE00001")
     functions.write(address, "reset", 1)
     assert functions.link(address, "driver") == "nvme"
@@ -66,6 +70,7 @@ def test_driven_function_is_reset_and_keeps_its_driver(functions: Functions) -> 
 
 
 def test_correctable_error_is_counted_at_the_function(functions: Functions) -> None:
+    """Health from AER counters is a difference of two readings of one function."""
     [card] = functions.matching(E1000E)
     before = total(functions, card, "aer_dev_correctable")
     inject(card, correctable=_BAD_TLP)
@@ -95,6 +100,7 @@ def test_numa_node_is_minus_one_where_the_firmware_does_not_tell(functions: Func
 def test_path_in_sysfs_shows_which_functions_share_a_switch(
     functions: Functions, host: LocalHost
 ) -> None:
+    """pci_function.addresses_in_path reads bridges from this path."""
     first, second = (
         host.realpath(functions.path(card)).split("/") for card in functions.matching(CARD)
     )
@@ -104,6 +110,7 @@ def test_path_in_sysfs_shows_which_functions_share_a_switch(
 
 
 def test_driven_card_reads_enable_1(functions: Functions, host: LocalHost) -> None:
+    """The simulated hosts of cyborg/testing read 1 for a card with a driver, held or not."""
     [igb] = functions.matching(IGB)
     [e1000e] = functions.matching(E1000E)
     assert {functions.read(card, "enable") for card in (igb, e1000e)} == {"1"}
@@ -115,6 +122,7 @@ def test_root_reads_the_extended_configuration_space(functions: Functions) -> No
 
 
 def test_cxl_memory_device_shows_its_identity_and_sizes(host: LocalHost) -> None:
+    """The serial number identifies the device; the sizes are what could be offered."""
     base = "/sys/bus/cxl/devices/mem0"
     assert int(host.read_text(f"{base}/serial").strip(), 16) == 0x1234567
     assert int(host.read_text(f"{base}/ram/size").strip(), 16) == 256 << 20
@@ -124,6 +132,7 @@ def test_cxl_memory_device_shows_its_identity_and_sizes(host: LocalHost) -> None
 
 
 def test_cxl_memory_device_belongs_to_a_pci_function(host: LocalHost, functions: Functions) -> None:
+    """Class 0x050210 is CXL memory; drivers match by PCI function, so the parent is needed."""
     path = host.realpath("/sys/bus/cxl/devices/mem0")
     address = path.split("/")[-2]
     assert functions.read(address, "class") == "0x050210"
@@ -132,5 +141,6 @@ def test_cxl_memory_device_belongs_to_a_pci_function(host: LocalHost, functions:
 
 @pytest.mark.machine("pci", "iommu-off")
 def test_disk_controller_has_the_class_of_nvme(functions: Functions, host: LocalHost) -> None:
+    """Device types are derived from the 24 bits of the class."""
     assert functions.read(functions.nvme("PLAIN0001"), "class") == "0x010802"
     assert host.exists(f"{BUS}/drivers/nvme")

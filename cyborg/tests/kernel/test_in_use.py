@@ -30,6 +30,7 @@ def test_mounted_disk_is_in_mountinfo_and_refuses_exclusive_use(
 def test_disk_below_a_mapping_names_its_holder(
     functions: Functions, host: LocalHost, command: Callable[..., str], undo: ExitStack
 ) -> None:
+    """ownership refuses a disk with an entry in ``holders``: LVM, RAID and multipath look so."""
     disk = functions.disk(functions.nvme("PLAIN0001"))
     command("dmsetup", "create", "kept", "--table", f"0 2048 linear /dev/{disk} 0")
     undo.callback(command, "dmsetup", "remove", "kept")

@@ -32,6 +32,7 @@ def test_device_of_one_type_takes_instances_of_the_others(functions: Functions) 
 
 
 def test_card_without_capacity_refuses_a_further_device(functions: Functions) -> None:
+    """Preparing a unit that was offered can fail: siblings may have used the capacity."""
     card, _ = functions.matching(CARD)
     functions.create_mdev(card, LARGE)
     with refused(errno.ENOSPC):
@@ -40,6 +41,7 @@ def test_card_without_capacity_refuses_a_further_device(functions: Functions) ->
 
 
 def test_uuid_is_refused_twice(functions: Functions) -> None:
+    """UUIDs are unique on a host: a repeated preparation must look for the device first."""
     card, other = functions.matching(CARD)
     name = functions.create_mdev(card, SMALL)
     with refused(errno.EEXIST):
@@ -58,6 +60,7 @@ def test_device_is_a_child_of_its_card(functions: Functions, host: LocalHost) ->
 def test_mdevctl_shows_the_types_and_devices(
     functions: Functions, command: Callable[..., str]
 ) -> None:
+    """Operators read the same numbers with mdevctl as drivers do in sysfs."""
     card, _ = functions.matching(CARD)
     name = functions.create_mdev(card, SMALL)
     [types] = json.loads(command("mdevctl", "types", "--parent", card, "--dumpjson"))

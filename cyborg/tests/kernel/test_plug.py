@@ -12,6 +12,7 @@ from cyborg.tests.kernel.uevents import Recorder
 def test_removed_function_is_back_after_a_rescan_with_its_driver(
     functions: Functions, host: LocalHost, uevents: Recorder
 ) -> None:
+    """uevents.KernelEvents yields these; a scan that follows ``add`` may come before ``bind``."""
     [card] = functions.matching(E1000E)
     functions.remove(card)
     uevents.wait("unbind", card)
@@ -34,6 +35,7 @@ def test_open_file_of_a_removed_function_reports_no_device(functions: Functions)
 
 
 def test_vfs_appear_with_uevents(functions: Functions, uevents: Recorder) -> None:
+    """A driver that creates VFs can wait for them instead of polling sysfs."""
     vfs = functions.create_vfs(functions.nvme("SRIOV0001"), 2)
     assert [uevents.wait("add", vf).fields["PCI_SLOT_NAME"] for vf in vfs] == vfs
 
@@ -41,6 +43,7 @@ def test_vfs_appear_with_uevents(functions: Functions, uevents: Recorder) -> Non
 def test_card_can_be_plugged_and_pulled(
     functions: Functions, host: LocalHost, monitor: Monitor, uevents: Recorder
 ) -> None:
+    """A card that is pulled vanishes with an event; the agent needs no restart for a new one."""
     before = functions.matching(CARD)
     monitor.run("device_add", driver="edu", id="plugged", bus="empty")
     card = uevents.new_function(CARD)

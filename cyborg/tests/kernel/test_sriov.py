@@ -15,6 +15,7 @@ def parent(functions: Functions) -> str:
 
 
 def test_number_of_vfs_above_the_total_is_out_of_range(functions: Functions, parent: str) -> None:
+    """A driver that creates VFs must compare the number with ``sriov_totalvfs`` first."""
     total = int(functions.read(parent, "sriov_totalvfs"))
     with refused(errno.ERANGE):
         functions.write(parent, "sriov_numvfs", total + 1)
@@ -22,6 +23,7 @@ def test_number_of_vfs_above_the_total_is_out_of_range(functions: Functions, par
 
 
 def test_number_of_vfs_changes_only_through_zero(functions: Functions, parent: str) -> None:
+    """A driver that changes the number must drain and remove all VFs before."""
     functions.create_vfs(parent, 2)
     with refused(errno.EBUSY):
         functions.write(parent, "sriov_numvfs", 4)
@@ -34,12 +36,14 @@ def test_number_of_vfs_changes_only_through_zero(functions: Functions, parent: s
 def test_writing_the_current_number_of_vfs_changes_nothing(
     functions: Functions, parent: str
 ) -> None:
+    """A repeated preparation may write the number again: no VF is lost."""
     before = functions.create_vfs(parent, 2)
     functions.write(parent, "sriov_numvfs", 2)
     assert [functions.link(parent, f"virtfn{index}") for index in range(2)] == before
 
 
 def test_parent_without_a_driver_creates_no_vfs(functions: Functions, parent: str) -> None:
+    """A parent that is passed through itself has no VFs to offer."""
     functions.bind(parent, None)
     with refused(errno.ENOENT):
         functions.write(parent, "sriov_numvfs", 1)
@@ -57,6 +61,7 @@ def test_vf_names_its_parent_and_has_no_vfs_of_its_own(
 def test_vf_without_autoprobe_is_bound_only_with_driver_override(
     functions: Functions, host: LocalHost, parent: str
 ) -> None:
+    """Binding VFs to VFIO needs ``driver_override``; ``drivers_probe`` alone succeeds in vain."""
     [vf] = functions.create_vfs(parent, 1)
     assert functions.link(vf, "driver") is None
     host.write_text(f"{BUS}/drivers_probe", vf)
@@ -66,7 +71,7 @@ def test_vf_without_autoprobe_is_bound_only_with_driver_override(
 
 
 def test_vf_of_a_network_card_gets_a_host_driver_with_autoprobe(functions: Functions) -> None:
-    """The host takes the VFs of a NIC at once, unless sriov_drivers_autoprobe is 0 before."""
+    """ownership offers a VF with a host driver as long as its interface is not in use."""
     [card] = functions.matching(IGB)
     vfs = functions.create_vfs(card, 2, probe=True)
     assert {functions.link(vf, "driver") for vf in vfs} == {"igbvf"}
@@ -74,6 +79,7 @@ def test_vf_of_a_network_card_gets_a_host_driver_with_autoprobe(functions: Funct
 
 
 def test_vfs_vanish_with_the_driver_of_their_parent(functions: Functions) -> None:
+    """pci_scan leaves out functions that vanish: a parent without its driver takes all VFs away."""
     [card] = functions.matching(IGB)
     vfs = functions.create_vfs(card, 2)
     functions.bind(card, None)

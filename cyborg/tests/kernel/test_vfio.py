@@ -3,6 +3,7 @@
 
 import errno
 import os
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,6 +21,7 @@ SATA, SMBUS = "0000:00:1f.2", "0000:00:1f.3"
 def test_every_function_has_a_group_where_there_is_an_iommu(
     functions: Functions, host: LocalHost
 ) -> None:
+    """pci_function derives the nodes of VFIO from the group; the simulated host needs one, too."""
     addresses = host.list_dir(f"{BUS}/devices")
     assert [name for name in addresses if functions.link(name, "iommu_group") is None] == []
 
@@ -28,6 +30,7 @@ def test_every_function_has_a_group_where_there_is_an_iommu(
 def test_no_function_has_a_group_where_there_is_no_iommu(
     functions: Functions, host: LocalHost
 ) -> None:
+    """No group is how the guard knows that nothing can be passed through (issue 13, B7)."""
     addresses = host.list_dir(f"{BUS}/devices")
     assert [name for name in addresses if functions.link(name, "iommu_group")] == []
 
@@ -36,6 +39,7 @@ def test_no_function_has_a_group_where_there_is_no_iommu(
 def test_vfio_refuses_a_function_where_there_is_no_iommu(
     functions: Functions, host: LocalHost
 ) -> None:
+    """A bind through Nova fails there, so the function must not be offered (issue 13, B7)."""
     address = functions.nvme("PLAIN0001")
     functions.bind(address, None)
     functions.write(address, "driver_override", "vfio-pci")
@@ -44,6 +48,7 @@ def test_vfio_refuses_a_function_where_there_is_no_iommu(
 
 
 def test_group_is_viable_when_no_member_has_a_host_driver(functions: Functions) -> None:
+    """One member with a host driver makes the others useless for guests (issue 13, B7)."""
     group = functions.link(SATA, "iommu_group")
     assert group
     assert group == functions.link(SMBUS, "iommu_group")
@@ -87,6 +92,7 @@ def test_enable_stays_1_when_the_former_driver_left_it_so(
 
 
 def test_enable_of_a_driven_function_cannot_be_written(functions: Functions) -> None:
+    """``enable`` of a card with its host driver says nothing about its use."""
     [card] = functions.matching(E1000E)
     with refused(errno.EBUSY):
         functions.write(card, "enable", 0)
@@ -104,9 +110,33 @@ def test_held_group_is_an_open_file_of_its_process(functions: Functions, host: L
 
 
 def test_group_that_is_held_cannot_be_opened_again(functions: Functions) -> None:
+    """Two guests cannot share a group: a function that is held is not offered."""
     [card] = functions.matching(E1000E)
     functions.bind(card, "vfio-pci")
     group = functions.link(card, "iommu_group") or ""
     with vfio.held(group, card), pytest.raises(OSError) as raised:
         os.open(f"/dev/vfio/{group}", os.O_RDWR)
     assert raised.value.errno == errno.EBUSY
+
+
+def test_other_user_reads_enable_but_not_who_holds_the_group(functions: Functions) -> None:
+    """ownership.refusal_reason reads ``enable`` where an agent without privileges sees no holder."""
+    [card] = functions.matching(E1000E)
+    functions.bind(card, "vfio-pci")
+    group = functions.link(card, "iommu_group") or ""
+    files = (functions.path(card, "enable"), f"/proc/{os.getpid()}/fd")
+    with vfio.held(group, card):
+        enable, descriptors = (
+            subprocess.run(
+                ["ls" if os.path.isdir(path) else "cat", path],
+                user="nobody",
+                group="nogroup",
+                extra_groups=(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            for path in files
+        )
+    assert enable.stdout == "1\n"
+    assert "Permission denied" in descriptors.stderr

@@ -94,7 +94,9 @@ def script(words: Sequence[str]) -> str:
     line = words[0] if len(words) == 1 else shlex.join(words)
     return (
         "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
-        f"export HOME=/root\ncd {shlex.quote(str(ROOT))} || exit\n{line}\n"
+        # Files of the host are in /tmp; a checkout may be one of them.
+        "export HOME=/root TMPDIR=/run\n"
+        f"cd {shlex.quote(str(ROOT))} || exit\n{line}\n"
     )
 
 

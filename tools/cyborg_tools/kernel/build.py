@@ -100,12 +100,12 @@ class Build:
             raise exception.ConfigError(
                 reason=f"the cache {str(self._cache)!r} has white space in its path; use --cache."
             )
-        started = time.monotonic()
-        if installed := self._packages.install(REQUIRED):
-            self._report(f"packages installed: {' '.join(installed)}", started)
         self._cache.mkdir(parents=True, exist_ok=True)
         with (self._cache / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            started = time.monotonic()
+            if installed := self._packages.install(REQUIRED):
+                self._report(f"packages installed: {' '.join(installed)}", started)
             qemu = self._qemu()
             kernel = self._kernel()
             initramfs = self._initramfs(kernel, self._modules(kernel))

@@ -26,6 +26,8 @@ REQUIRED: Final = (
     "dmsetup",
     "iproute2",
 )
+#: Seconds.
+_LOCK_TIMEOUT: Final = 300
 _KEYS: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 #: Lines of the output of a command that fails which its error shows.
 _LAST_LINES: Final = 8
@@ -46,12 +48,22 @@ def execute(*argv: str) -> str:
 
     Raises exception.ConfigError with the end of the output when the command fails.
     """
-    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    # Run level 1: Debian starts no service that it installs.
+    settings = {"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    environment = {**os.environ, **settings}
     result = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
     if result.returncode:
         lines = (result.stdout + result.stderr).strip().splitlines()[-_LAST_LINES:]
         raise exception.ConfigError(reason="\n  ".join((f"{argv[0]} fails:", *lines)))
     return result.stdout
+
+
+def os_release() -> Mapping[str, str]:
+    """Return the fields of os-release(5), none where this file does not exist."""
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
 
 
 class Packages:
@@ -66,7 +78,7 @@ class Packages:
         self._directory = directory
         self._run = run
         self._root = root
-        self._release = platform.freedesktop_os_release() if release is None else release
+        self._release = os_release() if release is None else release
         self._current = False
 
     @property
@@ -87,8 +99,10 @@ class Packages:
                 reason=f"packages are missing; run as root: apt-get install {' '.join(missing)}"
             )
         if missing:
+            # Another program may be installing something.
+            patient = ("-o", f"DPkg::Lock::Timeout={_LOCK_TIMEOUT}")
             self._run("apt-get", "update")
-            self._run("apt-get", "install", "-y", "--no-install-recommends", *missing)
+            self._run("apt-get", *patient, "install", "-y", "--no-install-recommends", *missing)
         return missing
 
     def names(self, pattern: str) -> list[str]:
