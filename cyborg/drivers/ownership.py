@@ -157,7 +157,7 @@ class Ownership:
         if str(function.address) in self._snapshot.mig:
             return "it has MIG instances; destroy them with nvidia-smi mig -dci and -dgi"
         files = ["sriov_numvfs"] if probe else []
-        if probe and function.host_driver == "nvidia":
+        if probe and function.parent is not None and function.host_driver is not None:
             files.append("nvidia/current_vgpu_type")
         for file in files:
             try:
@@ -269,7 +269,8 @@ class Ownership:
             address: ([], []) for address in self._functions
         }
         for disk in self._snapshot.storage.disks:
-            for path in disk.paths:
+            # The paths of a multipath disk have no number, because nobody can open them.
+            for path in disk.paths if disk.number is not None else ():
                 for address in addresses_in_path(path):
                     if address in devices:
                         devices[address][0].append(disk.name)

@@ -217,18 +217,15 @@ def _storage(host: Host) -> Storage:
     storage = Storage()
     try:
         storage = replace(storage, disks=tuple(_disks(host)))
+        storage = replace(storage, file_systems=dict(_file_systems(host)))
         try:
             # In a container with the host's processes, process 1 has the mounts of the host.
             init_mounts = _lines(host, "/proc/1/mountinfo")
         except exception.HostError:
             # Without permission, the mounts of this process and /sys/fs must suffice.
             init_mounts = ()
-        return replace(
-            storage,
-            mounts=(*_lines(host, "/proc/self/mountinfo"), *init_mounts),
-            swaps=_lines(host, "/proc/swaps"),
-            file_systems=dict(_file_systems(host)),
-        )
+        storage = replace(storage, mounts=init_mounts, swaps=_lines(host, "/proc/swaps"))
+        return replace(storage, mounts=(*_lines(host, "/proc/self/mountinfo"), *init_mounts))
     except exception.HostError as error:
         return replace(storage, error=str(error))
 

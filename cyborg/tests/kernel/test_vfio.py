@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.drivers import pci_scan
 from cyborg.drivers.host import LocalHost
 from cyborg.tests.kernel import vfio
 from cyborg.tests.kernel.functions import BUS, E1000E, Functions, refused
@@ -30,7 +29,7 @@ def test_every_function_has_a_group_where_there_is_an_iommu(
 def test_no_function_has_a_group_where_there_is_no_iommu(
     functions: Functions, host: LocalHost
 ) -> None:
-    """No group is how the guard knows that nothing can be passed through (issue 13, B7)."""
+    """No group is how the guard knows that nothing can be passed through."""
     addresses = host.list_dir(f"{BUS}/devices")
     assert [name for name in addresses if functions.link(name, "iommu_group")] == []
 
@@ -39,7 +38,7 @@ def test_no_function_has_a_group_where_there_is_no_iommu(
 def test_vfio_refuses_a_function_where_there_is_no_iommu(
     functions: Functions, host: LocalHost
 ) -> None:
-    """A bind through Nova fails there, so the function must not be offered (issue 13, B7)."""
+    """A bind through Nova fails there, so the function must not be offered."""
     address = functions.nvme("PLAIN0001")
     functions.bind(address, None)
     functions.write(address, "driver_override", "vfio-pci")
@@ -48,7 +47,7 @@ def test_vfio_refuses_a_function_where_there_is_no_iommu(
 
 
 def test_group_is_viable_when_no_member_has_a_host_driver(functions: Functions) -> None:
-    """One member with a host driver makes the others useless for guests (issue 13, B7)."""
+    """One member with a host driver makes the others useless for guests."""
     group = functions.link(SATA, "iommu_group")
     assert group
     assert group == functions.link(SMBUS, "iommu_group")
@@ -77,7 +76,7 @@ def test_enable_reads_1_only_while_the_device_is_held(functions: Functions) -> N
 def test_enable_stays_1_when_the_former_driver_left_it_so(
     functions: Functions, undo: ExitStack
 ) -> None:
-    """The number tells nothing then: /proc tells who holds the function (issue 13, B10)."""
+    """The number tells nothing then: /proc tells who holds the function."""
     [card] = functions.matching(E1000E)
     functions.bind(card, None)
     functions.write(card, "enable", 1)
@@ -99,14 +98,16 @@ def test_enable_of_a_driven_function_cannot_be_written(functions: Functions) -> 
 
 
 def test_held_group_is_an_open_file_of_its_process(functions: Functions, host: LocalHost) -> None:
-    """pci_scan reads the links below /proc/PID/fd."""
+    """The ownership check reads the links below /proc/PID/fd."""
     [card] = functions.matching(E1000E)
     functions.bind(card, "vfio-pci")
     group = functions.link(card, "iommu_group") or ""
-    assert group not in pci_scan.read(host).open_vfio
+    assert f"/dev/vfio/{group}" not in host.open_files().holders
     with vfio.held(group, card):
         command = Path("/proc/self/comm").read_text().strip()
-        assert pci_scan.read(host).open_vfio[group] == f"{command} (process {os.getpid()})"
+        holder = host.open_files().holders[f"/dev/vfio/{group}"]
+        assert holder == f"{command} (process {os.getpid()})"
+    assert host.open_files().reason is None
 
 
 def test_group_that_is_held_cannot_be_opened_again(functions: Functions) -> None:

@@ -72,7 +72,9 @@ class Recorder:
         return event
 
     def _record(self) -> None:
-        for event in self._source:
-            with self._arrived:
-                self._events.append(event)
-                self._arrived.notify_all()
+        while not self._source.closed:
+            event = self._source.poll()
+            if event is not None:
+                with self._arrived:
+                    self._events.append(event)
+                    self._arrived.notify_all()

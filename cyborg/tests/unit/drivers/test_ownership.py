@@ -303,10 +303,12 @@ def test_a_carved_card_is_not_whole() -> None:
     host.add_file("/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "")
     assert "MIG instances" in refusal(host, servers.GPU)
     host.remove("/proc/driver/nvidia")
-    host.add_file(f"{card}/nvidia/current_vgpu_type", "1428\n")
-    assert "current_vgpu_type reads '1428'" in refusal(host, servers.GPU)
-    host.add_file(f"{card}/nvidia/current_vgpu_type", "0\n")
-    assert refusal(host, servers.GPU) == ""
+    virtual = servers.place(servers.QAT_VFS[0])
+    host.add_link(f"{virtual}/driver", "/sys/bus/pci/drivers/nvidia")
+    host.add_file(f"{virtual}/nvidia/current_vgpu_type", "1428\n")
+    assert "current_vgpu_type reads '1428'" in refusal(host, servers.QAT_VFS[0])
+    host.add_file(f"{virtual}/nvidia/current_vgpu_type", "0\n")
+    assert refusal(host, servers.QAT_VFS[0]) == ""
 
 
 def test_a_host_without_iommu_offers_no_whole_function(host: FakeHost) -> None:
