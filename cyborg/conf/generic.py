@@ -7,6 +7,8 @@ The names of the backends are in the configuration file, so the driver registers
 from oslo_config import cfg
 
 GROUP = "generic_driver"
+#: The default of option devices_dir.
+DEVICES_DIR = "/etc/cyborg/devices.d"
 
 
 def group_of(backend: str) -> str:
@@ -25,8 +27,15 @@ def _matching() -> list[cfg.Opt]:
             "pci_ids",
             default=[],
             help="PCI functions of this backend by vendor and product id, hexadecimal, for example "
-            "10de:20b5 or 10de:*. A function must match every one of pci_ids, pci_classes, "
-            "addresses and sysfs_class that is set.",
+            "10de:20b5, 10de:20b0-20bf or 10de:*. A function must match every one of pci_ids, "
+            "subsystem_ids, pci_classes, addresses and sysfs_class that is set.",
+        ),
+        cfg.ListOpt(
+            "subsystem_ids",
+            default=[],
+            help="PCI functions of this backend by vendor and id of the board (the subsystem ids "
+            "of PCI), in the form of pci_ids. Set it if boards of different kinds have the same "
+            "pci_ids.",
         ),
         cfg.ListOpt(
             "pci_classes",
@@ -85,6 +94,14 @@ def _offering() -> list[cfg.Opt]:
         cfg.StrOpt(
             "model",
             help="Model of the devices in the API. If unset, it is the name of the product.",
+        ),
+        cfg.StrOpt(
+            "reset",
+            help="How the data of the last guest leaves a device. FUNCTION: the kernel resets the "
+            "function when its guest ends. BUS: only a reset of the bus does it, which affects "
+            "all functions of the card. NONE: the device has no reset, so set a reset_command. "
+            "If unset, it is not known. The list of hardware shows it; the agent does not reset "
+            "the device itself.",
         ),
         cfg.ListOpt(
             "services",
@@ -262,6 +279,16 @@ def options() -> dict[str, list[cfg.Opt]]:
         default=[],
         help="Names of the backends that the generic_driver manages. Each backend has a "
         "section [generic_driver:<name>] that selects its devices and describes how they are "
-        "offered.",
+        "offered, or is an entry of the device catalogue with this name. If both exist, the "
+        "options of the section have precedence.",
     )
-    return {GROUP: [backends]}
+    devices_dir = cfg.StrOpt(
+        "devices_dir",
+        default=DEVICES_DIR,
+        help="Directory whose files *.yaml extend the device catalogue of this service: they name "
+        "the type and the model of devices by their PCI ids, and can offer them without a section. "
+        "The pci_driver and the generic_driver read it when the agent starts and after SIGHUP. "
+        "The default directory need not exist. Only the configuration files of the host can set "
+        "this option.",
+    )
+    return {GROUP: [backends, devices_dir]}

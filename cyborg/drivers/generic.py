@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import generic_match, generic_options, pci_ids
+from cyborg.drivers import catalogue, generic_match, generic_options, pci_ids
 from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.generic_survey import Candidate, HostState, find_candidates
@@ -32,15 +32,18 @@ _REBOOT = "the host must be rebooted first"
 
 
 class GenericDriver(Driver):
-    """Offers the devices of ``[generic_driver] backends``; the first matching backend counts."""
+    """Offers the devices of ``[generic_driver] backends`` and of the enabled catalogue entries.
+
+    The first matching backend counts.
+    """
 
     name = "generic_driver"
-    local_options = generic_options.COMMANDS
+    local_options = generic_options.COMMANDS | catalogue.LOCAL_OPTIONS
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._node: str = conf.host
-        self._backends = generic_options.read(conf, host)
+        self._backends = generic_options.read(conf, host, catalogue.read(conf))
         self.can_program = any(backend.programs for backend in self._backends)
         self.device_type = ", ".join(sorted({backend.kind for backend in self._backends})) or None
         self._name_cache = pci_ids.NameCache()
@@ -104,7 +107,7 @@ class GenericDriver(Driver):
                 reboot_required=setup.reboot_required,
                 num=len(candidate.handles),
                 remote=backend.remote_units,
-                capability=backend.capabilities,
+                capability=backend.capability,
             )
             items.append(item)
         return items

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cyborg.drivers.device_options import Reset
 from cyborg.drivers.generic_match import Selector
 from cyborg.drivers.local_command import FilePath, LocalCommand
 from cyborg.drivers.pci import deployable_name
@@ -69,6 +70,7 @@ class GenericBackend:
     services: tuple[str, ...] = ()
     capabilities: dict[str, Any] = field(default_factory=dict)
     remote_units: int = 0
+    reset: Reset | None = None
     commands: Commands = Commands()
     state_files: StateFiles = StateFiles()
 
@@ -95,6 +97,12 @@ class GenericBackend:
     def programs(self) -> bool:
         """Return whether images can be loaded into the devices."""
         return self.commands.program is not None
+
+    @property
+    def capability(self) -> dict[str, Any]:
+        """Return what the list of hardware shows about each device."""
+        reset = {} if self.reset is None else {"reset": self.reset.value}
+        return {**reset, **self.capabilities}
 
     def vendor_and_model(self, function: PciFunction | None, names: Names) -> tuple[str, str]:
         """Return vendor and model from the configuration, or from the function if not set."""

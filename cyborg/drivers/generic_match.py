@@ -12,7 +12,10 @@ from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_na
 from cyborg.drivers.whitelist import Entry
 from cyborg.model.pci import PciAddress
 
-_ID = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4}|\*)")
+_ID = re.compile(
+    r"(?P<vendor>[0-9a-fA-F]{4}):(?:\*|(?P<first>[0-9a-fA-F]{4})(?:-(?P<last>[0-9a-fA-F]{4}))?)"
+)
+_LAST_ID = 0xFFFF
 _CLASS = re.compile(r"(?:[0-9a-f]{2}){1,3}")
 
 #: For each requested directory of /sys/class, the functions that have an entry in it.
@@ -20,26 +23,59 @@ ClassMembers = Mapping[str, frozenset[PciAddress]]
 
 
 @dataclass(frozen=True)
+class PciIds:
+    """The ids of one vendor from ``first`` to ``last``: products, or boards (subsystem ids)."""
+
+    vendor: int
+    first: int = 0
+    last: int = _LAST_ID
+
+    def includes(self, vendor: int, product: int) -> bool:
+        """Return whether the ids include this pair."""
+        return vendor == self.vendor and self.first <= product <= self.last
+
+    def overlaps(self, other: "PciIds") -> bool:
+        """Return whether both include the same pair."""
+        return self.vendor == other.vendor and self.first <= other.last and other.first <= self.last
+
+    @property
+    def size(self) -> int:
+        """Return the number of ids."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True)
 class Selector:
     """The devices of a backend: a fixed list of addresses, or all that match the other fields."""
 
-    ids: tuple[Entry, ...] = ()
+    ids: tuple[PciIds, ...] = ()
+    subsystems: tuple[PciIds, ...] = ()
     classes: tuple[str, ...] = ()
     addresses: tuple[Entry, ...] = ()
     sysfs_class: str | None = None
     fixed: tuple[PciAddress, ...] = ()
 
-    def matches(self, function: PciFunction, members: ClassMembers, *, managed: bool) -> bool:
+    def matches(
+        self,
+        function: PciFunction,
+        members: ClassMembers,
+        *,
+        managed: bool,
+        subsystem: tuple[int, int] | None = None,
+    ) -> bool:
         """Return whether the function belongs to the backend.
 
-        The entry in /sys/class disappears when a guest gets the function. A ``managed`` function on
-        a VFIO driver is therefore matched by the other fields only.
+        ``subsystem`` is vendor and id of the board; a function whose board is not known matches no
+        backend that selects boards. The entry in /sys/class disappears when a guest gets the
+        function. A ``managed`` function on a VFIO driver is therefore matched by the other fields
+        only.
         """
         if self.fixed:
             return function.address in self.fixed
         digits = f"{function.class_code:06x}"
         return (
-            _any_matches(self.ids, function)
+            includes(self.ids, (function.vendor, function.product))
+            and includes(self.subsystems, subsystem)
             and _any_matches(self.addresses, function)
             and (not self.classes or digits.startswith(self.classes))
             and (
@@ -60,20 +96,23 @@ class Selector:
         if self.sysfs_class is None or other.sysfs_class is None:
             return False
         return not (self.ids and other.ids) or any(
-            mine.vendor == theirs.vendor
-            and (mine.product == theirs.product or None in {mine.product, theirs.product})
-            for mine in self.ids
-            for theirs in other.ids
+            mine.overlaps(theirs) for mine in self.ids for theirs in other.ids
         )
 
 
-def parse_pci_id(text: str) -> Entry:
+def parse_pci_id(text: str) -> PciIds:
     """Parse ``vendor:product``; raises ValueError with a clause when it is not valid."""
     match = _ID.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not of the form 10de:20b5 or 10de:*")
-    product = None if match[2] == "*" else int(match[2], 16)
-    return Entry(vendor=int(match[1], 16), product=product)
+        raise ValueError(f"{text!r} is not of the form 10de:20b5, 10de:20b0-20bf or 10de:*")
+    vendor = int(match["vendor"], 16)
+    if match["first"] is None:
+        return PciIds(vendor)
+    first = int(match["first"], 16)
+    last = int(match["last"] or match["first"], 16)
+    if last < first:
+        raise ValueError(f"{text!r} ends before it begins")
+    return PciIds(vendor, first, last)
 
 
 def parse_class_code(text: str) -> str:
@@ -106,6 +145,11 @@ def find_members(host: Host, selectors: Sequence[Selector]) -> ClassMembers:
     classes = (selector.sysfs_class for selector in selectors)
     names = {name for name in classes if name is not None}
     return {name: frozenset(_members(host, name)) for name in names}
+
+
+def includes(ids: Sequence[PciIds], pair: tuple[int, int] | None) -> bool:
+    """Return whether there are no ids, or one of them includes the pair of vendor and id."""
+    return not ids or (pair is not None and any(item.includes(*pair) for item in ids))
 
 
 def _any_matches(entries: Sequence[Entry], function: PciFunction) -> bool:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import pci_ids, whitelist
+from cyborg.drivers import catalogue, pci_ids, whitelist
 from cyborg.drivers.base import Driver
+from cyborg.drivers.catalogue import Catalogue, Entry
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, addresses_in_path
 from cyborg.drivers.scan import RefusalLog, Scan
@@ -22,7 +23,6 @@ from cyborg.model.device import (
     BackendService,
     Deployable,
     Device,
-    DeviceType,
     Hardware,
 )
 from cyborg.model.pci import PciAddress
@@ -40,16 +40,6 @@ _VENDOR_WORDS = {
     0x1BD4: "INSPUR",
     0x8086: "INTEL",
 }
-#: Device types by the first digits of the class code. The existing service calls all of these GPU,
-#: even network cards; only its newest release has the other types.
-_TYPES = (
-    ("0108", DeviceType.NVME),
-    ("01", DeviceType.SSD),
-    ("02", DeviceType.NIC),
-    ("03", DeviceType.GPU),
-    ("0b40", DeviceType.QAT),
-    ("1200", DeviceType.AICHIP),
-)
 
 
 @dataclass(frozen=True)
@@ -73,11 +63,13 @@ class PciDriver(Driver):
 
     name = "pci_driver"
     device_type = "PCI"
+    local_options = catalogue.LOCAL_OPTIONS
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._node: str = conf.host
         self._entries = whitelist.parse(conf.pci.passthrough_whitelist)
+        self._catalogue = catalogue.read(conf)
         self._name_cache = pci_ids.NameCache()
         self._names = pci_ids.Names()
         self._refusals = RefusalLog()
@@ -101,13 +93,22 @@ class PciDriver(Driver):
                 except exception.HostError:
                     # It has just been removed.
                     continue
-                offered = device(function, self._node, self._names, candidate.network)
+                offered = device(
+                    function,
+                    self._node,
+                    self._names,
+                    candidate.network,
+                    entry=entry_of(self._catalogue, function),
+                )
                 devices.append(replace(offered, numa_node=node))
         return devices
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return all PCI functions of the host; those that are not offered have a reason."""
-        return [hardware(candidate, self._names) for candidate in self._candidates(scan)]
+        return [
+            hardware(candidate, self._names, self._catalogue)
+            for candidate in self._candidates(scan)
+        ]
 
     def backends(self, scan: Scan) -> list[Backend]:
         """Return the PCI bus as one backend; its services are the device types on the whitelist.
@@ -117,7 +118,7 @@ class PciDriver(Driver):
         types: Counter[str] = Counter()
         if self._entries:
             types.update(
-                device_type(candidate.function.class_code).value
+                entry_of(self._catalogue, candidate.function).type.value
                 for candidate in self._candidates(scan)
                 if candidate.whitelisted and candidate.function is not None
             )
@@ -185,14 +186,18 @@ def network_trait(network: str) -> str:
     return "CUSTOM_" + re.sub(r"[^A-Z0-9_]", "_", network.upper())
 
 
-def device_type(class_code: int) -> DeviceType:
-    """Return the device type of a 24-bit class code."""
-    digits = f"{class_code:06x}"
-    return next((kind for prefix, kind in _TYPES if digits.startswith(prefix)), DeviceType.PCI)
+def entry_of(catalogue: Catalogue, function: PciFunction) -> Entry:
+    """Return the entry of a function in the device catalogue."""
+    return catalogue.entry(function.vendor, function.product, function.class_code)
 
 
 def device(
-    function: PciFunction, node: str, names: pci_ids.Names, network: str | None = None
+    function: PciFunction,
+    node: str,
+    names: pci_ids.Names,
+    network: str | None = None,
+    *,
+    entry: Entry,
 ) -> Device:
     """Return a function as a device with one deployable and one handle."""
     address = function.address
@@ -220,9 +225,9 @@ def device(
     )
     return Device(
         key=str(address),
-        type=device_type(function.class_code),
+        type=entry.type,
         vendor=f"{function.vendor:04x}",
-        model=names.product(function.vendor, function.product),
+        model=names.product(function.vendor, function.product, entry.description.model),
         control_path=info,
         deployables=(deployable,),
         std_board_info={"product_id": f"{function.product:04x}", "controller": None},
@@ -230,7 +235,7 @@ def device(
     )
 
 
-def hardware(candidate: Candidate, names: pci_ids.Names) -> Hardware:
+def hardware(candidate: Candidate, names: pci_ids.Names, catalogue: Catalogue) -> Hardware:
     """Return a candidate as an entry of the host's hardware inventory."""
     function = candidate.function
     if function is None:
@@ -242,11 +247,12 @@ def hardware(candidate: Candidate, names: pci_ids.Names) -> Hardware:
             offered=False,
             reason=candidate.reason,
         )
+    description = entry_of(catalogue, function).description
     return Hardware(
         key=candidate.key,
-        kind=pci_ids.kind(function.class_code),
+        kind=description.kind or pci_ids.kind(function.class_code),
         vendor=names.vendor(function.vendor),
-        model=names.product(function.vendor, function.product),
+        model=names.product(function.vendor, function.product, description.model),
         offered=candidate.reason is None,
         reason=candidate.reason,
         capability={

@@ -77,9 +77,9 @@ class Names:
         """Return the vendor's name, or its four hexadecimal digits."""
         return self.vendors.get(vendor) or _VENDORS.get(vendor) or f"{vendor:04x}"
 
-    def product(self, vendor: int, product: int) -> str:
-        """Return the product's name, or its four hexadecimal digits."""
-        return self.products.get((vendor, product)) or f"{product:04x}"
+    def product(self, vendor: int, product: int, model: str | None = None) -> str:
+        """Return the product's name, else ``model``, else its four hexadecimal digits."""
+        return self.products.get((vendor, product)) or model or f"{product:04x}"
 
 
 class NameCache:

@@ -7,7 +7,8 @@ import pytest
 
 from cyborg import exception
 from cyborg.conf import generic
-from cyborg.drivers import generic_options
+from cyborg.drivers import catalogue, generic_options
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.model.device import AttachType, DeviceType
@@ -15,6 +16,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import written
 
 LEAST = {"pci_ids": "10de:*", "resource_class": "CUSTOM_GPU"}
+CATALOGUE = Catalogue([])
 SETUP = "/usr/sbin/card-setup {address}"
 
 
@@ -25,7 +27,8 @@ def section(name: str, **options: str) -> str:
 
 def backends(file: Path, *sections: str, names: str = "a") -> tuple[GenericBackend, ...]:
     text = f"[generic_driver]\nbackends = {names}\n" + "".join(sections)
-    return generic_options.read(written(file, text), FakeHost())
+    conf = written(file, text)
+    return generic_options.read(conf, FakeHost(), catalogue.read(conf))
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def test_backends_come_in_the_configured_order(file: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("pci_ids", "10de", "'10de' is not of the form 10de:20b5 or 10de:*"),
+        ("pci_ids", "10de", "'10de' is not of the form 10de:20b5, 10de:20b0-20bf or 10de:*"),
         ("pci_classes", "3", "'3' is not two, four or six hexadecimal digits"),
         ("addresses", "zz", "is neither '*' nor hexadecimal"),
         ("sysfs_class", "../net", "it is not the name of a directory below /sys/class"),
@@ -150,11 +153,14 @@ def test_conflicting_options_raise_config_error(
 def test_a_backend_without_selector_or_class_is_refused(file: Path) -> None:
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, section("a"))
-    assert str(caught.value) == "Option [generic_driver:a] resource_class must be set."
+    assert str(caught.value) == (
+        "Option [generic_driver:a] resource_class must be set; the device catalogue has no entry "
+        "named a."
+    )
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, section("a", resource_class="CUSTOM_A"))
     assert str(caught.value) == (
-        "Section [generic_driver:a] must set pci_ids, pci_classes, addresses, sysfs_class or "
+        "Section [generic_driver:a] must set pci_ids, subsystem_ids, pci_classes, addresses, "
         "devices."
     )
 
@@ -199,16 +205,16 @@ def test_every_command_option_is_local() -> None:
     names = {
         option.dest for option in generic.backend_options() if option.dest.endswith("_command")
     }
-    assert names == GenericDriver.local_options
+    assert names | {"devices_dir"} == GenericDriver.local_options
     assert len(names) == 9
 
 
 def test_a_command_outside_the_configuration_files_is_refused(file: Path) -> None:
     conf = written(file, f"[generic_driver]\nbackends = a\n{section('a', **LEAST)}")
-    generic_options.read(conf, FakeHost())
+    generic_options.read(conf, FakeHost(), CATALOGUE)
     conf.set_override("health_command", "/usr/bin/health", "generic_driver:a")
     with pytest.raises(exception.ConfigError, match="only root can change"):
-        generic_options.read(conf, FakeHost())
+        generic_options.read(conf, FakeHost(), CATALOGUE)
 
 
 @pytest.mark.parametrize("in_state_path", [True, False])
@@ -220,10 +226,10 @@ def test_a_command_in_a_file_that_others_can_change_is_refused(
     text += section("a", **LEAST, health_command="/usr/bin/health {address}")
     host = FakeHost()
     if not in_state_path:
-        generic_options.read(written(file, text), host)
+        generic_options.read(written(file, text), host, CATALOGUE)
         host.foreign.add(str(file))
     with pytest.raises(exception.ConfigError) as caught:
-        generic_options.read(written(file, text), host)
+        generic_options.read(written(file, text), host, CATALOGUE)
     place = f"{file} is below state_path" if in_state_path else f"others can change {file}"
     assert str(caught.value) == (
         "Option [generic_driver:a] health_command cannot be '/usr/bin/health {address}': a "

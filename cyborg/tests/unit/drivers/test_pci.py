@@ -11,7 +11,7 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.host import LocalHost
-from cyborg.drivers.pci import PciDriver, device_type
+from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachType, DeviceType
 from cyborg.testing import servers
@@ -154,26 +154,6 @@ def test_an_unknown_vendor_is_named_by_its_id() -> None:
     assert device.numa_node is None
     assert device.deployables[0].driver_name == "1D5F"
     assert device.deployables[0].traits == ("OWNER_CYBORG", "CUSTOM_PCI_PRODUCT_ID_AB01")
-
-
-@pytest.mark.parametrize(
-    ("class_code", "expected"),
-    [
-        (0x030000, DeviceType.GPU),
-        (0x030200, DeviceType.GPU),
-        (0x120000, DeviceType.AICHIP),
-        (0x0B4000, DeviceType.QAT),
-        (0x020000, DeviceType.NIC),
-        (0x020700, DeviceType.NIC),
-        (0x010802, DeviceType.NVME),
-        (0x010700, DeviceType.SSD),
-        (0x0B0100, DeviceType.PCI),
-        (0x001234, DeviceType.PCI),
-        (0xFF0000, DeviceType.PCI),
-    ],
-)
-def test_the_device_type_follows_the_class_code(class_code: int, expected: DeviceType) -> None:
-    assert device_type(class_code) is expected
 
 
 def test_the_address_of_a_parent_includes_its_virtual_functions() -> None:

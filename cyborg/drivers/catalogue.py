@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device catalogue: what a PCI function is, by its ids first and by its class code otherwise.
+
+The data is in YAML files: those of this package in ``devices.d`` and those of the operator in
+``[generic_driver] devices_dir``. A file is a list of entries. An entry has the options of a section
+``[generic_driver:<name>]`` that describe a kind of device (``device_options.Description``), and the
+keys ``name``, ``platform`` and ``enable``.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from oslo_config import cfg, types
+
+from cyborg import conf as configuration
+from cyborg import exception
+from cyborg.conf import generic as options
+from cyborg.drivers import pci_ids
+from cyborg.drivers.device_options import (
+    Description,
+    parse,
+    parse_backend_name,
+    parse_optional,
+    read_description,
+)
+from cyborg.drivers.generic_match import PciIds, includes
+from cyborg.model.device import DeviceType
+
+#: The files of this package.
+SHIPPED = Path(__file__).with_name("devices.d")
+#: The option that only the host's own configuration files may set.
+LOCAL_OPTIONS = frozenset({"devices_dir"})
+#: The options of a section that an entry can have, too.
+_OPTIONS = (
+    "pci_ids",
+    "subsystem_ids",
+    "pci_classes",
+    "device_type",
+    "kind",
+    "vendor",
+    "model",
+    "resource_class",
+    "traits",
+    "capabilities",
+    "reset",
+)
+_KEYS = ("name", *_OPTIONS, "platform", "enable")
+#: The keys that have an effect only if the devices of the entry can be offered.
+_OFFER = ("resource_class", "traits", "capabilities", "reset", "enable")
+_DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(("pci_ids", "subsystem_ids", "pci_classes", "traits"), ()),
+    "capabilities": "{}",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a file.
+
+    ``platform`` says that only the host can use the functions. ``name`` is the name of the backend
+    with which the generic_driver offers the devices, None if it cannot; with ``enable`` it does so
+    without being asked. ``options`` are the options that the entry sets, as
+    ``cyborg.conf.generic`` declares them. ``place`` is file and line.
+    """
+
+    description: Description = field(default_factory=Description)
+    name: str | None = None
+    platform: bool = False
+    enable: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+
+    @property
+    def type(self) -> DeviceType:
+        """Return the type of the devices in the API."""
+        return self.description.device_type or DeviceType.PCI
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Return how closely the conditions other than ``pci_ids`` select; larger is closer."""
+        return bool(self.description.subsystems), max(map(len, self.description.classes), default=0)
+
+    def accepts(self, digits: str, subsystem: tuple[int, int] | None) -> bool:
+        """Return whether class code and board satisfy the entry; ``pci_ids`` are not compared."""
+        classes = self.description.classes
+        return (not classes or digits.startswith(classes)) and includes(
+            self.description.subsystems, subsystem
+        )
+
+    def conflicts_with(self, other: "Entry") -> bool:
+        """Return whether both can accept the same function, and neither selects more closely."""
+        mine, theirs = self.description, other.description
+        return (
+            self.rank == other.rank
+            and (not mine.subsystems or _overlap(mine.subsystems, theirs.subsystems))
+            and (not mine.classes or not set(mine.classes).isdisjoint(theirs.classes))
+        )
+
+
+class Catalogue:
+    """All entries; ``named`` has those with a name, ``enabled`` the names of those with enable."""
+
+    def __init__(self, layers: Sequence["_Layer"]) -> None:
+        self._layers = tuple(layers)
+        self.named: Mapping[str, Entry] = {
+            name: entry for layer in reversed(self._layers) for name, entry in layer.named.items()
+        }
+        self.enabled = tuple(name for name, entry in self.named.items() if entry.enable)
+
+    @classmethod
+    def load(cls, directories: Iterable[str | os.PathLike[str]]) -> "Catalogue":
+        """Return the catalogue from all files ``*.yaml`` of the directories.
+
+        An entry of a later directory has precedence over those of earlier ones, by id, by class
+        code and by name. A directory that does not exist is empty. Raises exception.ConfigError
+        with one sentence that begins with file and line.
+        """
+        declared = {option.name: option for option in options.backend_options()}
+        layers: list[_Layer] = []
+        for directory in directories:
+            layers.insert(0, _Layer())
+            for file in _files(Path(directory)):
+                for node in _nodes(file):
+                    layers[0].add(_Source(file, node, declared))
+        return cls(layers)
+
+    def entry(
+        self,
+        vendor: int,
+        device: int,
+        class_code: int,
+        *,
+        subsystem: tuple[int, int] | None = None,
+    ) -> Entry:
+        """Return the entry of a PCI function; its type and kind may come from the class code.
+
+        ``class_code`` has 24 bits; ``subsystem`` is vendor and id of the board, None if it is not
+        known. Without an entry for the ids, it is that of the class code. A function that the
+        catalogue does not know has an entry without values.
+        """
+        digits = f"{class_code:06x}"
+        entries = chain.from_iterable(layer.candidates(vendor, device) for layer in self._layers)
+        by_id = next((entry for entry in entries if entry.accepts(digits, subsystem)), None)
+        keys = (digits, digits[:4], digits[:2])
+        by_class = next(
+            (layer.classes[key] for layer in self._layers for key in keys if key in layer.classes),
+            Entry(),
+        )
+        if by_id is None:
+            return by_class
+        mine, theirs = by_id.description, by_class.description
+        return replace(
+            by_id,
+            description=replace(
+                mine,
+                device_type=mine.device_type or theirs.device_type,
+                kind=mine.kind or theirs.kind,
+            ),
+        )
+
+    def platform_reason(
+        self,
+        vendor: int,
+        device: int,
+        class_code: int,
+        *,
+        subsystem: tuple[int, int] | None = None,
+    ) -> str | None:
+        """Return a clause that says why a function of the platform is not offered, or None.
+
+        The arguments are those of ``entry``. None: it is not a function of the platform.
+        """
+        entry = self.entry(vendor, device, class_code, subsystem=subsystem)
+        if not entry.platform:
+            return None
+        model = entry.description.model or pci_ids.kind(class_code)
+        return (
+            f"a function of the platform ({model}), which only the host can use; if this is wrong, "
+            f"add an entry for {vendor:04x}:{device:04x} to [generic_driver] devices_dir"
+        )
+
+
+def read(conf: cfg.ConfigOpts) -> Catalogue:
+    """Return the catalogue of this host: the files of this package and of the operator.
+
+    Raises exception.ConfigError. Only the default of ``[generic_driver] devices_dir`` may be
+    missing.
+    """
+    directory: str = configuration.read(conf, "devices_dir", options.GROUP)
+    if directory != options.DEVICES_DIR and not Path(directory).is_dir():
+        reason = (
+            f"Option [{options.GROUP}] devices_dir cannot be {directory!r}: it is no directory."
+        )
+        raise exception.ConfigError(reason=reason)
+    return Catalogue.load((SHIPPED, directory))
+
+
+def _overlap(mine: Sequence[PciIds], theirs: Sequence[PciIds]) -> bool:
+    return any(first.overlaps(second) for first in mine for second in theirs)
+
+
+class _Layer:
+    """The entries of one directory; a lookup reads one short list of the vendor."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Entry] = {}
+        self.classes: dict[str, Entry] = {}
+        self._exact: dict[tuple[int, int], list[Entry]] = {}
+        self._ranges: dict[int, list[tuple[PciIds, Entry]]] = {}
+
+    def candidates(self, vendor: int, device: int) -> Iterator[Entry]:
+        """Yield the entries with these ids, those that select most closely first."""
+        yield from self._exact.get((vendor, device), ())
+        for ids, entry in self._ranges.get(vendor, ()):
+            if ids.includes(vendor, device):
+                yield entry
+
+    def add(self, source: "_Source") -> None:
+        """Add an entry; raises ConfigError if another entry has the same name, ids or class."""
+        entry = source.entry()
+        if entry.name is not None:
+            if entry.name in self.named:
+                source.invalid("name", f"{self.named[entry.name].place} has it, too")
+            self.named[entry.name] = entry
+        for ids in entry.description.ids:
+            if ids.size == 1:
+                same = self._exact.setdefault((ids.vendor, ids.first), [])
+                self._refuse_conflict(source, entry, same)
+                same.append(entry)
+                same.sort(key=lambda item: item.rank, reverse=True)
+            else:
+                ranges = self._ranges.setdefault(ids.vendor, [])
+                same = [
+                    item for other, item in ranges if other.size == ids.size and other.overlaps(ids)
+                ]
+                self._refuse_conflict(source, entry, same)
+                ranges.append((ids, entry))
+                ranges.sort(key=lambda item: (-item[0].size, item[1].rank), reverse=True)
+        if not entry.description.ids:
+            for digits in entry.description.classes:
+                if digits in self.classes:
+                    source.invalid("pci_classes", f"{self.classes[digits].place} has {digits}, too")
+                self.classes[digits] = entry
+
+    def _refuse_conflict(self, source: "_Source", entry: Entry, others: Sequence[Entry]) -> None:
+        for other in others:
+            if entry.conflicts_with(other):
+                source.invalid("pci_ids", f"{other.place} has the same ids")
+
+
+class _Source:
+    """An entry of a file, as a ``device_options.Source``."""
+
+    def __init__(self, file: Path, node: yaml.MappingNode, declared: Mapping[str, cfg.Opt]) -> None:
+        self._file = file
+        self._declared = declared
+        self._lines: dict[str, int] = {}
+        self._values: dict[str, Any] = {}
+        self._line = node.start_mark.line + 1
+        self.place = f"{file}:{self._line}"
+        for key_node, value_node in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if key not in _KEYS:
+                hint = f"; only a section of the configuration can set {key}"
+                _refuse(
+                    file,
+                    line,
+                    f"{key!r} is not a key of an entry, which can have {', '.join(_KEYS)}"
+                    f"{hint if key in declared else ''}",
+                )
+            if key in self._lines:
+                _refuse(file, line, f"{key} is also set in line {self._lines[key]}")
+            self._lines[key] = line
+            self._values[key] = self._parse_node(key, value_node)
+
+    def entry(self) -> Entry:
+        """Return the validated entry."""
+        description = read_description(self)
+        name = parse_optional(self, "name", parse_backend_name)
+        platform, enable = self.value("platform") or False, self.value("enable") or False
+        if not description.ids and (description.subsystems or not description.classes):
+            _refuse(self._file, self._line, "the entry must set pci_ids, or pci_classes alone")
+        if name is None:
+            for key in _OFFER:
+                if key in self._values:
+                    self.invalid(key, "it has an effect only together with name")
+        elif description.resource_class is None:
+            self.invalid("name", "resource_class must be set, too")
+        if platform and name is not None:
+            self.invalid("platform", "functions of the platform are never offered, so name must go")
+        set_options = {key: value for key, value in self._values.items() if key in _OPTIONS}
+        return Entry(description, name, platform, enable, set_options, self.place)
+
+    def value(self, option: str) -> Any:
+        """See device_options.Source."""
+        return self._values.get(option, _DEFAULTS.get(option))
+
+    def invalid(self, option: str, reason: str) -> NoReturn:
+        """See device_options.Source."""
+        value = self.value(option)
+        text = ", ".join(value) if isinstance(value, list) else value
+        line = self._lines.get(option, self._line)
+        _refuse(self._file, line, f"{option} cannot be {text!r}: {reason}")
+
+    def _parse_node(self, key: str, node: yaml.Node) -> Any:
+        """Return the value of a key, converted as oslo.config converts the text of an option."""
+        option = self._declared.get(key)
+        is_list = isinstance(option, cfg.ListOpt)
+        if is_list and isinstance(node, yaml.SequenceNode):
+            items: list[yaml.Node] = node.value
+            if all(isinstance(item, yaml.ScalarNode) for item in items):
+                return [str(item.value) for item in items]
+        if not isinstance(node, yaml.ScalarNode):
+            form = "a list of values" if is_list else "one value"
+            _refuse(self._file, node.start_mark.line + 1, f"{key} is not {form}")
+        # The text, and not what YAML makes of it: 1e36 is not a number here.
+        self._values[key] = str(node.value)
+        if key == "name":
+            return self._values[key]
+        return parse(self, key, types.Boolean() if option is None else option.type)
+
+
+def _files(directory: Path) -> list[Path]:
+    """Return the files of a directory, none if it does not exist."""
+    try:
+        return sorted(file for file in directory.iterdir() if file.suffix == ".yaml")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        reason = f"{directory}: the directory cannot be listed: {error.strerror}."
+        raise exception.ConfigError(reason=reason) from None
+
+
+def _nodes(file: Path) -> Iterator[yaml.MappingNode]:
+    """Yield the entries of a file, without their values converted."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        root = yaml.compose(file.read_bytes(), loader)
+    except OSError as error:
+        reason = f"{file}: the file cannot be read: {error.strerror}."
+        raise exception.ConfigError(reason=reason) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        _refuse(file, line, f"it is not YAML: {error.problem}")
+    except yaml.YAMLError as error:
+        # The loader gives no line for a file that is not text.
+        _refuse(file, 1, f"it is not YAML: {' '.join(str(error).split())}")
+    if root is None:
+        return
+    if not isinstance(root, yaml.SequenceNode):
+        _refuse(file, root.start_mark.line + 1, "it is not a list of entries, each after '- '")
+    for node in root.value:
+        if not isinstance(node, yaml.MappingNode):
+            _refuse(file, node.start_mark.line + 1, "it is not an entry of the form 'key: value'")
+        yield node
+
+
+def _refuse(file: Path, line: int, reason: str) -> NoReturn:
+    raise exception.ConfigError(reason=f"{file}:{line}: {reason}.")
