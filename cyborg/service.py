@@ -161,10 +161,12 @@ class Daemon:
         self._servers: list[Server] = []
         self._tasks: list[PeriodicTask] = []
         self._cleanups: list[Callable[[], None]] = []
+        self._reloads: list[Callable[[], None]] = []
         self._alive_checks: list[Callable[[], bool]] = []
         self._trouble_checks: list[Callable[[], BusFault | None]] = []
         self._stop_requested = threading.Event()
         self._restart_requested = threading.Event()
+        self._reload_requested = threading.Event()
         self._starters: list[threading.Thread] = []
 
     def add_server(
@@ -192,6 +194,13 @@ class Daemon:
     def at_end(self, cleanup: Callable[[], None]) -> None:
         """Add a function to call after everything has stopped; the last added runs first."""
         self._cleanups.append(cleanup)
+
+    def at_reload(self, *steps: Callable[[], None]) -> None:
+        """Add functions to call, in this order, within a second after SIGHUP.
+
+        They must return at once. Without any, the daemon ignores the signal.
+        """
+        self._reloads += steps
 
     def start(self) -> None:
         """Start the servers and tasks; return without waiting."""
@@ -224,12 +233,15 @@ class Daemon:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        # A reload signal of a container runtime must not end a daemon; there is nothing to reload.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # A reload signal of a container runtime must not end a daemon that has nothing to reload.
+        signal.signal(signal.SIGHUP, self._on_reload if self._reloads else signal.SIG_IGN)
         self.start()
         threading.Thread(target=self._report_status, name="systemd", daemon=True).start()
         while not self._stop_requested.wait(_TICK):
-            pass
+            if self._reload_requested.is_set():
+                self._reload_requested.clear()
+                for step in self._reloads:
+                    step()
         action = "restarting" if self.restarting else "stopping"
         LOG.info("%s is %s; it finishes its current work first", self._name, action)
         if self.restarting:
@@ -324,6 +336,9 @@ class Daemon:
         while time.monotonic() < deadline:
             manager.alive()
             time.sleep(tick)
+
+    def _on_reload(self, number: int, frame: object) -> None:
+        self._reload_requested.set()
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._restart_requested.clear()

@@ -235,8 +235,7 @@ def assemble(
     heartbeat = PeriodicTask(
         "heartbeat", heartbeats.run_once, interval=settings.heartbeat, jitter=_JITTER, limit=limit
     )
-    # Only the heartbeat and new health of devices start a run.
-    inventory = PeriodicTask(
+    inventory = PeriodicTask(  # Only the heartbeat, new health and a reload start a run.
         "inventory", parts.loop.run_once, interval=threading.TIMEOUT_MAX, limit=limit
     )
 
@@ -252,6 +251,7 @@ def assemble(
         check=heartbeats.check,
         reload=reload,
     )
+    daemon.at_reload(parts.loop.reload, inventory.wake)
     daemon.at_end(bus.close)
     daemon.at_end(conductor.close)
     daemon.at_end(parts.operations.stop)

@@ -80,6 +80,34 @@ class DriverManager:
             self.failures,
         )
 
+    def reload(self) -> bool:
+        """Construct the loaded and the idle drivers again, so that they read their files again.
+
+        Return whether a driver was replaced. A driver that cannot be constructed now stays as it
+        is, and the log has one ERROR line for each reason.
+        """
+        errors: dict[str, list[str]] = {}
+        reloaded = []
+        for name in sorted(self.drivers.keys() | self.idle.keys()):
+            result = self._load(name, self._options.get(name, {}))
+            if result.driver is None:
+                errors.setdefault(result.error or "it cannot be loaded", []).append(name)
+                continue
+            reloaded.append(name)
+            result.driver.operator_created = self._created.get(name, {})
+            (self.drivers if name in self.drivers else self.idle)[name] = result.driver
+            self.accepts[name] = result.accepts
+            # The drivers that were constructed at the start have the former files.
+            if name in self._configured:
+                self._configured[name] = replace(self._configured[name], driver=None)
+            if name in self._others:
+                self._others[name] = replace(result, enabled=False)
+        for reason, names in errors.items():
+            LOG.error("Drivers %s keep their former files: %s", ", ".join(names), reason)
+        if reloaded:
+            LOG.info("Drivers %s have read their files again", ", ".join(reloaded))
+        return bool(reloaded)
+
     def _ensure_loaded(self, name: str, options: Mapping[str, str]) -> None:
         """Load a driver with these options unless it is loaded so, or note why it is not."""
         if name in self.drivers and self._options.get(name) == options:

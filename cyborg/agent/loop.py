@@ -7,6 +7,7 @@ agent still reports. When the peer is back, the next run brings everything into 
 """
 
 import logging
+import threading
 
 from cyborg import exception
 from cyborg.agent.heartbeats import Heartbeats
@@ -47,6 +48,7 @@ class AgentLoop:
         self._machine = machine
         #: What the last scan read from the machine; nothing is read before the first.
         self.last_scan = Scan(machine)
+        self._reload_requested = threading.Event()
         self._desired: Desired | None = None
         #: The epoch and the number of failures of the last heartbeat that a run has used.
         self._epoch: int | None = None
@@ -54,8 +56,15 @@ class AgentLoop:
         #: What the conductor does not keep of the last report: driver → deployable → reason.
         self._rejected: dict[str, dict[str, str]] = {}
 
+    def reload(self) -> None:
+        """Have the next run construct the drivers again; any thread may call the method."""
+        self._reload_requested.set()
+
     def run_once(self) -> None:
         """Run all steps that are due and possible; raise the first error at the end."""
+        if self._reload_requested.is_set():
+            self._reload_requested.clear()
+            self._reload_drivers()
         heartbeat = self._heartbeats.last
         if heartbeat is None:
             return
@@ -143,6 +152,14 @@ class AgentLoop:
             changed = {name for name in names if before.get(name) is not manager.drivers.get(name)}
             last_report = self._reporter.last or self._heartbeats.cache.report
             self._discoveries.drivers_changed(changed, last_report)
+
+    def _reload_drivers(self) -> None:
+        """Construct the drivers again, and try those that could not be loaded before."""
+        if self._reporter.driver_manager.reload():
+            self._reporter.forget_idle()
+            self._schedule.rerun(Event.DRIVERS_CHANGED)
+        if self._desired is not None:
+            self._load_drivers(self._desired)
 
     def _scan(self) -> Report:
         """Return the report of the host; call the drivers if the scan is due."""

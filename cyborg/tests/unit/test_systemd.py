@@ -118,6 +118,30 @@ daemon.add_task(PeriodicTask("heartbeat", job, interval=0.05, limit=60))
         assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing the current work"]
 
 
+def test_sighup_runs_the_reload_steps_in_order(tmp_path: Path):
+    text = """
+def step(name):
+    def run():
+        with (place / "steps").open("a") as file:
+            file.write(name)
+    return run
+
+daemon.at_reload(step("a"), step("b"))
+"""
+    with (
+        SimulatedManager(tmp_path, watchdog=0.3) as manager,
+        program(manager, tmp_path, text) as process,
+    ):
+        assert manager.hears("READY=1")
+        steps = tmp_path / "steps"
+        process.send_signal(signal.SIGHUP)
+        assert wait_until(lambda: steps.exists() and steps.read_text() == "ab", timeout=10)
+        process.send_signal(signal.SIGHUP)
+        assert wait_until(lambda: steps.read_text() == "abab", timeout=10)
+        process.terminate()
+        assert process.wait(20) == 0
+
+
 def test_missing_broker_is_in_status_and_does_not_delay_ready(tmp_path: Path):
     text = """
 class Away:

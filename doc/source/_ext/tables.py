@@ -2,7 +2,8 @@
 """Directives that generate tables and texts from the code, so that no page repeats the code.
 
 ``arq-moves``, ``device-moves`` and ``handle-moves`` list the state transitions, ``driver-support``
-the methods of each driver, ``cyborg-commands`` the help of every command.
+the methods of each driver, ``catalogue-names`` the devices that the catalogue can offer, and
+``cyborg-commands`` the help of every command.
 """
 
 import os
@@ -17,6 +18,7 @@ from sphinx.application import Sphinx
 
 from cyborg.cli.shell import COMMANDS, Shell
 from cyborg.drivers.base import Driver
+from cyborg.drivers.catalogue import SHIPPED, Catalogue
 from cyborg.model import arq, device
 from cyborg.model.moves import Move
 
@@ -121,6 +123,20 @@ class DriverSupport(Written):
         yield from table(("", *(driver.name for driver in drivers)), rows)
 
 
+class CatalogueNames(Written):
+    """The table of the entries of the device catalogue that have a name."""
+
+    def lines(self) -> Iterable[str]:
+        """Yield the table from the files of this package."""
+        rows = []
+        for name, entry in sorted(Catalogue.load([SHIPPED]).named.items()):
+            known = entry.description
+            title = " ".join(text for text in (known.vendor, known.model) if text)
+            traits = ", ".join(f"``{trait}``" for trait in known.traits)
+            rows.append((f"``{name}``", title, entry.type, f"``{known.resource_class}``", traits))
+        yield from table(("Name", "Device", "Type", "Resource class", "Traits"), rows)
+
+
 class Commands(Written):
     """The help of every ``cyborg`` command."""
 
@@ -145,5 +161,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("device-moves", DeviceMoves)
     app.add_directive("handle-moves", HandleMoves)
     app.add_directive("driver-support", DriverSupport)
+    app.add_directive("catalogue-names", CatalogueNames)
     app.add_directive("cyborg-commands", Commands)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

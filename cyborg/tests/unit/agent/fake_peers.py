@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.agent.discovery_requests import DiscoveryRequests
-from cyborg.agent.driver_manager import DriverManager, load_nothing
+from cyborg.agent.driver_manager import DriverManager
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.heartbeats import Heartbeats
 from cyborg.agent.loop import AgentLoop
@@ -205,7 +205,10 @@ class FakePeers:
     def agent(self) -> "FakeAgent":
         """Return a new agent with these peers."""
         reporter = Reporter(
-            DriverManager([LoadResult("d", FakeDriver(self))], load_nothing),
+            DriverManager(
+                [LoadResult("d", FakeDriver(self))],
+                lambda name, options: LoadResult(name, FakeDriver(self)),
+            ),
             HealthChecks(
                 drivers={},
                 devices=tuple,

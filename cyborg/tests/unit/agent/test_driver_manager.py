@@ -10,8 +10,8 @@ from cyborg.agent.driver_manager import DriverManager
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
-from cyborg.model.device import Device
-from cyborg.model.report import DriverState, RequestedDriver
+from cyborg.model.device import Device, DeviceType
+from cyborg.model.report import CreatedDevice, DriverState, RequestedDriver
 from cyborg.testing.fake_host import FakeHost
 
 
@@ -136,3 +136,55 @@ def test_refused_requests_change_nothing(driver_manager: DriverManager, loader: 
     driver_manager.apply([])
     assert (driver_manager.drivers["mine"], driver_manager.refusals) == (mine, {})
     assert "new" not in driver_manager.failures
+
+
+def test_a_reload_constructs_loaded_and_idle_drivers_again(loader: FakeLoader) -> None:
+    driver_manager = DriverManager(
+        [LoadResult("mine", Plain()), LoadResult("other", Plain(), enabled=False)], loader.load
+    )
+    driver_manager.apply([RequestedDriver("new", requested=True, options={"k": "v"})])
+    before, idle = dict(driver_manager.drivers), dict(driver_manager.idle)
+    loader.loads.clear()
+    assert driver_manager.reload()
+    assert loader.loads == [("mine", {}), ("new", {"k": "v"}), ("other", {})]
+    assert (set(driver_manager.drivers), set(driver_manager.idle)) == ({"mine", "new"}, {"other"})
+    assert all(driver_manager.drivers[name] is not driver for name, driver in before.items())
+    assert driver_manager.idle["other"] is not idle["other"]
+
+
+def test_a_driver_that_is_enabled_after_a_reload_has_the_new_files(
+    driver_manager: DriverManager,
+) -> None:
+    first = driver_manager.drivers["mine"]
+    driver_manager.reload()
+    driver_manager.apply([RequestedDriver("mine", enabled=False)])
+    driver_manager.apply([])
+    assert driver_manager.drivers["mine"] is not first
+
+
+def test_drivers_that_cannot_be_reloaded_stay_and_the_reason_is_logged_once(
+    loader: FakeLoader, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver_manager = DriverManager(
+        [LoadResult("mine", Plain()), LoadResult("yours", Plain())], loader.load
+    )
+    before = dict(driver_manager.drivers)
+    loader.errors = dict.fromkeys(("mine", "yours"), "a.yaml:7: traits cannot be 'x'")
+    assert not driver_manager.reload()
+    assert driver_manager.drivers == before
+    assert driver_manager.failures == {}
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    reason = "a.yaml:7: traits cannot be 'x'"
+    assert errors == [f"Drivers mine, yours keep their former files: {reason}"]
+    loader.errors.clear()
+    assert driver_manager.reload()
+    assert driver_manager.drivers["mine"] is not before["mine"]
+
+
+def test_a_reloaded_driver_has_the_accelerators_that_operators_created(
+    driver_manager: DriverManager,
+) -> None:
+    device = Device("0000:0a:00.0", DeviceType.FPGA, "v", "m", {}, ())
+    driver_manager.apply([], [CreatedDevice("mine", device)])
+    driver_manager.reload()
+    assert driver_manager.drivers["mine"].operator_created == {device.key: device}

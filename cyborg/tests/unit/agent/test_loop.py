@@ -264,6 +264,20 @@ def test_steps_run_without_a_new_heartbeat(peers: FakePeers) -> None:
     assert peers.take_calls() == []
 
 
+def test_a_reload_leads_to_a_scan_without_a_new_heartbeat(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+    peers.take_calls()
+    peers.hardware = report_of(UNIT, "news")
+    agent.loop.run_once()
+    assert peers.take_calls() == []
+    agent.loop.reload()
+    agent.loop.run_once()
+    assert peers.take_calls() == ["report", "desired", "publish"]
+    agent.loop.run_once()
+    assert peers.take_calls() == []
+
+
 def test_a_heartbeat_during_a_report_does_not_repeat_the_report(peers: FakePeers) -> None:
     agent = peers.agent()
     agent.run_once()

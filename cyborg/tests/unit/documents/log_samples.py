@@ -62,6 +62,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Driver %s failed to load: %s": ("generic_driver", "[generic_driver] backends is not set"),
     "Driver %s loaded": ("pci_driver",),
     "Driver %s unloaded": ("pci_driver",),
+    "Drivers %s have read their files again": ("generic_driver, pci_driver",),
     "Ended work that this release does not need: %s": ("publish_notifications",),
     "Host %s is renamed to %s, its provider's name in Placement": (_HOST, "compute-1.example.org"),
     "Host %s removed with %d device(s)": (_HOST, 2),

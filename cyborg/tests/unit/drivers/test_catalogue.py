@@ -2,17 +2,24 @@
 """The device catalogue: lookups, errors with file and line, and the data of this package."""
 
 import os
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
+import cyborg
 from cyborg import exception
-from cyborg.drivers import catalogue
+from cyborg.agent.driver_manager import DriverManager
+from cyborg.drivers import catalogue, loader
 from cyborg.drivers.catalogue import SHIPPED, Catalogue
+from cyborg.drivers.generic import GenericDriver
+from cyborg.drivers.pci import PciDriver
 from cyborg.model.device import DeviceType
+from cyborg.testing import servers
 from cyborg.tests.unit.drivers.configured import written
 
+ROOT = Path(cyborg.__file__).resolve().parent.parent
 CARD = """\
 - name: card
   pci_ids: [1d5f:0001]
@@ -176,6 +183,65 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) ->
         Catalogue.load([tmp_path])
     with pytest.raises(exception.ConfigError, match="the directory cannot be listed"):
         Catalogue.load([os.devnull])
+
+
+def test_a_reload_takes_a_correct_file_and_keeps_the_former_one_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = servers.server()
+    directory = tmp_path / "devices.d"
+    directory.mkdir()
+    text = f"[generic_driver]\ndevices_dir = {directory}\n"
+    conf = written(tmp_path / "cyborg.conf", text)
+    manager = DriverManager(
+        loader.load(["generic_driver", "pci_driver"], host, conf),
+        lambda name, options: loader.load_with_options(name, host, conf, options=options),
+    )
+
+    def found() -> dict[str, str]:
+        devices = manager.drivers["generic_driver"].discover()
+        return {device.key: device.deployables[0].resource_class for device in devices}
+
+    assert found() == {}
+    entry = CARD.replace("1d5f:0001", "10ee:5001") + "  enable: true\n"
+    (directory / "card.yaml").write_text(entry)
+    assert found() == {}
+    assert manager.reload()
+    assert found() == {servers.FPGA: "CUSTOM_CARD"}
+    (directory / "card.yaml").write_text(entry.replace("CUSTOM_CARD", "card"))
+    assert not manager.reload()
+    assert found() == {servers.FPGA: "CUSTOM_CARD"}
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    reason = "resource_class cannot be 'card': it is not the name of a resource class."
+    prefix = "Drivers generic_driver, pci_driver keep their former files"
+    assert errors == [f"{prefix}: {directory}/card.yaml:4: {reason}"]
+    (directory / "card.yaml").write_text(entry.replace("CUSTOM_CARD", "CUSTOM_OTHER"))
+    assert manager.reload()
+    assert found() == {servers.FPGA: "CUSTOM_OTHER"}
+
+
+def test_the_page_has_an_entry_of_twelve_lines_that_offers_a_card(tmp_path: Path) -> None:
+    page = (ROOT / "doc/source/admin/device-catalogue.rst").read_text()
+    block = page.partition(".. code-block:: yaml\n\n")[2].partition("\n\n")[0]
+    text = textwrap.dedent(block) + "\n"
+    assert len(text.splitlines()) == 12
+    (tmp_path / "acme.yaml").write_text(text)
+    conf = written(tmp_path / "conf", f"[generic_driver]\ndevices_dir = {tmp_path}\n")
+    host = servers.bare()
+    servers.add_function(host, "0000:01:00.0", "1d5f:0116:120000")
+    (device,) = GenericDriver(host, conf).discover()
+    assert (device.vendor, device.model, device.backend) == ("Acme", "Acme X1", "acme_x1")
+    assert device.deployables[0].resource_class == "CUSTOM_ACME_X1"
+    assert PciDriver(host, conf).hardware()[0].kind == "CRYPTO"
+
+
+@pytest.mark.parametrize("driver", ["generic_driver", "pci_driver"])
+def test_no_request_over_the_bus_can_name_the_directory(tmp_path: Path, driver: str) -> None:
+    options = {"generic_driver.devices_dir": str(tmp_path)}
+    conf = written(tmp_path / "conf", "")
+    result = loader.load_with_options(driver, servers.server(), conf, options=options)
+    reason = "option generic_driver.devices_dir can be set in the host's own files only"
+    assert result.error == reason
 
 
 def test_a_configured_directory_must_exist(tmp_path: Path) -> None:

@@ -146,6 +146,59 @@ class TestDeclared(Contract):
     text = DECLARED
 
 
+class TestCatalogue(Contract):
+    """Entries of the device catalogue: one is enabled, the section of the other has commands."""
+
+    entries = """\
+- name: gpus
+  pci_ids: [10de:20b0-20ff]
+  device_type: GPU
+  resource_class: CUSTOM_GPU
+  reset: FUNCTION
+- name: fpgas
+  pci_ids: [10ee:5001]
+  device_type: FPGA
+  model: Alveo
+  resource_class: FPGA
+  traits: [CUSTOM_FPGA_XILINX]
+  capabilities: '{"memory": 64}'
+  enable: true
+"""
+    text = """\
+[generic_driver]
+backends = gpus
+devices_dir = {directory}
+[generic_driver:gpus]
+prepare_command = /usr/sbin/card give {{handle}}
+release_command = /usr/sbin/card take {{handle}}
+"""
+
+    @pytest.fixture(autouse=True)
+    def _configured(self, tmp_path: Path) -> None:
+        (tmp_path / "cards.yaml").write_text(self.entries)
+        text = self.text.format(directory=tmp_path)
+        self.conf = written(tmp_path / "cyborg.conf", text)
+
+    def test_entries_are_offered_by_name_or_when_enabled(self) -> None:
+        host = self.make_host()
+        driver = self.make_driver(host)
+        devices = driver.discover()
+        assert {device.key: device.backend for device in devices} == {
+            servers.GPU: "gpus",
+            servers.GPU_ON_VFIO: "gpus",
+            servers.FPGA: "fpgas",
+        }
+        gpu, _, fpga = devices
+        assert (gpu.type, gpu.deployables[0].prepare) == (DeviceType.GPU, True)
+        assert (fpga.type, fpga.model) == (DeviceType.FPGA, "Alveo")
+        assert fpga.deployables[0].traits == ("OWNER_CYBORG", "CUSTOM_FPGA_XILINX")
+        capabilities = {entry.key: entry.capability for entry in driver.hardware()}
+        assert capabilities[servers.GPU] == {"reset": "FUNCTION"}
+        assert capabilities[servers.FPGA] == {"memory": 64}
+        driver.prepare(task(servers.GPU))
+        assert ran(host) == [f"give {servers.GPU}"]
+
+
 class TestListed(Contract):
     text = f"""\
 [generic_driver]
@@ -312,6 +365,31 @@ resource_class = CUSTOM_REST
         servers.FPGA: "exact",
         servers.NVME_FREE: "rest",
     }
+
+
+@pytest.mark.parametrize(
+    ("section", "model", "resource_class"),
+    [
+        ("", "Gaudi 2", "CUSTOM_GAUDI"),
+        ("[generic_driver:gaudi2]\nmodel = Ours\n", "Ours", "CUSTOM_GAUDI"),
+        ("[generic_driver:gaudi2]\nresource_class = PGPU\n", "Gaudi 2", "PGPU"),
+    ],
+)
+def test_a_section_overrides_the_entry_of_its_name(
+    file: Path, section: str, model: str, resource_class: str
+) -> None:
+    host = servers.bare()
+    servers.add_function(host, "0000:01:00.0", "1da3:1020:120000")
+    conf = written(file, f"[generic_driver]\nbackends = gaudi2\n{section}")
+    (device,) = GenericDriver(host, conf).discover()
+    assert (device.type, device.vendor) == (DeviceType.AICHIP, "Habana Labs")
+    assert (device.model, device.deployables[0].resource_class) == (model, resource_class)
+
+
+def test_an_entry_of_this_package_is_not_offered_until_it_is_named(file: Path) -> None:
+    host = servers.bare()
+    servers.add_function(host, "0000:01:00.0", "1da3:1020:120000")
+    assert GenericDriver(host, written(file, "")).discover() == []
 
 
 def test_install_sets_up_a_device_once(file: Path) -> None:

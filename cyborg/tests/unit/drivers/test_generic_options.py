@@ -161,7 +161,7 @@ def test_a_backend_without_selector_or_class_is_refused(file: Path) -> None:
         backends(file, section("a", resource_class="CUSTOM_A"))
     assert str(caught.value) == (
         "Section [generic_driver:a] must set pci_ids, subsystem_ids, pci_classes, addresses, "
-        "devices."
+        "sysfs_class or devices."
     )
 
 
