@@ -43,7 +43,8 @@ class GenericDriver(Driver):
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._node: str = conf.host
-        self._backends = generic_options.read(conf, host, catalogue.read(conf))
+        self._catalogue = catalogue.read(conf)
+        self._backends = generic_options.read(conf, host, self._catalogue)
         self.can_program = any(backend.programs for backend in self._backends)
         self.device_type = ", ".join(sorted({backend.kind for backend in self._backends})) or None
         self._name_cache = pci_ids.NameCache()
@@ -247,7 +248,7 @@ class GenericDriver(Driver):
         if survey is None or survey[0] is not scan or survey[1] is not self.operator_created:
             selectors = [backend.selector for backend in self._backends]
             members = generic_match.find_members(self.host, selectors)
-            state = HostState(self._node, scan, members, self.operator_created)
+            state = HostState(self._node, scan, members, self._catalogue, self.operator_created)
             candidates = find_candidates(state, self._backends)
             by_key = {str(candidate.address): candidate for candidate in candidates}
             survey = self._survey = scan, self.operator_created, by_key

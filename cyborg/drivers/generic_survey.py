@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cyborg import exception
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.generic_match import ClassMembers
 from cyborg.drivers.pci import deployable_name
@@ -54,6 +55,7 @@ class HostState:
     node: str
     scan: Scan
     members: ClassMembers
+    catalogue: Catalogue
     created: Mapping[str, Device] = field(default_factory=dict)
 
     def candidate(
@@ -64,6 +66,15 @@ class HostState:
         candidate = Candidate(function.address, backend, function, created=created)
         whole = backend.attach_type is AttachType.PCI
         reason = self.scan.refusal(function, managed=managed, whole=whole)
+        selector = backend.selector
+        if reason is None and not (selector.ids or selector.addresses or selector.fixed):
+            # A class of functions also has those that only the host can use.
+            reason = self.catalogue.platform_reason(
+                function.vendor,
+                function.product,
+                function.class_code,
+                subsystem=function.subsystem,
+            )
         if reason is None and backend.mdev_type is not None:
             try:
                 types = self.scan.mdev_types(function.address)
@@ -126,7 +137,9 @@ def _present(state: HostState, backends: Sequence[GenericBackend]) -> Iterator[C
     for function in state.scan.functions.values():
         managed = state.scan.is_managed(deployable_name(state.node, function.address))
         for backend in ordered:
-            if backend.selector.matches(function, state.members, managed=managed):
+            if backend.selector.matches(
+                function, state.members, managed=managed, subsystem=function.subsystem
+            ):
                 yield state.candidate(function, backend)
                 break
     for name, reason in state.scan.unreadable.items():

@@ -3,7 +3,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from oslo_config import cfg
@@ -73,6 +73,8 @@ class PciDriver(Driver):
         self._name_cache = pci_ids.NameCache()
         self._names = pci_ids.Names()
         self._refusals = RefusalLog()
+        #: The last scan, with the candidates that follow from it.
+        self._survey: tuple[Scan, list[Candidate]] | None = None
 
     def discover(self, scan: Scan) -> list[Device]:
         """See Driver; without a whitelist, nothing is read or offered."""
@@ -137,40 +139,59 @@ class PciDriver(Driver):
 
         Raises exception.ConfigError for an entry that is not valid.
         """
-        candidates = find_candidates(Scan(self.host), whitelist.parse([entry]), self._node)
+        candidates = self._find(Scan(self.host), whitelist.parse([entry]))
         return any(candidate.whitelisted for candidate in candidates)
 
     def _candidates(self, scan: Scan) -> list[Candidate]:
-        candidates = find_candidates(scan, self._entries, self._node)
-        functions = [candidate.function for candidate in candidates if candidate.function]
-        ids = [(function.vendor, function.product) for function in functions]
-        self._names = self._name_cache.lookup(self.host, ids)
-        return candidates
+        """Return a candidate for every function of the scan; computed once for each scan."""
+        survey = self._survey
+        if survey is None or survey[0] is not scan:
+            survey = self._survey = scan, self._find(scan, self._entries)
+            ids = [(function.vendor, function.product) for function in scan.functions.values()]
+            self._names = self._name_cache.lookup(self.host, ids)
+        return survey[1]
 
+    def _find(self, scan: Scan, entries: Sequence[whitelist.Entry]) -> list[Candidate]:
+        """Return a candidate for every function of the scan, ordered by address."""
+        interfaces = {
+            interface.name: addresses[-1]
+            for interface in scan.snapshot.network.interfaces
+            if (addresses := addresses_in_path(interface.path))
+        }
+        candidates = [
+            self._candidate(scan, function, entries, interfaces)
+            for function in scan.functions.values()
+        ]
+        candidates += [Candidate(name, None, reason) for name, reason in scan.unreadable.items()]
+        return sorted(candidates, key=lambda candidate: candidate.key)
 
-def find_candidates(scan: Scan, entries: Sequence[whitelist.Entry], node: str) -> list[Candidate]:
-    """Return a candidate for every function of the scan, ordered by address."""
-    interfaces = {
-        interface.name: addresses[-1]
-        for interface in scan.snapshot.network.interfaces
-        if (addresses := addresses_in_path(interface.path))
-    }
+    def _candidate(
+        self,
+        scan: Scan,
+        function: PciFunction,
+        entries: Sequence[whitelist.Entry],
+        interfaces: Mapping[str, PciAddress],
+    ) -> Candidate:
+        """Return one function with the reason for which it is not offered.
 
-    def candidate_of(function: PciFunction) -> Candidate:
-        managed = scan.is_managed(deployable_name(node, function.address))
+        ``interfaces`` maps each network interface to its function.
+        """
+        managed = scan.is_managed(deployable_name(self._node, function.address))
         matching = [
             entry for entry in entries if entry.matches(function, interfaces, managed=managed)
         ]
         reason = None
         if not any(entry.force for entry in matching):
-            reason = scan.refusal(function, managed=managed, probe=bool(matching))
+            reason = self._catalogue.platform_reason(
+                function.vendor,
+                function.product,
+                function.class_code,
+                subsystem=function.subsystem,
+            )
+            reason = reason or scan.refusal(function, managed=managed, probe=bool(matching))
             reason = reason or (None if matching else "not on the whitelist")
         network = whitelist.network_of(matching, function, interfaces)
         return Candidate(str(function.address), function, reason, bool(matching), network)
-
-    candidates = [candidate_of(function) for function in scan.functions.values()]
-    candidates += [Candidate(name, None, reason) for name, reason in scan.unreadable.items()]
-    return sorted(candidates, key=lambda candidate: candidate.key)
 
 
 def deployable_name(node: str, address: PciAddress) -> str:
@@ -188,7 +209,9 @@ def network_trait(network: str) -> str:
 
 def entry_of(catalogue: Catalogue, function: PciFunction) -> Entry:
     """Return the entry of a function in the device catalogue."""
-    return catalogue.entry(function.vendor, function.product, function.class_code)
+    return catalogue.entry(
+        function.vendor, function.product, function.class_code, subsystem=function.subsystem
+    )
 
 
 def device(

@@ -61,7 +61,7 @@ def test_group_is_viable_when_no_member_has_a_host_driver(functions: Functions) 
 
 
 def test_enable_reads_1_only_while_the_device_is_held(functions: Functions) -> None:
-    """ownership.refusal_reason takes ``enable`` for the sign that a guest holds the function."""
+    """The ownership check takes ``enable`` for the sign that a guest holds the function."""
     [card] = functions.matching(E1000E)
     assert functions.read(card, "enable") == "1"
     functions.bind(card, "vfio-pci")
@@ -121,7 +121,7 @@ def test_group_that_is_held_cannot_be_opened_again(functions: Functions) -> None
 
 
 def test_other_user_reads_enable_but_not_who_holds_the_group(functions: Functions) -> None:
-    """ownership.refusal_reason reads ``enable`` where an agent without privileges sees no holder."""
+    """The ownership check reads ``enable`` where the agent cannot see who holds a function."""
     [card] = functions.matching(E1000E)
     functions.bind(card, "vfio-pci")
     group = functions.link(card, "iommu_group") or ""

@@ -17,6 +17,7 @@ from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.pci import PciDriver
 from cyborg.model.device import DeviceType
 from cyborg.testing import servers
+from cyborg.testing.driver_checks import look
 from cyborg.tests.unit.drivers.configured import written
 
 ROOT = Path(cyborg.__file__).resolve().parent.parent
@@ -199,7 +200,7 @@ def test_a_reload_takes_a_correct_file_and_keeps_the_former_one_otherwise(
     )
 
     def found() -> dict[str, str]:
-        devices = manager.drivers["generic_driver"].discover()
+        devices = look(manager.drivers["generic_driver"]).discover()
         return {device.key: device.deployables[0].resource_class for device in devices}
 
     assert found() == {}
@@ -229,10 +230,10 @@ def test_the_page_has_an_entry_of_twelve_lines_that_offers_a_card(tmp_path: Path
     conf = written(tmp_path / "conf", f"[generic_driver]\ndevices_dir = {tmp_path}\n")
     host = servers.bare()
     servers.add_function(host, "0000:01:00.0", "1d5f:0116:120000")
-    (device,) = GenericDriver(host, conf).discover()
+    (device,) = look(GenericDriver(host, conf)).discover()
     assert (device.vendor, device.model, device.backend) == ("Acme", "Acme X1", "acme_x1")
     assert device.deployables[0].resource_class == "CUSTOM_ACME_X1"
-    assert PciDriver(host, conf).hardware()[0].kind == "CRYPTO"
+    assert look(PciDriver(host, conf)).hardware()[0].kind == "CRYPTO"
 
 
 @pytest.mark.parametrize("driver", ["generic_driver", "pci_driver"])

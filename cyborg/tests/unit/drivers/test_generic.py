@@ -182,7 +182,7 @@ release_command = /usr/sbin/card take {{handle}}
     def test_entries_are_offered_by_name_or_when_enabled(self) -> None:
         host = self.make_host()
         driver = self.make_driver(host)
-        devices = driver.discover()
+        devices = look(driver).discover()
         assert {device.key: device.backend for device in devices} == {
             servers.GPU: "gpus",
             servers.GPU_ON_VFIO: "gpus",
@@ -192,7 +192,7 @@ release_command = /usr/sbin/card take {{handle}}
         assert (gpu.type, gpu.deployables[0].prepare) == (DeviceType.GPU, True)
         assert (fpga.type, fpga.model) == (DeviceType.FPGA, "Alveo")
         assert fpga.deployables[0].traits == ("OWNER_CYBORG", "CUSTOM_FPGA_XILINX")
-        capabilities = {entry.key: entry.capability for entry in driver.hardware()}
+        capabilities = {entry.key: entry.capability for entry in look(driver).hardware()}
         assert capabilities[servers.GPU] == {"reset": "FUNCTION"}
         assert capabilities[servers.FPGA] == {"memory": 64}
         driver.prepare(task(servers.GPU))
@@ -381,7 +381,7 @@ def test_a_section_overrides_the_entry_of_its_name(
     host = servers.bare()
     servers.add_function(host, "0000:01:00.0", "1da3:1020:120000")
     conf = written(file, f"[generic_driver]\nbackends = gaudi2\n{section}")
-    (device,) = GenericDriver(host, conf).discover()
+    (device,) = look(GenericDriver(host, conf)).discover()
     assert (device.type, device.vendor) == (DeviceType.AICHIP, "Habana Labs")
     assert (device.model, device.deployables[0].resource_class) == (model, resource_class)
 
@@ -389,7 +389,7 @@ def test_a_section_overrides_the_entry_of_its_name(
 def test_an_entry_of_this_package_is_not_offered_until_it_is_named(file: Path) -> None:
     host = servers.bare()
     servers.add_function(host, "0000:01:00.0", "1da3:1020:120000")
-    assert GenericDriver(host, written(file, "")).discover() == []
+    assert look(GenericDriver(host, written(file, ""))).discover() == []
 
 
 def test_install_sets_up_a_device_once(file: Path) -> None:
@@ -601,7 +601,11 @@ def test_a_created_device_of_a_removed_backend_is_ignored(file: Path) -> None:
 def test_declared_devices_are_offered_without_reading_the_host(file: Path) -> None:
     host = FakeHost()
     idle = GenericDriver(host, configured())
-    assert (look(idle).discover(), look(idle).hardware(), look(idle).backends()) == ([], [], [])
+    assert (look(idle).discover(), look(idle).hardware(), look(idle).backends()) == (
+        [],
+        [],
+        [],
+    )
     assert idle.device_type is None
     driver = GenericDriver(host, written(file, DECLARED))
     devices = look(driver).discover()
