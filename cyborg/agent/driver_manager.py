@@ -95,7 +95,9 @@ class DriverManager:
                 continue
             reloaded.append(name)
             result.driver.operator_created = self._created.get(name, {})
-            (self.drivers if name in self.drivers else self.idle)[name] = result.driver
+            loaded = name in self.drivers
+            (self.drivers if loaded else self.idle)[name] = result.driver
+            self.installed_drivers[name] = replace(result, enabled=loaded).installed
             self.accepts[name] = result.accepts
             # The drivers that were constructed at the start have the former files.
             if name in self._configured:

@@ -285,8 +285,9 @@ def options() -> dict[str, list[cfg.Opt]]:
     devices_dir = cfg.StrOpt(
         "devices_dir",
         default=DEVICES_DIR,
-        help="Directory whose files *.yaml extend the device catalogue of this service: they name "
-        "the type and the model of devices by their PCI ids, and can offer them without a section. "
+        help="Directory whose files, with names that end in .yaml, extend the device catalogue: "
+        "they name the type and the model of devices by their PCI ids, and can offer them without "
+        "a section of the configuration. "
         "The pci_driver and the generic_driver read it when the agent starts and after SIGHUP. "
         "The default directory need not exist. Only the configuration files of the host can set "
         "this option.",

@@ -74,6 +74,8 @@ def runs(
             assert manager.hears("READY=1"), program.output
             assert manager.hears("WATCHDOG=1", times=3), program.output
             program.signal(signal.SIGHUP)
+            if name == AGENT:
+                program.wait_for("have read their files again")
             assert manager.hears("WATCHDOG=1", times=manager.signs + 2), program.output
         yield {
             name: Run(

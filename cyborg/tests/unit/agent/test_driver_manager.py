@@ -150,6 +150,9 @@ def test_a_reload_constructs_loaded_and_idle_drivers_again(loader: FakeLoader) -
     assert (set(driver_manager.drivers), set(driver_manager.idle)) == ({"mine", "new"}, {"other"})
     assert all(driver_manager.drivers[name] is not driver for name, driver in before.items())
     assert driver_manager.idle["other"] is not idle["other"]
+    states = {name: item.status for name, item in driver_manager.installed_drivers.items()}
+    ready, stopped = DriverState.READY, DriverState.STOPPED
+    assert states == {"mine": ready, "new": ready, "other": stopped}
 
 
 def test_a_driver_that_is_enabled_after_a_reload_has_the_new_files(

@@ -11,7 +11,9 @@ from cyborg.drivers import catalogue, generic_options
 from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.generic_backend import GenericBackend
+from cyborg.drivers.pci_function import PciFunction
 from cyborg.model.device import AttachType, DeviceType
+from cyborg.model.pci import PciAddress
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import written
 
@@ -53,6 +55,23 @@ def test_enumerations_ignore_case_and_lists_keep_their_order(file: Path) -> None
     assert backend.traits == ("CUSTOM_B", "CUSTOM_A")
     assert backend.services == ("aes", "rsa")
     assert backend.capabilities == {"ipsec": {"num": 1}}
+
+
+def test_ranges_and_boards_select_functions(file: Path) -> None:
+    options = {"pci_ids": "10de:20b0-20bf", "subsystem_ids": "10de:1533, 1028:*"}
+    (backend,) = backends(file, section("a", resource_class="CUSTOM_A", **options))
+    address = PciAddress.parse("0000:3b:00.0")
+    assert address is not None
+
+    def matches(product: int, subsystem: tuple[int, int] | None) -> bool:
+        function = PciFunction(address, 0x10DE, product, 0x030200)
+        return backend.selector.matches(function, {}, managed=False, subsystem=subsystem)
+
+    assert matches(0x20B0, (0x10DE, 0x1533))
+    assert matches(0x20BF, (0x1028, 0x0001))
+    assert not matches(0x20C0, (0x10DE, 0x1533))
+    assert not matches(0x20B0, (0x10DE, 0x1534))
+    assert not matches(0x20B0, None)
 
 
 def test_backends_come_in_the_configured_order(file: Path) -> None:
