@@ -191,9 +191,9 @@ class Daemon:
         """Add a periodic task."""
         self._tasks.append(task)
 
-    def at_end(self, cleanup: Callable[[], None]) -> None:
-        """Add a function to call after everything has stopped; the last added runs first."""
-        self._cleanups.append(cleanup)
+    def at_end(self, *cleanups: Callable[[], None]) -> None:
+        """Add functions to call after everything has stopped; the last added runs first."""
+        self._cleanups += cleanups
 
     def at_reload(self, *steps: Callable[[], None]) -> None:
         """Add functions to call, in this order, within a second after SIGHUP.

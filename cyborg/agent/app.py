@@ -28,7 +28,7 @@ from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.providers import Providers
 from cyborg.agent.readings import Readings
 from cyborg.agent.reporter import Reporter
-from cyborg.agent.schedule import Event, Schedule
+from cyborg.agent.schedule import Schedule
 from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
@@ -87,12 +87,6 @@ class Parts:
     operations: Operations
     checks: HealthChecks
     schedule: Schedule
-    wake: Callable[[], None]
-
-    def rescan(self) -> None:
-        """Scan the hardware now: it may have changed."""
-        self.schedule.rerun(Event.HARDWARE_CHANGED)
-        self.wake()
 
 
 class AgentMetrics(Collector):
@@ -132,14 +126,12 @@ def make_parts(
 ) -> Parts:
     """Return the parts; they read the file below ``state_path`` and connect to no peer yet.
 
-    ``loaded`` are the drivers of the configuration; ``load`` loads a driver that an operator
-    requests later. See ``Heartbeats`` for ``bus_error`` and ``overdue``. ``wake`` starts the loop.
+    ``loaded`` are the drivers of the configuration; ``load`` loads one that an operator requests
+    later. See ``Heartbeats`` for ``bus_error`` and ``overdue``. ``wake`` starts the loop.
     """
     store = StateStore(settings.state_path, settings.host)
     journal, cache = OperationJournal(store), DesiredStateCache(store)
-    driver_manager = DriverManager(loaded, load)
-    if cache.desired is not None:  # What operators last requested, until the conductor answers.
-        driver_manager.apply(cache.desired.drivers, cache.desired.operator_created)
+    driver_manager = DriverManager(loaded, load, cache.desired)
     checks = HealthChecks(
         drivers=driver_manager.drivers,
         devices=lambda: reporter.devices(),
@@ -151,23 +143,16 @@ def make_parts(
         timeout=settings.poll_timeout,
     )
     reporter = Reporter(driver_manager, checks, driver_calls, timeout=settings.scan_timeout)
-    schedule = Schedule(scan=settings.scan, full_check=settings.full_check, clock=clock)
+    schedule = Schedule(scan=settings.scan, full_check=settings.full_check, clock=clock, wake=wake)
     operations = Operations(
         drivers=driver_manager.drivers,
         journal=journal,
         glance=glance,
         images=settings.state_path / "images",
         timeout=_OPERATION_TIMEOUT,
-        request_scan=lambda: parts.rescan(),
+        request_scan=schedule.rescan,
         driver_calls=driver_calls,
         health=checks.after_set_up,
-    )
-    prepared_sync = PreparedUnitsSync(
-        drivers=driver_manager.drivers,
-        operations=operations,
-        journal=journal,
-        conductor=conductor,
-        driver_calls=driver_calls,
     )
     providers = Providers(
         host=settings.host,
@@ -193,12 +178,17 @@ def make_parts(
         heartbeats=heartbeats,
         reporter=reporter,
         providers=providers,
-        prepared_sync=prepared_sync,
+        prepared_sync=PreparedUnitsSync(
+            drivers=driver_manager.drivers,
+            operations=operations,
+            journal=journal,
+            conductor=conductor,
+            driver_calls=driver_calls,
+        ),
         schedule=schedule,
         machine=machine or LocalHost(),
     )
-    parts = Parts(reporter, heartbeats, loop, operations, checks, schedule, wake)
-    return parts
+    return Parts(reporter, heartbeats, loop, operations, checks, schedule)
 
 
 def assemble(
@@ -235,9 +225,9 @@ def assemble(
     heartbeat = PeriodicTask(
         "heartbeat", heartbeats.run_once, interval=settings.heartbeat, jitter=_JITTER, limit=limit
     )
-    inventory = PeriodicTask(  # Only the heartbeat, new health and a reload start a run.
-        "inventory", parts.loop.run_once, interval=threading.TIMEOUT_MAX, limit=limit
-    )
+    # Nothing but the heartbeat, new health, changed hardware and a reload starts a run.
+    never = threading.TIMEOUT_MAX
+    inventory = PeriodicTask("inventory", parts.loop.run_once, interval=never, limit=limit)
 
     def reload(epoch: int) -> None:
         # A request that arrives late must not restart the agent that followed.
@@ -252,12 +242,10 @@ def assemble(
         reload=reload,
     )
     daemon.at_reload(parts.loop.reload, inventory.wake)
-    daemon.at_end(bus.close)
-    daemon.at_end(conductor.close)
-    daemon.at_end(parts.operations.stop)
+    daemon.at_end(bus.close, conductor.close, parts.operations.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
     daemon.add_server(server, trouble=lambda: server.trouble)
-    daemon.add_server(DeviceEvents(machine, parts.rescan))
+    daemon.add_server(DeviceEvents(machine, parts.schedule.rescan))
     # The heartbeat says whether this task runs, so it starts later and stops later.
     daemon.add_task(inventory)
     daemon.add_task(heartbeat)

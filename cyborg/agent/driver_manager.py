@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
-from cyborg.model.report import CreatedDevice, DriverState, RequestedDriver
+from cyborg.model.report import CreatedDevice, Desired, DriverState, RequestedDriver
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -36,7 +36,9 @@ class DriverManager:
     not valid keeps its old ones.
     """
 
-    def __init__(self, loaded: Sequence[LoadResult], load: Load) -> None:
+    def __init__(
+        self, loaded: Sequence[LoadResult], load: Load, last_desired: Desired | None = None
+    ) -> None:
         self._configured = {result.name: result for result in loaded if result.enabled}
         self._others = {result.name: result for result in loaded if not result.enabled}
         self._load = load
@@ -51,6 +53,9 @@ class DriverManager:
         for name, reason in self.failures.items():
             level = logging.ERROR if name in self._configured else logging.INFO
             LOG.log(level, "Driver %s failed to load: %s", name, reason)
+        if last_desired is not None:
+            # What operators last requested, until the conductor answers.
+            self.apply(last_desired.drivers, last_desired.operator_created)
 
     def apply(
         self, requested: Sequence[RequestedDriver], created: Sequence[CreatedDevice] = ()

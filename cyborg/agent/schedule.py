@@ -49,23 +49,36 @@ _RERUN: Final[Mapping[Event, frozenset[Step]]] = {
 class Schedule:
     """The steps that must run: all at first, later after their interval or an event.
 
-    The intervals are in seconds of ``clock``, from the end of a step to its next run. Any thread
-    may call ``rerun``.
+    The intervals are in seconds of ``clock``, from the end of a step to its next run. ``wake``
+    starts a run of the loop. Any thread may call ``rerun`` and ``rescan``.
     """
 
-    def __init__(self, *, scan: float, full_check: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        scan: float,
+        full_check: float,
+        clock: Callable[[], float],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
         self._intervals = {
             Step.SCAN: scan,
             Step.SYNC_UNITS: full_check,
             Step.CHECK_PLACEMENT: full_check,
         }
         self._clock = clock
+        self._wake = wake
         self._requested = set(Step)
         self._ended_at = dict.fromkeys(Step, clock())
 
     def rerun(self, event: Event) -> None:
         """Make the steps that an event affects due."""
         self._requested.update(_RERUN[event])
+
+    def rescan(self) -> None:
+        """Scan the hardware now, because it may have changed."""
+        self.rerun(Event.HARDWARE_CHANGED)
+        self._wake()
 
     def is_due(self, step: Step) -> bool:
         """Return whether a step must run."""

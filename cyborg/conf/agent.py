@@ -73,6 +73,13 @@ def _agent() -> list[cfg.Opt]:
             "reserved, and the devices of the other drivers are reported. Raise it if a driver "
             "runs slow commands while it discovers.",
         ),
+        *_polls(),
+        metrics_listen(),
+    ]
+
+
+def _polls() -> list[cfg.Opt]:
+    return [
         cfg.FloatOpt(
             "usage_interval",
             default=60,
@@ -95,5 +102,4 @@ def _agent() -> list[cfg.Opt]:
             "often. 0 turns polling off: the health of all devices is unknown, and no device is "
             "reserved because of it.",
         ),
-        metrics_listen(),
     ]

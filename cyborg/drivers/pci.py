@@ -182,14 +182,16 @@ class PciDriver(Driver):
         ]
         reason = None
         if not any(entry.force for entry in matching):
-            reason = self._catalogue.platform_reason(
-                function.vendor,
-                function.product,
-                function.class_code,
-                subsystem=function.subsystem,
+            reason = (
+                scan.refusal(function, managed=managed, probe=bool(matching))
+                or self._catalogue.platform_reason(
+                    function.vendor,
+                    function.product,
+                    function.class_code,
+                    subsystem=function.subsystem,
+                )
+                or (None if matching else "not on the whitelist")
             )
-            reason = reason or scan.refusal(function, managed=managed, probe=bool(matching))
-            reason = reason or (None if matching else "not on the whitelist")
         network = whitelist.network_of(matching, function, interfaces)
         return Candidate(str(function.address), function, reason, bool(matching), network)
 
