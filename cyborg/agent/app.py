@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's composition root: construct its parts, and the daemon that runs them."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import TIMEOUT_MAX
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -226,8 +226,7 @@ def assemble(
         "heartbeat", heartbeats.run_once, interval=settings.heartbeat, jitter=_JITTER, limit=limit
     )
     # Nothing but the heartbeat, new health, changed hardware and a reload starts a run.
-    never = threading.TIMEOUT_MAX
-    inventory = PeriodicTask("inventory", parts.loop.run_once, interval=never, limit=limit)
+    inventory = PeriodicTask("inventory", parts.loop.run_once, interval=TIMEOUT_MAX, limit=limit)
 
     def reload(epoch: int) -> None:
         # A request that arrives late must not restart the agent that followed.
@@ -246,9 +245,8 @@ def assemble(
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
     daemon.add_server(server, trouble=lambda: server.trouble)
     daemon.add_server(DeviceEvents(machine, parts.schedule.rescan))
-    # The heartbeat says whether this task runs, so it starts later and stops later.
     daemon.add_task(inventory)
-    daemon.add_task(heartbeat)
+    daemon.add_task(heartbeat)  # It starts later and stops later, because it reports the other.
     if settings.health:
         daemon.add_task(
             PeriodicTask("health", parts.checks.run_once, interval=settings.health, jitter=_JITTER)
