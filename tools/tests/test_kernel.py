@@ -114,6 +114,7 @@ def test_words_of_a_command_keep_its_options() -> None:
     chosen = options("run", "--timeout", "5", "lspci", "-nn", "--machine", "x")
     assert (chosen.machine, chosen.timeout) == ("pci", 5.0)
     assert chosen.words == ["lspci", "-nn", "--machine", "x"]
+    assert options("run", "--", "lspci", "--", "-nn").words == ["lspci", "--", "-nn"]
 
 
 @pytest.mark.parametrize(

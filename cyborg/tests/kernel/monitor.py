@@ -21,6 +21,7 @@ class Monitor:
         tty.setraw(self._file)
         self._rest = b""
         self._number = 0
+        self._plugged: set[str] = set()
 
     def __enter__(self) -> Self:
         # The port may have echoed a part of the greeting: this byte makes QEMU forget it.
@@ -35,7 +36,22 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        for name in tuple(self._plugged):
+            self.pull(name)
         os.close(self._file)
+
+    def plug(self, name: str, *, driver: str, bus: str) -> None:
+        """Plug a device of QEMU into an empty slot; ``name`` is its id in QEMU.
+
+        The end of the context pulls it, if that has not been done before.
+        """
+        self.run("device_add", driver=driver, id=name, bus=bus)
+        self._plugged.add(name)
+
+    def pull(self, name: str) -> None:
+        """Ask the guest to give up a device; its uevent ``remove`` tells when it is gone."""
+        self._plugged.remove(name)
+        self.run("device_del", id=name)
 
     def run(self, command: str, **arguments: object) -> Any:
         """Run a command, and return its result; an error of QEMU fails the test."""

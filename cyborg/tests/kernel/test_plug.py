@@ -45,10 +45,10 @@ def test_card_can_be_plugged_and_pulled(
 ) -> None:
     """A card that is pulled vanishes with an event; the agent needs no restart for a new one."""
     before = functions.matching(CARD)
-    monitor.run("device_add", driver="edu", id="plugged", bus="empty")
+    monitor.plug("new", driver="edu", bus="empty")
     card = uevents.new_function(CARD)
     uevents.wait("bind", card)
     assert sorted(functions.matching(CARD)) == sorted([*before, card])
-    monitor.run("device_del", id="plugged")
+    monitor.pull("new")
     uevents.wait("remove", card)
     assert not host.exists(functions.path(card))

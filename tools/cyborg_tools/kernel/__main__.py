@@ -78,8 +78,11 @@ def parse(arguments: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
         options.words = [word for word in rest if word != "--"]
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    elif options.verb == "run" and not options.words:
-        parser.error("run needs a COMMAND")
+    elif options.verb == "run":
+        if options.words[:1] == ["--"]:
+            del options.words[0]
+        if not options.words:
+            parser.error("run needs a COMMAND")
     return options
 
 

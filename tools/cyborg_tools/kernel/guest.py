@@ -28,9 +28,8 @@ _PARAMETERS: Final = (
 class Machine:
     """A file of QEMU's arguments: one or more in each line, ``#`` begins a comment.
 
-    ``{half}`` stands for half of the memory in MB, ``{disks}`` for a directory with the empty disks
-    a.img, b.img and c.img, ``{monitor}`` for an open socket that is QEMU's end of its own monitor:
-    the guest controls QEMU (QMP) through its second serial port.
+    ``{half}`` stands for half of the memory in MB, and ``{disks}`` for a directory with the empty
+    disks a.img, b.img and c.img.
     """
 
     path: Path
@@ -63,7 +62,8 @@ class Guest:
         """Run a shell script in a new guest; return its exit status.
 
         ``output`` gets what the serial console prints. The guest has the files of this machine,
-        and what it writes is lost with its memory. Raises exception.ConfigError when the guest
+        and what it writes is lost with its memory. Its second serial port is the monitor of its
+        own QEMU (QMP). Raises exception.ConfigError when the guest
         does not end in time, or ends without a status.
         """
         with tempfile.TemporaryDirectory(prefix="cyborg-kernel-") as work:
