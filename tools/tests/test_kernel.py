@@ -26,9 +26,15 @@ from cyborg_tools.kernel.packages import REQUIRED, NotPossibleHere, Packages, ex
 
 DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 KERNEL = "6.12.9+deb12-amd64"
-TARGETS = (
-    "http://mirror.example/debian/ bookworm\nhttp://mirror.example/security/ bookworm-security\n"
-)
+#: What apt knows, with a source of another project for the same release of Debian.
+TARGETS = """\
+http://other.example/debian/ bookworm main
+http://mirror.example/debian/ bookworm main
+http://mirror.example/debian/ bookworm-updates main
+http://mirror.example/debian/ bookworm-updates contrib
+http://mirror.example/security/ bookworm-security main
+http://flat.example/ ./
+"""
 
 
 class Commands:
@@ -169,6 +175,23 @@ def test_packages_are_fetched_from_the_mirrors_of_the_machine(tmp_path: Path) ->
         ["http://mirror.example/debian/", "bookworm-backports"],
         ["http://mirror.example/security/", "bookworm-security"],
     ]
+
+
+def test_machine_without_security_updates_uses_the_release_itself(tmp_path: Path) -> None:
+    class Plain(Commands):
+        def __call__(self, *argv: str) -> str:
+            output = super().__call__(*argv)
+            return "http://mirror.example/ bookworm main\n" if "indextargets" in argv else output
+
+    packages(tmp_path, Plain(), root=False).names("^linux")
+    lines = (tmp_path / "sources.list").read_text().splitlines()
+    assert [line.split()[-2] for line in lines] == ["bookworm-backports", "bookworm"]
+
+
+def test_machine_without_sources_of_its_release_is_refused(tmp_path: Path) -> None:
+    trixie = {"ID": "debian", "VERSION_CODENAME": "trixie"}
+    with pytest.raises(NotPossibleHere, match="no source of packages for 'trixie'"):
+        Packages(tmp_path, Commands(), root=False, release=trixie).names("^linux")
 
 
 @pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", NOT_POSSIBLE)])

@@ -3,6 +3,7 @@
 
 import errno
 import os
+import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,30 @@ def test_mounted_disk_is_in_mountinfo_and_refuses_exclusive_use(
     with pytest.raises(OSError) as raised:
         os.open(f"/dev/{disk}", os.O_RDONLY | os.O_EXCL)
     assert raised.value.errno == errno.EBUSY
+
+
+def test_mount_of_another_mount_namespace_shows_only_in_the_file_system_and_the_claim(
+    functions: Functions, host: LocalHost, command: Callable[..., str], tmp_path: Path
+) -> None:
+    """An agent in a container sees no such line in mountinfo (issue 13, B2)."""
+    disk = functions.disk(functions.nvme("PLAIN0001"))
+    number = host.read_text(f"/sys/class/block/{disk}/dev").strip()
+    command("mkfs.ext4", "-q", "-F", f"/dev/{disk}")
+    shell = f"mount /dev/{disk} {tmp_path} && echo mounted && read line"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", shell],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as container:
+        assert container.stdout
+        assert container.stdout.readline() == "mounted\n"
+        lines = host.read_text("/proc/self/mountinfo").splitlines()
+        assert number not in [line.split()[2] for line in lines]
+        assert host.exists(f"/sys/fs/ext4/{disk}")
+        with pytest.raises(OSError) as raised:
+            os.open(f"/dev/{disk}", os.O_RDONLY | os.O_EXCL)
+        assert raised.value.errno == errno.EBUSY
 
 
 def test_disk_below_a_mapping_names_its_holder(

@@ -11,7 +11,7 @@ import pytest
 
 from cyborg.drivers.host import LocalHost
 from cyborg.tests.kernel import vfio
-from cyborg.tests.kernel.functions import BUS, E1000E, Functions, refused
+from cyborg.tests.kernel.functions import BUS, CARD, E1000E, Functions, refused
 
 #: The LPC bridge, the SATA controller and the SMBus controller of the chipset share a group.
 SATA, SMBUS = "0000:00:1f.2", "0000:00:1f.3"
@@ -57,6 +57,18 @@ def test_group_is_viable_when_no_member_has_a_host_driver(functions: Functions) 
         pass
     assert raised.value.errno == errno.EPERM
     functions.bind(SMBUS, "vfio-pci")
+    assert vfio.is_viable(group)
+
+
+def test_bridge_in_a_group_leaves_it_viable(functions: Functions) -> None:
+    """A port of a switch without ACS shares the group of the function behind it (B7)."""
+    card, _ = functions.matching(CARD)
+    port = Path(functions.path(card)).resolve().parent.name
+    group = functions.link(card, "iommu_group")
+    assert group
+    assert functions.link(port, "iommu_group") == group
+    assert functions.link(port, "driver") == "pcieport"
+    functions.bind(card, "vfio-pci")
     assert vfio.is_viable(group)
 
 

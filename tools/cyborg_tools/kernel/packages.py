@@ -170,14 +170,21 @@ class Packages:
         """Return the lines of sources.list(5), with the mirrors that this machine uses."""
         codename = self._release.get("VERSION_CODENAME", "")
         shown = self._run(
-            *("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)"),
+            *("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"),
             "Created-By: Packages",
         )
-        mirrors = {release: uri for uri, release in map(str.split, shown.splitlines())}
-        if codename not in mirrors:
+        mirrors: dict[str, str] = {}
+        for line in shown.splitlines():
+            match line.split():
+                case [uri, suite, "main"]:
+                    mirrors.setdefault(suite, uri)
+        # Others than Debian have suites with the name of the release, but none with updates.
+        archive = mirrors.get(f"{codename}-updates") or mirrors.get(codename)
+        if not archive:
             raise NotPossibleHere(reason=f"apt has no source of packages for {codename!r}.")
-        suites = {self.backports: mirrors[codename]}
-        kernels = f"{codename}-security" if f"{codename}-security" in mirrors else codename
-        suites[kernels] = mirrors[kernels]
+        # The security updates have all kernels of a release, and are the smaller list.
+        security = f"{codename}-security"
+        kernels = (security, mirrors[security]) if security in mirrors else (codename, archive)
+        suites = ((self.backports, archive), kernels)
         signed = f"[signed-by={_KEYS}] " if _KEYS.exists() else ""
-        return [f"deb {signed}{uri} {suite} main\n" for suite, uri in suites.items()]
+        return [f"deb {signed}{uri} {suite} main\n" for suite, uri in suites]
