@@ -134,6 +134,7 @@ def test_wrong_usage_ends_with_status_2(arguments: Sequence[str]) -> None:
 
 def test_cache_is_where_the_xdg_specification_says() -> None:
     assert default_cache({"XDG_CACHE_HOME": "/cache"}) == Path("/cache/cyborg-kernel")
+    assert options("--cache", "here", "build").cache == ROOT / "here"
     assert default_cache({}) == Path.home() / ".cache" / "cyborg-kernel"
 
 
