@@ -31,7 +31,7 @@ def test_mounted_disk_is_in_mountinfo_and_refuses_exclusive_use(
 def test_mount_of_another_mount_namespace_shows_only_in_the_file_system_and_the_claim(
     functions: Functions, host: LocalHost, command: Callable[..., str], tmp_path: Path
 ) -> None:
-    """An agent in a container sees no such line in mountinfo (issue 13, B2)."""
+    """An agent in a container sees no such line in mountinfo."""
     disk = functions.disk(functions.nvme("PLAIN0001"))
     number = host.read_text(f"/sys/class/block/{disk}/dev").strip()
     command("mkfs.ext4", "-q", "-F", f"/dev/{disk}")
@@ -66,7 +66,7 @@ def test_disk_below_a_mapping_names_its_holder(
 def test_disk_that_a_process_claims_has_no_holder_but_refuses_exclusive_use(
     functions: Functions, host: LocalHost, undo: ExitStack
 ) -> None:
-    """ZFS, LIO and QEMU claim disks like this (issue 13, B6)."""
+    """ZFS, LIO and QEMU claim disks like this."""
     disk = functions.disk(functions.nvme("IDLE00001"))
     undo.callback(os.close, os.open(f"/dev/{disk}", os.O_RDONLY | os.O_EXCL))
     assert host.list_dir(f"/sys/class/block/{disk}/holders") == []
@@ -82,7 +82,7 @@ def test_interface_in_another_network_namespace_is_not_seen(
     namespace: str,
     undo: ExitStack,
 ) -> None:
-    """A bound NIC without an interface may be in use (issue 13, B8)."""
+    """A bound NIC without an interface may be in use."""
     [card] = functions.matching(E1000E)
     name = functions.interface(card)
     command("ip", "link", "set", name, "netns", namespace)
