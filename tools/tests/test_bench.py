@@ -4,7 +4,15 @@
 import pytest
 
 from cyborg_tools.bench import options
-from cyborg_tools.bench.figures import AuditFigure, Count, Figure, Results, Samples, tables
+from cyborg_tools.bench.figures import (
+    AuditFigure,
+    Count,
+    Figure,
+    Results,
+    Samples,
+    ScanFigure,
+    tables,
+)
 
 
 def _figure(p50: float, floor: float | None, aim: float | None) -> Figure:
@@ -63,16 +71,22 @@ def test_tables_and_json_tell_what_is_exceeded():
     assert document["counts"][0]["exceeded"] is True
     assert document["figures"][0]["ratio"] == pytest.approx(4.5)
     assert document["audits"][0]["mebibytes"] == 99.0
+    scans = [ScanFigure(1000, 20000, 80.4, 90.0, 120.0, 1.0)]
+    assert "1,000              20,000    80     90    120           1" in tables(
+        Results("sqlite 3", "fake", scans=scans), in_process=True
+    )
 
 
 def test_defaults_need_no_server_and_measure_all_sizes():
     plan = options.parse([])
-    assert (plan.database_url, plan.in_process, plan.only_audits) == (None, True, False)
+    assert (plan.database_url, plan.in_process, plan.only_parts) == (None, True, False)
     assert (plan.others, plan.devices) == ((10, 1_000, 10_000), (8, 64, 256))
     assert plan.clients == (1, 8)
     assert options.parse(["--quick"]).others == (10,)
     audit = options.parse(["--audit", "10", "20"])
-    assert (audit.audits, audit.only_audits) == ((10, 20), True)
+    assert (audit.audits, audit.scans, audit.only_parts) == ((10, 20), (), True)
+    scan = options.parse(["--scan", "10"])
+    assert (scan.audits, scan.scans, scan.only_parts) == ((), (10,), True)
 
 
 def test_wrong_usage_prints_a_hint(capsys: pytest.CaptureFixture[str]):

@@ -122,6 +122,23 @@ class AuditFigure:
     findings: int
 
 
+@dataclass(frozen=True)
+class ScanFigure:
+    """CPU milliseconds of an agent on a host with so many PCI functions and open files.
+
+    ``scan_ms``: read the functions and decide which are in use (``elapsed_ms``: by the clock).
+    ``round_ms``: the same, and what two drivers do with it. ``stats_ms``: ask for the statistics of
+    every fourth function, apart from the commands.
+    """
+
+    functions: int
+    open_files: int
+    scan_ms: float
+    elapsed_ms: float
+    round_ms: float
+    stats_ms: float
+
+
 @dataclass
 class Results:
     """Everything of one run; ``floor`` holds the parts that the floors are made of."""
@@ -132,6 +149,7 @@ class Results:
     figures: list[Figure] = field(default_factory=list)
     floor: list[Figure] = field(default_factory=list)
     audits: list[AuditFigure] = field(default_factory=list)
+    scans: list[ScanFigure] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -148,6 +166,7 @@ class Results:
             "floor": [one.document() for one in self.floor],
             "figures": [one.document() for one in self.figures],
             "audits": [asdict(one) for one in self.audits],
+            "scans": [asdict(one) for one in self.scans],
         }
 
 
@@ -163,9 +182,14 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def tables(results: Results, *, in_process: bool) -> str:
     title = f"Cyborg on {results.database}, bus {results.transport}, {results.seconds:.0f} s"
-    audits = ["Audits, in a process of their own", _audits(results.audits)]
+    ends = []
+    if results.audits:
+        ends += ["Audits, in a process of their own", _audits(results.audits)]
+    if results.scans:
+        ends += ["Rounds of an agent (milliseconds of CPU; scan: also by the clock)"]
+        ends += [_scans(results.scans)]
     if not results.counts:
-        return "\n\n".join([title, *audits])
+        return "\n\n".join([title, *ends])
     parts = [
         title,
         "Statements / commits / RPC calls of each request, among so many unrelated requests",
@@ -176,7 +200,7 @@ def tables(results: Results, *, in_process: bool) -> str:
         _figures([one for one in results.figures if _is_read(one)]),
         "Life cycles and reports",
         _figures([one for one in results.figures if not _is_read(one)]),
-        *audits,
+        *ends,
         _FLOOR,
         *([_IN_PROCESS] if in_process else []),
         _EXISTING,
@@ -237,6 +261,22 @@ def _audits(audits: Sequence[AuditFigure]) -> str:
     rows += [
         [f"{one.arqs:,}", f"{one.seconds:.1f}", f"{one.mebibytes:.0f}", f"{one.findings:,}"]
         for one in audits
+    ]
+    return aligned(rows)
+
+
+def _scans(scans: Sequence[ScanFigure]) -> str:
+    rows = [["PCI functions", "open files", "scan", "clock", "round", "statistics"]]
+    rows += [
+        [
+            f"{one.functions:,}",
+            f"{one.open_files:,}",
+            *(
+                f"{value:.0f}"
+                for value in (one.scan_ms, one.elapsed_ms, one.round_ms, one.stats_ms)
+            ),
+        ]
+        for one in scans
     ]
     return aligned(rows)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 _DESCRIPTION = """\
 Measure Cyborg: the statements, commits and RPC calls of each request against what they may be,
 then requests per second and their times among 10, 1,000 and 10,000 unrelated accelerator requests,
-then agents' reports; each beside its floor, measured in the same run; and an audit. Ends with
-status 1 when a request costs more than it may.
+then agents' reports; each beside its floor, measured in the same run; an audit; and a round of an
+agent on a large host. Ends with status 1 when a request costs more than it may.
 """
 
 
@@ -25,7 +25,8 @@ class Plan:
     seconds: float
     as_json: bool
     audits: tuple[int, ...]
-    only_audits: bool
+    scans: tuple[int, ...]
+    only_parts: bool
 
     @property
     def in_process(self) -> bool:
@@ -65,6 +66,14 @@ def parse(arguments: Sequence[str]) -> Plan:
         help="measure only audits, of clouds with so many accelerator requests; a million take "
         "minutes and 2 GiB of disk (default: everything, with an audit of 1,000)",
     )
+    parser.add_argument(
+        "--scan",
+        metavar="N",
+        type=int,
+        nargs="+",
+        help="measure only rounds of an agent, on hosts with so many PCI functions and 20 times as "
+        "many open files (default: everything, with a round on 100 functions)",
+    )
     asked = parser.parse_args(arguments)
     quick: bool = asked.quick
     return Plan(
@@ -75,6 +84,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         devices=(8,) if quick else (8, 64, 256),
         seconds=0.2 if quick else 1.5,
         as_json=asked.json,
-        audits=tuple(asked.audit or (1_000,)),
-        only_audits=asked.audit is not None,
+        audits=tuple(asked.audit or (() if asked.scan else (1_000,))),
+        scans=tuple(asked.scan or (() if asked.audit else (100,))),
+        only_parts=asked.audit is not None or asked.scan is not None,
     )

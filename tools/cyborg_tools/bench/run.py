@@ -24,7 +24,7 @@ from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg_tools import servers
-from cyborg_tools.bench import audit, counts, floor, parts
+from cyborg_tools.bench import audit, counts, floor, parts, scan
 from cyborg_tools.bench.figures import Figure, Results
 from cyborg_tools.bench.load import getting, living, repeated
 from cyborg_tools.bench.options import Plan
@@ -34,6 +34,8 @@ from cyborg_tools.bench.parts import Child, Parts
 READ_AIM = 3.0
 LIFE_AIM = 2.0
 _LARGEST_AIMED_AT = 1000
+#: The open files on a host for each of its PCI functions.
+_OPEN_FILES = 20
 
 Say = Callable[[str], None]
 
@@ -64,12 +66,12 @@ class Run:
             with servers.prepared(self._plan.database_url, Path(directory)) as db:
                 results = Results(_product(db), self._plan.transport_url.partition(":")[0])
                 there = 0
-                for others in () if self._plan.only_audits else self._plan.others:
+                for others in () if self._plan.only_parts else self._plan.others:
                     self._say(f"{others:,} unrelated accelerator requests: filling the database")
                     crowd(db, others - there)
                     there = others
                     self._measure_among(db, others, results)
-                if not self._plan.only_audits:
+                if not self._plan.only_parts:
                     self._measure_reports(db, there, results)
             for arqs in self._plan.audits:
                 self._say(f"audit of {arqs:,} accelerator requests")
@@ -77,6 +79,12 @@ class Run:
                 place.mkdir()
                 with servers.prepared(self._plan.database_url, place) as db:
                     results.audits.append(audit.measure(db, arqs))
+            for functions in self._plan.scans:
+                self._say(f"rounds of an agent on a host with {functions:,} PCI functions")
+                place = Path(directory) / f"scan-{functions}"
+                place.mkdir()
+                figure = scan.measure(place, functions, _OPEN_FILES * functions)
+                results.scans.append(figure)
         results.seconds = time.monotonic() - started
         return results
 

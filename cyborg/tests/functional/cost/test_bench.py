@@ -21,7 +21,8 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
         seconds=0.05,
         as_json=True,
         audits=(200,),
-        only_audits=False,
+        scans=(40,),
+        only_parts=False,
     )
     told: list[str] = []
     results = Run(plan, conf, told.append).measure()
@@ -34,5 +35,7 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
     assert figures["first report", 1].rows == figures["unchanged report", 1].rows == 2
     (audit,) = results.audits
     assert (audit.arqs, audit.findings) == (200, 1)
+    (scan,) = results.scans
+    assert (scan.functions, scan.open_files) == (40, 800)
     assert json.loads(json.dumps(results.document()))["figures"]
     assert any("10 unrelated" in sentence for sentence in told)
