@@ -8,8 +8,9 @@ import os
 import pathlib
 import queue
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from cyborg import exception
 from cyborg.drivers.command import OUTPUT_CAP, Completed
@@ -30,6 +31,30 @@ _RECORDED = 200_000
 _NOTES = "/.cyborg-recording.json"
 #: What a program does, given its host and its argument vector.
 Program = Callable[["FakeHost", tuple[str, ...]], Completed]
+
+
+class Kernel(Protocol):
+    """What gives the files of a simulated host a meaning; see cyborg.testing.kernel.simulated."""
+
+    def check_read(self, path: str) -> None:
+        """Raise OSError if the file at this real path cannot be read."""
+        ...
+
+    def write(self, path: str, text: str) -> bool:
+        """Apply a write to the file at this real path; return False to have the text stored.
+
+        Raises OSError if the kernel refuses the write.
+        """
+        ...
+
+
+@dataclass
+class Subtree:
+    """Files, links and directories by absolute path, taken away from a host."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    directories: list[str] = field(default_factory=list)
 
 
 class FakeClock:
@@ -93,6 +118,8 @@ class FakeHost:
     command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
     commands were given. ``foreign`` are the paths that others than root can change, ``claimed`` the
     block devices that something has claimed exclusively.
+
+    A write stores its text, unless ``kernel`` gives the file another meaning.
     """
 
     def __init__(
@@ -109,6 +136,8 @@ class FakeHost:
         self.foreign: set[str] = set()
         self.claimed: set[str] = set()
         self.touches = 0
+        self.kernel: Kernel | None = None
+        self._listeners: list[FakeEvents] = []
         self._files: dict[str, bytes] = {}
         self._links: dict[str, str] = {}
         self._names: dict[str, set[str]] = {"/": set()}
@@ -181,6 +210,22 @@ class FakeHost:
         parent, _, name = path.rpartition("/")
         self._names.get(parent or "/", set()).discard(name)
 
+    def take(self, path: str) -> Subtree:
+        """Take a sub-tree away and return it, for ``put_back``."""
+        taken = Subtree()
+        self._collect(path, taken)
+        self.remove(path)
+        return taken
+
+    def put_back(self, subtree: Subtree) -> None:
+        """Put a sub-tree back where ``take`` found it."""
+        for path in subtree.directories:
+            self.add_dir(path)
+        for path, content in subtree.files.items():
+            self.add_file(path, content)
+        for path, target in subtree.links.items():
+            self.add_link(path, target)
+
     def vanish(self, path: str, after: int) -> None:
         """Take the sub-tree away as soon as ``after`` more calls were answered."""
         self._vanishing.append((self.touches + after, path))
@@ -193,9 +238,23 @@ class FakeHost:
         """Return the bytes of a file by its real path; None if there is no such file."""
         return self._files.get(path)
 
+    def target(self, path: str) -> str | None:
+        """Return the target of the link at this real path, as written; None if it is no link."""
+        return self._links.get(path)
+
+    def names(self, path: str) -> list[str] | None:
+        """Return the sorted names in the directory at this real path; None if it is none."""
+        return sorted(self._names[path]) if path in self._names else None
+
+    def emit(self, event: Uevent) -> None:
+        """Deliver an event to everybody who listens."""
+        self._listeners = [listener for listener in self._listeners if not listener.closed]
+        for listener in self._listeners:
+            listener.emit(event)
+
     def copy(self) -> Self:
-        """Return an independent copy of the host."""
-        return copy.deepcopy(self)
+        """Return an independent copy of the host, to which nobody listens."""
+        return copy.deepcopy(self, {id(self._listeners): []})
 
     def materialise(self, directory: pathlib.Path) -> None:
         """Write the tree below a real directory, absolute links as they are.
@@ -232,6 +291,8 @@ class FakeHost:
             content = self._files.get(real)
             if content is None:
                 raise _os_error(errno.EISDIR if real in self._names else errno.ENOENT)
+            if self.kernel is not None:
+                self.kernel.check_read(real)
             if len(content) > limit:
                 raise OSError(errno.EFBIG, f"more than {limit} bytes")
             return content
@@ -243,7 +304,8 @@ class FakeHost:
             if real not in self._files:
                 raise _os_error(errno.EISDIR if real in self._names else errno.ENOENT)
             self.writes.append((real, text))
-            self._files[real] = text.encode()
+            if self.kernel is None or not self.kernel.write(real, text):
+                self._files[real] = text.encode()
 
     def list_dir(self, path: str) -> list[str]:
         """See Host."""
@@ -329,8 +391,20 @@ class FakeHost:
         raise exception.HostError(action=action, reason="No such file")
 
     def events(self) -> FakeEvents:
-        """Events that nobody says until the test does."""
-        return FakeEvents()
+        """Return the events that ``emit`` delivers from now on."""
+        events = FakeEvents()
+        self._listeners.append(events)
+        return events
+
+    def _collect(self, path: str, taken: Subtree) -> None:
+        if (content := self._files.get(path)) is not None:
+            taken.files[path] = content
+        elif (target := self._links.get(path)) is not None:
+            taken.links[path] = target
+        elif path in self._names:
+            taken.directories.append(path)
+            for name in self.names(path) or ():
+                self._collect(f"{path}/{name}", taken)
 
     def _enter(self, path: str) -> None:
         parent, _, name = path.rpartition("/")
