@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from cyborg.testing.fake_host import FakeHost, Subtree
 from cyborg.testing.kernel.host_driver import HostDriver
 from cyborg.testing.kernel.mdev import MediatedDevices, VendorVgpus
+from cyborg.testing.kernel.qat import QatDevices
 from cyborg.testing.kernel.sysfs import NO_OVERRIDE, PCI, Sysfs, error, parse_unsigned
 from cyborg.testing.kernel.vfio import IommuGroups, VfioDevices
 
@@ -32,6 +33,7 @@ class Binding:
         self.vfio = VfioDevices(sysfs, groups, self._blocks)
         self.mdevs = MediatedDevices(sysfs, groups, self.vfio)
         self.vgpus = VendorVgpus(sysfs)
+        self.qats = QatDevices(sysfs)
 
     def adopt(self, path: str) -> None:
         """Take over a function that the tree shows bound to a driver."""
@@ -43,6 +45,8 @@ class Binding:
             self.mdevs.adopt(path, driver.name, driver.mdev)
         if driver.vgpu is not None and self._sysfs.exists(f"{path}/nvidia"):
             self.vgpus.adopt(path, driver.vgpu)
+        if driver.qat_services:
+            self.qats.attach(path, driver.qat_services)
 
     def add_drivers(self) -> None:
         """Put the files of each driver into the tree, also of those that only the tree names."""
@@ -128,6 +132,7 @@ class Binding:
             self.vfio.unregister(path)
         self.mdevs.unregister(path)
         self.vgpus.detach(path)
+        self.qats.detach(path)
         names = [
             name
             for name in self._sysfs.names(path)
@@ -181,6 +186,8 @@ class Binding:
             self.mdevs.register(path, driver.name, driver.mdev)
         if driver.vgpu is not None and is_vf:
             self.vgpus.attach(path, driver.vgpu)
+        if driver.qat_services and not is_vf:
+            self.qats.attach(path, driver.qat_services)
         self._sysfs.emit_function("bind", path)
 
     def _named(self, name: str) -> HostDriver:

@@ -3,6 +3,7 @@
 
 import errno
 import posixpath
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,13 +66,12 @@ _ACTIONS = frozenset({"add", "remove", "change", "move", "online", "offline", "b
 class Absent:
     """A function that is in its slot but not known to the kernel, or in nobody's slot.
 
-    ``methods`` are the ways to reset it; ``mates`` the functions of its IOMMU group.
+    ``methods`` are the ways to reset it.
     """
 
     path: str
     tree: Subtree
     methods: list[str]
-    mates: list[str]
 
 
 class Functions:
@@ -84,6 +84,8 @@ class Functions:
         self._binding = binding
         self._absent: dict[str, Absent] = {}
         self._methods: dict[str, list[str]] = {}
+        #: Functions that share an IOMMU group by their place, also while they are absent.
+        self._mates: defaultdict[str, set[str]] = defaultdict(set)
         #: Addresses of functions in the order of their resets.
         self.resets: list[str] = []
 
@@ -95,7 +97,10 @@ class Functions:
             files |= {"remove": "", "rescan": ""}
         if self._sysfs.exists(f"{path}/sriov_totalvfs"):
             device = self._sysfs.text(f"{path}/device").removeprefix("0x").lstrip("0")
-            files |= {"sriov_offset": "1", "sriov_stride": "1", "sriov_vf_device": device}
+            files |= {"sriov_stride": "1", "sriov_vf_device": device}
+            first = self._sysfs.target(f"{path}/virtfn0")
+            offset = 1 if first is None else _routing(first) - _routing(path)
+            files |= {"sriov_offset": str(offset)}
             files |= {"sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
         if self._sysfs.exists(f"{path}/reset_method"):
             files |= {"reset": ""}
@@ -141,12 +146,15 @@ class Functions:
             self._sysfs.put(f"{path}/sriov_numvfs", number)
             self._sysfs.emit_function("change", path)
             return
-        for index in range(current):
-            vf = self._sysfs.target(f"{path}/virtfn{index}")
-            self._sysfs.remove(f"{path}/virtfn{index}")
-            if vf is not None:
-                self._stop(vf)
-                self._drop(vf)
+        links = [f"{path}/virtfn{index}" for index in range(current)]
+        vfs = [vf for vf in map(self._sysfs.target, links) if vf is not None]
+        for vf in vfs:
+            self._binding.vfio.check_released(vf)
+        for vf in vfs:
+            self._stop(vf)
+            self._drop(vf)
+        for link in links:
+            self._sysfs.remove(link)
         self._sysfs.put(f"{path}/sriov_numvfs", 0)
 
     def set_autoprobe(self, path: str, text: str) -> None:
@@ -155,11 +163,10 @@ class Functions:
 
     def _vf_path(self, path: str, index: int) -> str:
         """Return the directory of a VF: routing id of the PF + offset + index * stride."""
-        address = PciAddress.parse(posixpath.basename(path))
-        step = self._sysfs.number(f"{path}/sriov_stride") * index
-        routing = address.bus << 8 | address.device << 3 | address.function
-        routing += self._sysfs.number(f"{path}/sriov_offset") + step
-        vf = PciAddress(address.domain, routing >> 8, routing >> 3 & 0x1F, routing & 7)
+        offset = self._sysfs.number(f"{path}/sriov_offset")
+        routing = _routing(path) + offset + self._sysfs.number(f"{path}/sriov_stride") * index
+        domain = PciAddress.parse(posixpath.basename(path)).domain
+        vf = PciAddress(domain, routing >> 8, routing >> 3 & 0x1F, routing & 7)
         return f"{posixpath.dirname(path)}/{vf}"
 
     def _add_vf(self, path: str, vf: str, index: int) -> None:
@@ -187,8 +194,7 @@ class Functions:
     def remove(self, path: str, text: str) -> None:
         """Obey a write to ``remove``; the VFs of a PF stay, as they do on a real kernel."""
         if _flag(text):
-            self._stop(path)
-            self._drop(path)
+            self._take_out(path)
 
     def rescan(self, scope: str, text: str) -> None:
         """Obey a write to ``rescan``: what is in a slot below the directory appears again."""
@@ -202,8 +208,7 @@ class Functions:
     def unplug(self, address: str) -> Absent:
         """Pull the card out, and return it. Raises OSError (ENODEV) if there is none."""
         path = self._sysfs.function(address)
-        self._stop(path)
-        self._drop(path)
+        self._take_out(path)
         self._binding.forget(path)
         return self._absent.pop(path)
 
@@ -213,6 +218,16 @@ class Functions:
             card.tree.files[f"{card.path}/{name}"] = f"{text}\n".encode()
         self._absent[card.path] = card
         self._appear(posixpath.dirname(card.path))
+
+    def _take_out(self, path: str) -> None:
+        self._check_released(path)
+        self._stop(path)
+        self._drop(path)
+
+    def _check_released(self, path: str) -> None:
+        for child in self._sysfs.children(path):
+            self._check_released(child)
+        self._binding.vfio.check_released(path)
 
     def _stop(self, path: str) -> None:
         """Unbind the drivers of a function and of all below it."""
@@ -232,11 +247,13 @@ class Functions:
                     self._sysfs.remove(f"{path}/{name}")
         for name, text in defaults.items():
             self._sysfs.put(f"{path}/{name}", text)
-        mates = self._groups.leave(path)
+        for mate in self._groups.leave(path):
+            self._mates[path].add(mate)
+            self._mates[mate].add(path)
         self._sysfs.remove(f"{PCI}/devices/{posixpath.basename(path)}")
         self._sysfs.emit_function("remove", path)
         methods = self._methods.pop(path, [])
-        card = Absent(path, self._host.take(path), methods, mates)
+        card = Absent(path, self._host.take(path), methods)
         # A VF exists only by the number of its PF: no scan finds it.
         if f"{path}/physfn" not in card.tree.links:
             self._absent[path] = card
@@ -252,7 +269,7 @@ class Functions:
                     self._sysfs.put(f"{path}/reset_method", " ".join(self._usable(path)))
                 self._sysfs.link(f"{PCI}/devices/{posixpath.basename(path)}", path)
                 self._sysfs.refresh(path)
-                self._groups.join(path, card.mates)
+                self._groups.join(path, sorted(self._mates[path]))
                 self._sysfs.emit_function("add", path)
                 new.append(path)
         for path in new:
@@ -311,6 +328,12 @@ class Functions:
         """Return the ways to reset a function; by its bus only if it is alone there."""
         alone = self._sysfs.children(posixpath.dirname(path)) == [path]
         return [name for name in self._methods.get(path, ()) if alone or name != "bus"]
+
+
+def _routing(path: str) -> int:
+    """Return the 16 bits of bus, device and function."""
+    address = PciAddress.parse(posixpath.basename(path))
+    return address.bus << 8 | address.device << 3 | address.function
 
 
 def _flag(text: str) -> bool:

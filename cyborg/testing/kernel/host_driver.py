@@ -3,7 +3,7 @@
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class HostDriver:
     the callback for ``sriov_numvfs``. ``children`` are name patterns of what the driver adds to
     the directory of a function. ``leaves_enabled`` marks a driver that does not disable the
     function when it is unbound. ``shares_dma`` marks a driver that does not make an IOMMU group
-    unviable, such as the driver of PCI Express ports.
+    unviable, such as the driver of PCI Express ports. ``qat_services`` is how many services a
+    QuickAssist device can combine, 0 for another driver.
     """
 
     name: str
@@ -60,6 +61,7 @@ class HostDriver:
     leaves_enabled: bool = False
     vfio: bool = False
     shares_dma: bool = False
-    children: tuple[str, ...] = field(default=("msi_irqs",))
+    children: tuple[str, ...] = ("msi_irqs",)
     mdev: MdevProfile | None = None
     vgpu: VgpuProfile | None = None
+    qat_services: int = 0

@@ -3,17 +3,16 @@
 
 The behaviour is that of Linux 6.12. ``cyborg/tests/kernel/scenario.py`` runs on a real kernel and
 on this one, and the answers and errors are the same. Not compared, because the emulated machine
-has no such hardware: hot plug by hand, and profiles of mediated devices other than the one there.
+has no such hardware: QuickAssist, hot plug, and other profiles of mediated devices.
 """
 
 import errno
-import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.binding import Binding
-from cyborg.testing.kernel.functions import Functions
+from cyborg.testing.kernel.functions import Absent, Functions
 from cyborg.testing.kernel.host_driver import HostDriver
 from cyborg.testing.kernel.sysfs import ADDRESS, PCI, Sysfs, error
 from cyborg.testing.kernel.vfio import IommuGroups
@@ -25,28 +24,27 @@ _DRIVER = rf"{PCI}/drivers/(?P<driver>[^/]+)"
 _UUID = r"(?P<uuid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
 #: What each write does: the groups of the pattern and the text are the arguments. A ``rescan`` of a
 #: function covers the bus on which the function is, so also the functions beside it.
-_RULES = [
-    (re.compile(pattern), operator.attrgetter(rule))
-    for pattern, rule in (
-        (rf"{_FUNCTION}/sriov_numvfs", "functions.set_vfs"),
-        (rf"{_FUNCTION}/sriov_drivers_autoprobe", "functions.set_autoprobe"),
-        (rf"{_FUNCTION}/driver_override", "binding.override"),
-        (rf"{_FUNCTION}/enable", "binding.enable"),
-        (rf"{_FUNCTION}/reset", "functions.reset"),
-        (rf"{_FUNCTION}/reset_method", "functions.set_reset_method"),
-        (rf"{_FUNCTION}/remove", "functions.remove"),
-        (rf"{_FUNCTION}/uevent", "functions.send_uevent"),
-        (rf"{_FUNCTION}/nvidia/current_vgpu_type", "binding.vgpus.assign"),
-        (rf"{_FUNCTION}/{_TYPE}/create", "binding.mdevs.create"),
-        (rf"{_PLACE}/{_UUID}/remove", "binding.mdevs.remove"),
-        (r"(?P<path>/sys/devices/pci.+)/pci_bus/[^/]+/rescan", "functions.rescan"),
-        (rf"(?P<path>/sys/devices/pci.+)/{ADDRESS}/rescan", "functions.rescan"),
-        (rf"{PCI}/rescan", "functions.rescan_all"),
-        (rf"{PCI}/drivers_probe", "binding.drivers_probe"),
-        (rf"{_DRIVER}/bind", "binding.bind"),
-        (rf"{_DRIVER}/unbind", "binding.unbind"),
-    )
-]
+_RULES: tuple[tuple[str, Callable[["SimulatedKernel"], Callable[..., None]]], ...] = (
+    (rf"{_FUNCTION}/sriov_numvfs", lambda kernel: kernel.functions.set_vfs),
+    (rf"{_FUNCTION}/sriov_drivers_autoprobe", lambda kernel: kernel.functions.set_autoprobe),
+    (rf"{_FUNCTION}/driver_override", lambda kernel: kernel.binding.override),
+    (rf"{_FUNCTION}/enable", lambda kernel: kernel.binding.enable),
+    (rf"{_FUNCTION}/reset", lambda kernel: kernel.functions.reset),
+    (rf"{_FUNCTION}/reset_method", lambda kernel: kernel.functions.set_reset_method),
+    (rf"{_FUNCTION}/remove", lambda kernel: kernel.functions.remove),
+    (rf"{_FUNCTION}/uevent", lambda kernel: kernel.functions.send_uevent),
+    (rf"{_FUNCTION}/nvidia/current_vgpu_type", lambda kernel: kernel.binding.vgpus.assign),
+    (rf"{_FUNCTION}/{_TYPE}/create", lambda kernel: kernel.binding.mdevs.create),
+    (rf"{_PLACE}/{_UUID}/remove", lambda kernel: kernel.binding.mdevs.remove),
+    (rf"{_FUNCTION}/qat/state", lambda kernel: kernel.binding.qats.set_state),
+    (rf"{_FUNCTION}/qat/cfg_services", lambda kernel: kernel.binding.qats.set_services),
+    (r"(?P<path>/sys/devices/pci.+)/pci_bus/[^/]+/rescan", lambda kernel: kernel.functions.rescan),
+    (rf"(?P<path>/sys/devices/pci.+)/{ADDRESS}/rescan", lambda kernel: kernel.functions.rescan),
+    (rf"{PCI}/rescan", lambda kernel: kernel.functions.rescan_all),
+    (rf"{PCI}/drivers_probe", lambda kernel: kernel.binding.drivers_probe),
+    (rf"{_DRIVER}/bind", lambda kernel: kernel.binding.bind),
+    (rf"{_DRIVER}/unbind", lambda kernel: kernel.binding.unbind),
+)
 #: The kernel refuses to open these for writing and for reading, even for root.
 _READ_ONLY = re.compile(
     rf"{_PLACE}/(?:ari_enabled|class|consistent_dma_mask_bits|current_link_\w+|device|"
@@ -69,6 +67,9 @@ class SimulatedKernel:
     ``iommu`` is false), the directories of ``drivers``. Writes to other paths store their text.
     An error of a rule is what a driver gets; the tree is then as the real kernel leaves it.
     """
+
+    binding: Binding
+    functions: Functions
 
     def __init__(
         self, host: FakeHost, drivers: Iterable[HostDriver], *, iommu: bool = True
@@ -106,6 +107,14 @@ class SimulatedKernel:
         """Close a function that ``hold`` opened."""
         self.binding.vfio.release(self._sysfs.function(address))
 
+    def unplug(self, address: str) -> Absent:
+        """Pull a card out and return it; see Functions.unplug."""
+        return self.functions.unplug(address)
+
+    def plug(self, card: Absent, attributes: Mapping[str, str] | None = None) -> None:
+        """Put a card into its slot; see Functions.plug."""
+        self.functions.plug(card, attributes)
+
     def check_read(self, path: str) -> None:
         """See Kernel: a file that can only be written gives EACCES, even for root."""
         if _WRITE_ONLY.fullmatch(path):
@@ -118,7 +127,7 @@ class SimulatedKernel:
         if _READ_ONLY.fullmatch(path):
             raise error(errno.EACCES)
         for pattern, rule in _RULES:
-            if (match := pattern.fullmatch(path)) is not None:
+            if (match := re.fullmatch(pattern, path)) is not None:
                 # The kernel does not call a file's handler for a write of no bytes.
                 if text:
                     rule(self)(*match.groups(), text)

@@ -114,11 +114,9 @@ class VfioDevices:
     def unregister(self, path: str) -> None:
         """Take the nodes of a device away.
 
-        Raises OSError (EINTR) while a process holds the device: the real writer waits for the
-        process, and the simulated one is interrupted at once.
+        Raises OSError (EINTR) while a process holds the device; see ``check_released``.
         """
-        if path in self._held.values():
-            raise error(errno.EINTR)
+        self.check_released(path)
         for name in self._sysfs.names(f"{path}/vfio-dev"):
             self._sysfs.remove(f"{_DEVICE_CLASS}/{name}")
             self._sysfs.emit("remove", f"{path}/vfio-dev/{name}", "vfio-dev", {})
@@ -131,6 +129,15 @@ class VfioDevices:
         for gone in (f"{_CLASS}/{group}", f"{_NODES}/{group}", place):
             self._sysfs.remove(gone)
         self._sysfs.emit("remove", place, "vfio", {"DEVNAME": f"vfio/{group}"})
+
+    def check_released(self, path: str) -> None:
+        """Raise OSError (EINTR) while a process holds a device.
+
+        The real kernel lets the writer wait until the process closes the device. The simulated
+        writer is interrupted at once, and nothing has changed.
+        """
+        if path in self._held.values():
+            raise error(errno.EINTR)
 
     def in_held_group(self, path: str) -> bool:
         """Return whether a process holds a device of the same group."""

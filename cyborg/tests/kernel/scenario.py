@@ -18,7 +18,7 @@ import re
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -433,32 +433,53 @@ def orphans(guest: Guest) -> Iterator[Step]:
     yield from on(guest.pf, "sriov_numvfs", "2", "0")
 
 
-#: The sections after which the machine is as before, and all.
-Section = Callable[[Guest], Iterator[Step]]
-CLEAN: tuple[Section, ...] = (sriov, binding, groups, mediated, vgpus, slots, resets)
-ALL: tuple[Section, ...] = (*CLEAN, orphans)
+def without_iommu(card: str) -> Iterator[Step]:
+    """Without an IOMMU, VFIO refuses a function, and mediated devices work."""
+    yield Step("exists", f"{_DEVICES}/{card}/iommu_group")
+    yield Step("list", "/sys/kernel/iommu_groups")
+    create = f"{_DEVICES}/{card}/mdev_supported_types/simaccel-1/create"
+    yield Step("write", create, _MDEV[0])
+    yield Step("link", f"/sys/bus/mdev/devices/{_MDEV[0]}/iommu_group")
+    yield Step("write", f"/sys/bus/mdev/devices/{_MDEV[0]}/remove", "1")
+    yield from to("simaccel", "unbind", card)
+    yield from on(card, "driver_override", "vfio-pci")
+    yield from probe(card)
+    yield from to("vfio-pci", "bind", card)
+    yield Step("hold", card)
+    yield from on(card, "driver_override", "\n")
+    yield from probe(card)
+    yield Step("events", card)
+
+
+def clean(guest: Guest) -> Iterator[Step]:
+    """Return the steps after which the machine is as it was before."""
+    for section in (sriov, binding, groups, mediated, vgpus, slots, resets):
+        yield from section(guest)
+
+
+def complete(guest: Guest) -> Iterator[Step]:
+    """Return all steps; the PF makes no VFs afterwards."""
+    yield from clean(guest)
+    yield from orphans(guest)
 
 
 @dataclass
 class Player:
-    """Plays steps on one host and writes the transcript."""
+    """Plays steps on one host and writes the transcript; ``names`` stand for its addresses."""
 
     host: Host
     holder: Holder
+    names: Mapping[str, str]
     transcript: Transcript = field(default_factory=list)
-    _names: dict[str, str] = field(default_factory=dict)
     _numbers: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def play(self, sections: Sequence[Section]) -> Transcript:
-        """Play sections of the scenario and return the transcript."""
-        guest = Guest.of(self.host)
-        self._names = guest.names()
+    def play(self, steps: Iterable[Step]) -> Transcript:
+        """Play steps and return the transcript."""
         with self.host.events() as events:
             stream = iter(events)
-            for section in sections:
-                for step in section(guest):
-                    answer = self._answer(step, events, stream)
-                    self.transcript.append((self._stable(str(step)), answer))
+            for step in steps:
+                answer = self._answer(step, events, stream)
+                self.transcript.append((self._stable(str(step)), answer))
         return self.transcript
 
     def _answer(self, step: Step, events: Events, stream: Iterator[Uevent]) -> str | list[str]:
@@ -496,7 +517,7 @@ class Player:
         event that comes by a thread of the kernel and is waited for.
         """
         marker, *awaited = path.split()
-        lines = []
+        lines: list[str] = []
         timer = threading.Timer(_PATIENCE, events.close)
         timer.start()
         try:
@@ -526,7 +547,7 @@ class Player:
 
     def _stable(self, text: str) -> str:
         """Replace what depends on the machine: addresses, places, and numbers that are given."""
-        for address, name in self._names.items():
+        for address, name in self.names.items():
             text = text.replace(address, name)
         text = _PLACE.sub("devices/.../", text)
 
@@ -574,6 +595,12 @@ class VfioHolder:
         self._open.pop(address).close()
 
 
+def play(host: Host, holder: Holder, steps: Callable[[Guest], Iterable[Step]]) -> Transcript:
+    """Play ``clean`` or ``complete`` and return the transcript."""
+    guest = Guest.of(host)
+    return Player(host, holder, guest.names()).play(steps(guest))
+
+
 def capture() -> FakeHost:
     """Return a copy of the part of this machine's tree that the scenario and its rules need."""
     recording = RecordingHost()
@@ -610,7 +637,7 @@ def _copy(recording: RecordingHost, place: str) -> None:
 
 def main() -> int:
     """Play all sections here; print the transcript as JSON with one step in each line."""
-    transcript = Player(LocalHost(), VfioHolder()).play(ALL)
+    transcript = play(LocalHost(), VfioHolder(), complete)
     lines = ",\n".join(json.dumps(entry) for entry in transcript)
     sys.stdout.write(f"[\n{lines}\n]\n")
     return 0

@@ -11,6 +11,6 @@ from cyborg.tests.kernel import scenario
 
 def test_scenario_has_the_transcript_of_the_real_kernel() -> None:
     host = guest()
-    transcript = scenario.Player(host, SimulatedKernel(host, DRIVERS)).play(scenario.ALL)
+    transcript = scenario.play(host, SimulatedKernel(host, DRIVERS), scenario.complete)
     recorded = json.loads(Path(scenario.__file__).with_name("transcript.json").read_text())
     assert [list(step) for step in transcript] == recorded
