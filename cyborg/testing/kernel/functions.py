@@ -100,8 +100,9 @@ class Functions:
             files |= {"sriov_stride": "1", "sriov_vf_device": device}
             first = self._sysfs.target(f"{path}/virtfn0")
             offset = 1 if first is None else _routing(first) - _routing(path)
-            files |= {"sriov_offset": str(offset)}
-            files |= {"sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
+            number = sum(name.startswith("virtfn") for name in self._sysfs.names(path))
+            files |= {"sriov_offset": str(offset), "sriov_numvfs": str(number)}
+            files |= {"sriov_drivers_autoprobe": "1"}
         if self._sysfs.exists(f"{path}/reset_method"):
             files |= {"reset": ""}
             self._methods[path] = self._sysfs.text(f"{path}/reset_method").split()

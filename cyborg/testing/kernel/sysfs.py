@@ -78,6 +78,10 @@ class Sysfs:
         """Put a link with a relative target, as the kernel writes them."""
         self._host.add_link(path, posixpath.relpath(target, posixpath.dirname(path)))
 
+    def link_absolute(self, path: str, target: str) -> None:
+        """Put a link with its target as it is."""
+        self._host.add_link(path, target)
+
     def add_dir(self, path: str) -> None:
         """Make a directory."""
         self._host.add_dir(path)

@@ -12,6 +12,8 @@ _GROUPS = "/sys/kernel/iommu_groups"
 _NODES = "/dev/vfio"
 _CLASS = "/sys/class/vfio"
 _DEVICE_CLASS = "/sys/class/vfio-dev"
+#: The processes that hold devices have numbers from here on.
+_FIRST_PROCESS = 4200
 
 
 def _free(used: Iterable[int]) -> int:
@@ -90,7 +92,8 @@ class VfioDevices:
         self._sysfs = sysfs
         self._groups = groups
         self._blocks = blocks
-        self._held: dict[str, str] = {}
+        #: By group: the device that is open, and the process that has opened it.
+        self._held: dict[str, tuple[str, int]] = {}
 
     def register(self, path: str) -> None:
         """Make the nodes of a device. Raises OSError (EINVAL) if it has no IOMMU group."""
@@ -136,7 +139,7 @@ class VfioDevices:
         The real kernel lets the writer wait until the process closes the device. The simulated
         writer is interrupted at once, and nothing has changed.
         """
-        if path in self._held.values():
+        if path in (device for device, _ in self._held.values()):
             raise error(errno.EINTR)
 
     def in_held_group(self, path: str) -> bool:
@@ -146,6 +149,7 @@ class VfioDevices:
     def hold(self, path: str) -> None:
         """Open the group of a function, attach it to a container and open the function.
 
+        A new process in ``/proc`` has the group and the container open.
         Raises OSError: ENOENT for a group without a node, EBUSY for one that a process holds,
         EPERM while a host driver has a member of the group, ENODEV for a function that itself is
         not under VFIO.
@@ -159,12 +163,21 @@ class VfioDevices:
             raise error(errno.EPERM)
         if not self._sysfs.exists(f"{path}/vfio-dev"):
             raise error(errno.ENODEV)
-        self._held[group] = path
+        process = next(
+            number
+            for number in itertools.count(_FIRST_PROCESS)
+            if not self._sysfs.exists(f"/proc/{number}")
+        )
+        self._sysfs.put(f"/proc/{process}/comm", "qemu-system-x86")
+        for number, target in enumerate((f"{_NODES}/vfio", f"{_NODES}/{group}")):
+            self._sysfs.link_absolute(f"/proc/{process}/fd/{number + 10}", target)
+        self._held[group] = (path, process)
         self._sysfs.put(f"{path}/enable", self._sysfs.number(f"{path}/enable") + 1)
 
     def release(self, path: str) -> None:
         """Close what ``hold`` opened; a function that is not held stays as it is."""
-        for group, device in list(self._held.items()):
+        for group, (device, process) in list(self._held.items()):
             if device == path:
                 del self._held[group]
+                self._sysfs.remove(f"/proc/{process}")
                 self._sysfs.put(f"{path}/enable", self._sysfs.number(f"{path}/enable") - 1)

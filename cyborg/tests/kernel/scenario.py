@@ -3,8 +3,8 @@
 
 The transcript of the real kernel is ``transcript.json``. To write it again, on all sections::
 
-    tools/kernel run "python -P -m cyborg.tests.kernel.scenario" |
-        sed -n '/^\\[$/,/^\\]$/p' > cyborg/tests/kernel/transcript.json
+    tools/kernel run --machine pci .test-venv/bin/python -P -m cyborg.tests.kernel.scenario |
+        sed -n '/^.$/,/^.$/p' > cyborg/tests/kernel/transcript.json
 """
 
 import contextlib
@@ -117,7 +117,10 @@ class Guest:
 
 @dataclass(frozen=True)
 class Step:
-    """One call: ``verb`` is a name of ``Player.verbs``; ``text`` is what write writes."""
+    """One call of a port or of the holder: ``verb`` is a case of ``Player``.
+
+    ``text`` is what ``write`` writes; ``hold`` and ``release`` have an address as ``path``.
+    """
 
     verb: str
     path: str = ""
@@ -181,7 +184,7 @@ def sriov(guest: Guest) -> Iterator[Step]:
     # Reset by the bus needs a function that is alone there.
     yield from on(guest.pf, "reset_method", "bus", "default")
     yield from read(guest.pf, "reset_method")
-    # A guest.pf without its driver keeps its VFs, and VFIO refuses it.
+    # A PF without its driver keeps its VFs, and VFIO refuses it.
     yield from to("nvme", "unbind", guest.pf)
     yield from on(guest.pf, "sriov_numvfs", "0", "2", "3", "5")
     yield from on(guest.pf, "driver_override", "vfio-pci")
@@ -223,8 +226,10 @@ def binding(guest: Guest) -> Iterator[Step]:
     yield from probe(guest.card)
     yield from read(guest.card, "enable")
     yield Step("hold", guest.card)
+    yield Step("holders")
     yield from read(guest.card, "enable")
     yield Step("release", guest.card)
+    yield Step("holders")
     yield from read(guest.card, "enable")
     yield Step("events", guest.card)
     for text in ("x" * 4096, "x" * 4095, "a b", "first\nsecond", "", "\n"):
@@ -497,6 +502,8 @@ class Player:
                     return self._stable(self.host.readlink(step.path))
                 case "exists":
                     return str(self.host.exists(step.path))
+                case "holders":
+                    return sorted(self._stable(path) for path in self._open_nodes())
                 case "hold":
                     self.holder.hold(step.path)
                     return "ok"
@@ -509,6 +516,18 @@ class Player:
             return errno.errorcode[error.errno or 0]
         assert step.verb == "events", step
         return self._events(step.path, events, stream)
+
+    def _open_nodes(self) -> Iterator[str]:
+        """Yield the nodes of VFIO that processes have open."""
+        processes = self.host.list_dir("/proc") if self.host.exists("/proc") else []
+        for process in filter(str.isdecimal, processes):
+            # A process may end, and the one that looks has closed the directory again.
+            with contextlib.suppress(exception.HostError):
+                for number in self.host.list_dir(f"/proc/{process}/fd"):
+                    with contextlib.suppress(exception.HostError):
+                        target = self.host.readlink(f"/proc/{process}/fd/{number}")
+                        if target.startswith("/dev/vfio/"):
+                            yield target
 
     def _events(self, path: str, events: Events, stream: Iterator[Uevent]) -> list[str]:
         """Return all events so far: those before one that a function is made to send.
