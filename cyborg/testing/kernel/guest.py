@@ -8,6 +8,7 @@ ones, a switch with two functions that make mediated devices, and a network card
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.host_driver import HostDriver, MdevProfile, MdevType, VgpuProfile
+from cyborg.testing.kernel.nvme_tool import NvmeTool
 from cyborg.testing.kernel.simulated import SimulatedKernel
 
 _MDEV_TEXT = "num_heads=1, framebuffer={}M, max_instance={}"
@@ -92,6 +93,8 @@ _SHARED = {
     "0000:44:00.0": "0000:43:00.0",
     "0000:45:00.0": "0000:43:01.0",
 }
+#: NVMe controllers and their serial numbers.
+_DISKS = {"0000:01:00.0": "SRIOV0001", "0000:02:00.0": "PLAIN0001", "0000:41:00.0": "IDLE00001"}
 
 
 def guest(*, iommu: bool = True) -> FakeHost:
@@ -114,6 +117,16 @@ def guest(*, iommu: bool = True) -> FakeHost:
     for driver in DRIVERS:
         module = f"/sys/module/{driver.name.replace('-', '_')}"
         host.add_link(f"/sys/bus/pci/drivers/{driver.name}/module", module)
+    host.programs["nvme"] = NvmeTool(sanitizes=False)
+    for number, (address, serial) in enumerate(_DISKS.items()):
+        path = host.realpath(f"/sys/bus/pci/devices/{address}")
+        name = f"nvme{number}"
+        host.add_file(f"{path}/nvme/{name}/serial", f"{serial}\n")
+        host.add_file(f"{path}/nvme/{name}/{name}n1/dev", f"259:{number}\n")
+        host.add_link(f"/sys/class/nvme/{name}", f"{path}/nvme/{name}")
+        host.add_link(f"/sys/class/block/{name}n1", f"{path}/nvme/{name}/{name}n1")
+        for device in (name, f"{name}n1"):
+            host.add_file(f"/dev/{device}", "")
     host.add_file("/sys/devices/pci0000:40/pci_bus/0000:40/rescan", "")
     SimulatedKernel(host, DRIVERS, iommu=iommu).boot()
     return host

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``nvme`` of a simulated host: format, and sanitize that takes its time.
+
+Exit statuses and messages are those of nvme-cli 2.3 on a disk of QEMU, which cannot sanitize. So
+no real disk confirms the rules of sanitize: they follow the NVMe base specification 1.4 (5.24 and
+5.14.1.16.2), and the log has the form that nvme-cli 2 prints as JSON.
+"""
+
+import itertools
+import json
+import re
+
+from cyborg.drivers.command import Completed
+from cyborg.testing.fake_host import FakeHost
+
+#: Values of ``--sanact``: by number and by name; 1 leaves the failure mode, the others erase.
+_LEAVE_FAILURE = frozenset({"1", "exit-failure"})
+_ERASE = frozenset({"2", "start-block-erase", "3", "start-overwrite", "4", "start-crypto-erase"})
+_NEVER, _COMPLETED, _RUNNING, _FAILED = range(4)
+_STATUS = {
+    _NEVER: "NVM Subsystem has never been sanitized.",
+    _COMPLETED: "Most Recent Sanitize Command Completed Successfully.",
+    _RUNNING: "Sanitize in Progress.",
+    _FAILED: "Most Recent Sanitize Command Failed.",
+}
+#: The progress of a sanitize that is complete, or of a log without one.
+_FULL = 65535
+
+
+def _refused(reason: str) -> Completed:
+    return Completed(1, "", f"{reason}\n")
+
+
+class NvmeTool:
+    """A program for ``FakeHost.programs``.
+
+    ``dirty`` are the namespaces (``nvme0n1``) that have data of a former user, ``busy`` those that
+    somebody has open. A sanitize takes ``seconds`` of the host's clock; it ends in a failure with
+    ``fails``, and there is none with ``sanitizes`` false.
+    """
+
+    def __init__(
+        self, *, seconds: float = 60.0, fails: bool = False, sanitizes: bool = True
+    ) -> None:
+        self.dirty: set[str] = set()
+        self.busy: set[str] = set()
+        self._seconds = seconds
+        self._fails = fails
+        self._sanitizes = sanitizes
+        #: By controller: when its sanitize began.
+        self._begun: dict[str, float] = {}
+        self._status: dict[str, int] = {}
+
+    def __call__(self, host: FakeHost, argv: tuple[str, ...]) -> Completed:
+        """Run ``nvme VERB DEVICE [OPTION ...]``."""
+        verb, device, *options = argv[1:]
+        if not host.exists(device):
+            return _refused(f"{device}: No such file or directory")
+        name = device.rpartition("/")[2]
+        controller = re.sub(r"n[0-9]+$", "", name)
+        self._settle(host, controller)
+        if verb == "format":
+            return self._format(name, controller, options)
+        if verb == "sanitize":
+            if not self._sanitizes:
+                return _refused("NVMe status: Invalid Command Opcode(0x4001)")
+            return self._sanitize(host, controller, options)
+        if not self._sanitizes:
+            return _refused("NVMe status: Invalid Field in Command(0x4002)")
+        return self._log(host, controller)
+
+    def _settle(self, host: FakeHost, controller: str) -> None:
+        """End a sanitize whose time is over."""
+        begun = self._begun.get(controller)
+        if begun is None or host.clock.monotonic() < begun + self._seconds:
+            return
+        del self._begun[controller]
+        self._status[controller] = _FAILED if self._fails else _COMPLETED
+        if not self._fails:
+            self.dirty -= {name for name in self.dirty if name.startswith(f"{controller}n")}
+
+    def _format(self, name: str, controller: str, options: list[str]) -> Completed:
+        if controller in self._begun:
+            return _refused("NVMe status: Sanitize In Progress(0x1d)")
+        if name in self.busy and "--force" not in options:
+            return _refused(f"Failed to open {name}.\nNamespace is currently busy.")
+        # A format without secure erase need not take the data away.
+        if _option(options, "-s", "0") in ("1", "2"):
+            self.dirty.discard(name)
+        return Completed(0, "Success formatting namespace:1\n", "")
+
+    def _sanitize(self, host: FakeHost, controller: str, options: list[str]) -> Completed:
+        action = _option(options, "-a", "")
+        if controller in self._begun:
+            return _refused("NVMe status: Sanitize In Progress(0x1d)")
+        if action in _LEAVE_FAILURE:
+            if self._status.get(controller) == _FAILED:
+                self._status[controller] = _NEVER
+            return Completed(0, "", "")
+        if action not in _ERASE:
+            return _refused("NVMe status: Invalid Field in Command(0x4002)")
+        self._begun[controller] = host.clock.monotonic()
+        self._status[controller] = _RUNNING
+        return Completed(0, "", "")
+
+    def _log(self, host: FakeHost, controller: str) -> Completed:
+        status = self._status.get(controller, _NEVER)
+        begun = self._begun.get(controller)
+        done = 1.0
+        if begun is not None:
+            done = (host.clock.monotonic() - begun) / self._seconds
+        log = {
+            "sprog": int(done * _FULL),
+            "sstat": {
+                "global_erased": int(status == _COMPLETED),
+                "no_cmplted_passes": 0,
+                "status": f"({status}) {_STATUS[status]}",
+            },
+            "cdw10_info": 0,
+        }
+        return Completed(0, json.dumps({controller: log}), "")
+
+
+def _option(options: list[str], name: str, default: str) -> str:
+    """Return the word after an option."""
+    return dict(itertools.pairwise(options)).get(name, default)
