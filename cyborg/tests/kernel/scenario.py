@@ -17,7 +17,6 @@ import posixpath
 import re
 import struct
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
@@ -481,13 +480,12 @@ class Player:
     def play(self, steps: Iterable[Step]) -> Transcript:
         """Play steps and return the transcript."""
         with self.host.events() as events:
-            stream = iter(events)
             for step in steps:
-                answer = self._answer(step, events, stream)
+                answer = self._answer(step, events)
                 self.transcript.append((self._stable(str(step)), answer))
         return self.transcript
 
-    def _answer(self, step: Step, events: Events, stream: Iterator[Uevent]) -> str | list[str]:
+    def _answer(self, step: Step, events: Events) -> str | list[str]:
         try:
             match step.verb:
                 case "write":
@@ -515,7 +513,7 @@ class Player:
         except OSError as error:
             return errno.errorcode[error.errno or 0]
         assert step.verb == "events", step
-        return self._events(step.path, events, stream)
+        return self._events(step.path, events)
 
     def _open_nodes(self) -> Iterator[str]:
         """Yield the nodes of VFIO that processes have open."""
@@ -529,7 +527,7 @@ class Player:
                         if target.startswith("/dev/vfio/"):
                             yield target
 
-    def _events(self, path: str, events: Events, stream: Iterator[Uevent]) -> list[str]:
+    def _events(self, path: str, events: Events) -> list[str]:
         """Return all events so far: those before one that a function is made to send.
 
         ``path`` is the address of that function; after it, an action and an address may name an
@@ -537,20 +535,15 @@ class Player:
         """
         marker, *awaited = path.split()
         lines: list[str] = []
-        timer = threading.Timer(_PATIENCE, events.close)
-        timer.start()
-        try:
-            if not awaited:
+        if not awaited:
+            self._mark(marker)
+        while (event := events.poll(_PATIENCE)) is not None:
+            if event.fields.get("SYNTH_UUID") == _MARK:
+                return lines
+            if event.fields.get("SUBSYSTEM") in _SUBSYSTEMS:
+                lines.append(self._line(event))
+            if awaited == [event.action, posixpath.basename(event.devpath)]:
                 self._mark(marker)
-            for event in stream:
-                if event.fields.get("SYNTH_UUID") == _MARK:
-                    return lines
-                if event.fields.get("SUBSYSTEM") in _SUBSYSTEMS:
-                    lines.append(self._line(event))
-                if awaited == [event.action, posixpath.basename(event.devpath)]:
-                    self._mark(marker)
-        finally:
-            timer.cancel()
         return [*lines, "no end"]
 
     def _mark(self, address: str) -> None:

@@ -61,6 +61,7 @@ def measure(directory: Path, functions: int, open_files: int) -> ScanFigure:
         ["unshare", *rights, "sh", "-c", 'mount --bind "$0" /sys && exec "$@"', str(tree), *inside],
         capture_output=True,
         text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     if result.returncode:
         raise RuntimeError(f"the scan cannot be measured: {result.stderr.strip()[-500:]}")

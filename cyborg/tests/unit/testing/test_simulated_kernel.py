@@ -57,8 +57,9 @@ def under_vfio(host: FakeHost, address: str) -> None:
 
 def actions(events: FakeEvents) -> list[tuple[str, str]]:
     """Return action and name of all events until now."""
+    received = list(iter(lambda: events.poll(0.0), None))
     events.close()
-    return [(event.action, event.devpath.rpartition("/")[2]) for event in events]
+    return [(event.action, event.devpath.rpartition("/")[2]) for event in received]
 
 
 def test_vfs_have_the_addresses_of_offset_and_stride_on_further_buses() -> None:
