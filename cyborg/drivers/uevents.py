@@ -68,7 +68,11 @@ class KernelEvents:
             raise
         if device is None:
             return Uevent("unknown")
-        return Uevent(device.action, device.device_path, dict(device.properties))
+        fields = dict(device.properties)
+        if "DEVNAME" in fields:
+            # libudev puts the directory before the kernel's value.
+            fields["DEVNAME"] = fields["DEVNAME"].removeprefix("/dev/")
+        return Uevent(device.action, device.device_path, fields)
 
     @property
     def closed(self) -> bool:

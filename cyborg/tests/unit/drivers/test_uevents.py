@@ -15,7 +15,9 @@ import pyudev
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.uevents import OVERFLOW, KernelEvents, Uevent
 
-ADD = Uevent("add", "/devices/pci0000:00/0000:00:05.0", {"SUBSYSTEM": "pci"})
+ADD = Uevent(
+    "add", "/devices/virtual/vfio/7", {"SUBSYSTEM": "vfio", "DEVNAME": "vfio/7", "SEQNUM": "42"}
+)
 
 
 class Monitor:
@@ -38,9 +40,12 @@ class Monitor:
         event = self._events.pop(0)
         if isinstance(event, OSError):
             raise event
-        return SimpleNamespace(
-            action=event.action, device_path=event.devpath, properties=event.fields
-        )
+        # As libudev, which completes the name of the device.
+        fields = {
+            name: f"/dev/{value}" if name == "DEVNAME" else value
+            for name, value in event.fields.items()
+        }
+        return SimpleNamespace(action=event.action, device_path=event.devpath, properties=fields)
 
     def close(self) -> None:
         self._socket.close()
