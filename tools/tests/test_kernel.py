@@ -199,7 +199,7 @@ def test_machine_without_sources_of_its_release_is_refused(tmp_path: Path) -> No
 def test_machine_that_cannot_run_guests_fails_only_in_ci(
     ci: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert unavailable(NotPossibleHere(reason="no QEMU."), {"CI": ci}) == status
+    assert unavailable(NotPossibleHere("no QEMU."), {"CI": ci}) == status
     assert capsys.readouterr().err == "kernel: not possible here: no QEMU.\n"
 
 

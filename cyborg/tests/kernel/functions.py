@@ -142,6 +142,9 @@ class Functions:
         self.write(address, "driver_override", override)
         if self.link(address, "driver"):
             self.write(address, "driver/unbind", address)
+            while self.read(address, "enable") != "0":
+                # Some drivers leave their function enabled, and enable it again when they return.
+                self.write(address, "enable", 0)
         if driver:
             self._host.write_text(f"{BUS}/drivers_probe", address)
             assert self.link(address, "driver") == driver

@@ -182,10 +182,6 @@ def test_a_held_function_is_refused_and_one_that_was_left_enabled_is_not(
 def test_a_held_function_is_refused_by_an_agent_without_privileges(functions: Functions) -> None:
     """It sees the processes of its own user only."""
     [card] = functions.matching(E1000E)
-    functions.bind(card, None)
-    while functions.read(card, "enable") != "0":
-        # What other tests did to it.
-        functions.write(card, "enable", 0)
     functions.bind(card, "vfio-pci")
     group = functions.link(card, "iommu_group") or ""
 

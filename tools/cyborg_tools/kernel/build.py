@@ -92,8 +92,8 @@ class Build:
     def parts(self) -> Parts:
         """Return the parts; make those that are not in the cache.
 
-        Processes that share a cache wait for each other. Raises exception.ConfigError, and its
-        subclass NotPossibleHere where packages are missing and cannot be installed.
+        Processes that share a cache wait for each other. Raises exception.ConfigError, and
+        NotPossibleHere where packages are missing and cannot be installed.
         """
         if re.search(r"\s", str(self._cache)):
             # The Makefiles of the kernel do not support it.
@@ -151,7 +151,7 @@ class Build:
             for name in self._packages.names(rf"^linux-image-{series}[.][^-]*-amd64$")
         ]
         if not names:
-            raise NotPossibleHere(reason=f"the distribution has no kernel {SERIES} for x86-64.")
+            raise NotPossibleHere(f"the distribution has no kernel {SERIES} for x86-64.")
         release = max(names, key=_numbers)
         path = self._cache / f"kernel-{release}"
 

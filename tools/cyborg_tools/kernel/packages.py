@@ -33,8 +33,8 @@ _KEYS: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _LAST_LINES: Final = 8
 
 
-class NotPossibleHere(exception.ConfigError):
-    """This machine lacks something that only an administrator can add."""
+class NotPossibleHere(Exception):
+    """This machine lacks something that only an administrator can add; the text says what."""
 
 
 class Run(Protocol):
@@ -92,7 +92,7 @@ class Packages:
         Raises NotPossibleHere where that takes another user or another distribution.
         """
         if self._release.get("ID") != "debian" or platform.machine() != "x86_64":
-            raise NotPossibleHere(reason="the guests need a Debian 12 or newer on x86-64.")
+            raise NotPossibleHere("the guests need a Debian 12 or newer on x86-64.")
         missing = [name for name in names if name not in self._installed()]
         if missing and not self._root:
             raise NotPossibleHere(
@@ -181,7 +181,7 @@ class Packages:
         # Others than Debian have suites with the name of the release, but none with updates.
         archive = mirrors.get(f"{codename}-updates") or mirrors.get(codename)
         if not archive:
-            raise NotPossibleHere(reason=f"apt has no source of packages for {codename!r}.")
+            raise NotPossibleHere(f"apt has no source of packages for {codename!r}.")
         # The security updates have all kernels of a release, and are the smaller list.
         security = f"{codename}-security"
         kernels = (security, mirrors[security]) if security in mirrors else (codename, archive)
