@@ -29,7 +29,7 @@ _BUSY_TIMEOUT: Final = 1.0
 #: The primary result codes of SQLite (https://sqlite.org/rescode.html) for a file that is damaged,
 #: is no database, or has other tables.
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-#: How many ended operations are kept for an operator to read.
+#: How many ended operations, and how many privileged actions, are kept for an operator to read.
 _MAX_ENDED: Final = 400
 #: The columns of the journal. ``ended_at`` is null while the operation is in progress.
 _COLUMNS: Final = "request_key, verb, driver, deployable, handle, began_at, ended_at, fault"
@@ -39,6 +39,7 @@ _SETUP: Final = (
     # rollback journal, survives a power failure.
     "PRAGMA synchronous = EXTRA",
     f"CREATE TABLE IF NOT EXISTS operations ({_COLUMNS}, PRIMARY KEY (request_key))",
+    "CREATE TABLE IF NOT EXISTS actions (began_at, action)",
     "CREATE TABLE IF NOT EXISTS cache (name PRIMARY KEY, value)",
 )
 
@@ -184,6 +185,26 @@ class OperationJournal:
             connection.execute(
                 "DELETE FROM operations WHERE rowid IN (SELECT rowid FROM operations"
                 " WHERE ended_at IS NOT NULL ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+                (_MAX_ENDED,),
+            )
+
+        self._store.run(write)
+
+
+class ActionJournal:
+    """A row for each privileged action, written before the action changes the host."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    def record(self, action: str) -> None:
+        """Write an action to the disk."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT INTO actions VALUES (?, ?)", (_now(), action))
+            connection.execute(
+                "DELETE FROM actions WHERE rowid IN"
+                " (SELECT rowid FROM actions ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
                 (_MAX_ENDED,),
             )
 

@@ -9,11 +9,13 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg import exception, tracing, version
 from cyborg.agent import app
+from cyborg.agent.state_store import ActionJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.clients.http import Sessions
 from cyborg.clients.placement import Placement
 from cyborg.drivers import loader
 from cyborg.drivers.host import LocalHost
+from cyborg.drivers.privileged.client import Client
 from cyborg.metrics.meters import Meters
 from cyborg.model.process import AGENT
 from cyborg.rpc.notifications import Notifier
@@ -44,8 +46,15 @@ def main() -> int:
     try:
         configuration.prepare(sys.argv[1:], prog=AGENT, conf=conf)
         sessions = Sessions(conf)
-        machine = LocalHost()
         with configuration.checked(conf):
+            agent = settings(conf)
+            store = StateStore(agent.state_path, agent.host)
+            privileged = Client(
+                socket_path=conf.agent.privileged_socket,
+                helper_command=conf.cyborg_sys_admin.helper_command,
+                journal=ActionJournal(store).record,
+            )
+            machine = LocalHost(privileged=privileged)
             tracing.start(conf, AGENT)
             meters = Meters(AGENT, version.installed(), address=conf.agent.metrics_listen)
             placement = meters.adapter("placement", sessions.placement())
@@ -53,7 +62,7 @@ def main() -> int:
             others = loader.load_disabled([driver.name for driver in enabled], machine, conf)
             daemon = app.assemble(
                 bus=Bus(conf),
-                settings=settings(conf),
+                settings=agent,
                 loaded=enabled + others,
                 placement=Placement(placement),
                 load=lambda name, options: loader.load_with_options(

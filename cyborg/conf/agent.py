@@ -2,15 +2,27 @@
 """Options of [agent]: the drivers of a compute host's agent and the intervals of its tasks."""
 
 import socket
+from typing import Final
 
 from oslo_config import cfg
 
 from cyborg.conf.default import metrics_listen
 
+#: The socket of cyborg-privileged, as in etc/systemd/cyborg-privileged.socket.
+PRIVILEGED_SOCKET: Final = "/run/cyborg-privileged.sock"
+
 
 def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group; looks up the fully qualified name of this host."""
-    return {"agent": _agent()}
+    helper_command = cfg.StrOpt(
+        "helper_command",
+        help="Command that starts a process with privileges, for hosts without the socket "
+        "[agent] privileged_socket: privsep-helper of oslo.privsep, for example 'sudo "
+        "privsep-helper --config-file /etc/cyborg/cyborg.conf'. The agent adds --privsep_context "
+        "and --privsep_sock_path, and runs the command once for each kind of privileged action. "
+        "While the socket exists, this option has no effect.",
+    )
+    return {"agent": _agent(), "cyborg_sys_admin": [helper_command]}
 
 
 def _agent() -> list[cfg.Opt]:
@@ -74,6 +86,15 @@ def _agent() -> list[cfg.Opt]:
             "runs slow commands while it discovers.",
         ),
         *_polls(),
+        cfg.StrOpt(
+            "privileged_socket",
+            default=PRIVILEGED_SOCKET,
+            help="Path of the socket of cyborg-privileged, the process that runs the actions of "
+            "drivers that need privileges, such as a reset. Change it together with the socket of "
+            "that process. The agent connects for the first such action. If the socket does not "
+            "exist, the agent uses [cyborg_sys_admin] helper_command, and without that option "
+            "these actions fail.",
+        ),
         metrics_listen(),
     ]
 

@@ -7,10 +7,9 @@ At start the services log that these options have no effect.
 from oslo_config import cfg
 
 _NEVER = "It has no effect, and never had one; it is accepted so that existing files stay valid."
-_NO_HELPER = (
-    "It no longer has any effect: the agent runs without privileges and has no helper (no "
-    "privsep-helper, and no line for it in sudoers). Only commands of the generic_driver may run "
-    "with privileges, through sudo."
+_FIXED = (
+    "It no longer has any effect: each kind of privileged action has a process of its own with "
+    "fixed capabilities and one user. See [agent] privileged_socket."
 )
 
 
@@ -41,14 +40,13 @@ def options() -> dict[str, list[cfg.Opt]]:
             _helper("group", "Group that the helper ran as."),
             _helper("capabilities", "Capabilities that the helper kept.", cfg.ListOpt),
             _helper("thread_pool_size", "Number of threads of the helper.", cfg.IntOpt),
-            _helper("helper_command", "Command that started the helper."),
         ],
     }
 
 
 def _helper(name: str, meaning: str, kind: type[cfg.Opt] = cfg.StrOpt) -> cfg.Opt:
-    """Return an option of the privileged helper that the agent had in earlier releases."""
-    return _obsolete(name, meaning, _NO_HELPER, kind)
+    """Return an option of the one privileged helper that the agent had in earlier releases."""
+    return _obsolete(name, meaning, _FIXED, kind)
 
 
 def _obsolete(

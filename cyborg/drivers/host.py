@@ -13,12 +13,16 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from cyborg import exception
 from cyborg.drivers import command
 from cyborg.drivers.command import OUTPUT_CAP, Completed
 from cyborg.drivers.uevents import KernelEvents, Uevent
+
+if TYPE_CHECKING:
+    # The actions use this module.
+    from cyborg.drivers.privileged.actions import Privileged
 
 #: Default maximum size of a file in bytes; a file in sysfs has at most one page.
 TEXT_LIMIT = 64 * 1024
@@ -134,16 +138,23 @@ class Host(Protocol):
         """Start to listen to kernel events about devices."""
         ...
 
+    @property
+    def privileged(self) -> "Privileged":
+        """Return what runs the actions that need privileges; see ``privileged.actions``."""
+        ...
+
 
 class LocalHost:
     """This machine, or a recorded tree of one below ``root``.
 
     The root is a prefix for files only. Links are followed as if the root were ``/``: absolute ones
-    and those with ``..``. Commands and events are always those of this machine.
+    and those with ``..``. Commands and events are always those of this machine. ``privileged`` runs
+    the actions that need privileges; without it they fail.
     """
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", privileged: "Privileged | None" = None) -> None:
         self._root = os.path.realpath(root)
+        self._privileged = privileged
 
     def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
         return self.read_bytes(path, limit).decode(errors="replace")
@@ -268,6 +279,12 @@ class LocalHost:
     def events(self) -> KernelEvents:
         with host_errors("listening to kernel events"):
             return KernelEvents.open()
+
+    @property
+    def privileged(self) -> "Privileged":
+        from cyborg.drivers.privileged.actions import NoPrivileges
+
+        return self._privileged or NoPrivileges()
 
     def _locate(self, path: str) -> str:
         """Return the real path of a file; below a prefix this class follows the links itself."""

@@ -24,6 +24,7 @@ from cyborg.drivers.host import (
     resolve,
 )
 from cyborg.drivers.uevents import Uevent
+from cyborg.testing.fake_privileges import SimulatedPrivileges
 
 #: More entries than the recording of any machine has.
 _RECORDED = 200_000
@@ -405,6 +406,11 @@ class FakeHost:
             taken.directories.append(path)
             for name in self.names(path) or ():
                 self._collect(f"{path}/{name}", taken)
+
+    @property
+    def privileged(self) -> SimulatedPrivileges:
+        """Run the actions of the agent on this host."""
+        return SimulatedPrivileges(self)
 
     def _enter(self, path: str) -> None:
         parent, _, name = path.rpartition("/")

@@ -96,7 +96,7 @@ class Packages:
         missing = [name for name in names if name not in self._installed()]
         if missing and not self._root:
             raise NotPossibleHere(
-                reason=f"packages are missing; run as root: apt-get install {' '.join(missing)}"
+                f"packages are missing; run as root: apt-get install {' '.join(missing)}"
             )
         if missing:
             # Another program may be installing something.

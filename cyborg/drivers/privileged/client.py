@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's side of privileged actions: journal an action, send it, and return its result."""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.drivers.privileged.actions import Action, Context
+
+if TYPE_CHECKING:
+    from cyborg.drivers.privileged.contexts import Export
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: Errors that the privileged process sends back.
+_ERRORS: dict[str, type[exception.CyborgError]] = {
+    error.kind: error for error in (exception.HostError, exception.Invalid)
+}
+
+
+class Client:
+    """Runs actions in the privileged process; any thread may call it.
+
+    ``socket_path`` is the socket of that process. If there is no such socket, ``helper_command``
+    starts a process for each context, as oslo.privsep does. ``journal`` gets one line before each
+    action that changes the host. oslo.privsep is imported for the first action, not before.
+    """
+
+    def __init__(
+        self,
+        *,
+        socket_path: str,
+        journal: Callable[[str], None],
+        helper_command: str | None = None,
+    ) -> None:
+        self._socket_path = socket_path
+        self._helper_command = helper_command
+        self._journal = journal
+        self._locks = {kind: threading.Lock() for kind in Context}
+
+    def run(self, action: Action[T]) -> T:
+        """See Privileged."""
+        if action.changes:
+            self._journal(str(action))
+            LOG.info("Privileged action %s", action)
+        kind, value = self._send(action)
+        if (error := _ERRORS.get(kind)) is not None:
+            raise error(**value)
+        return action.answer(value)
+
+    def _send(self, action: Action[Any]) -> tuple[str, Any]:
+        from cyborg.drivers.privileged.contexts import EXPORTS
+
+        export = EXPORTS[action.context]
+        try:
+            with self._locks[action.context]:
+                channel = export.context.channel
+                if channel is None or not channel.running:
+                    self._connect(action.context, export)
+            kind, value = export.function(type(action).__name__, action.plain())
+        except exception.HostError:
+            raise
+        except Exception as error:
+            # oslo.privsep raises errors of many classes, some of them by name.
+            reason = str(error) or type(error).__name__
+            raise exception.HostError(action=str(action), reason=reason) from error
+        return kind, value
+
+    def _connect(self, kind: Context, export: "Export") -> None:
+        """Connect a context to a process with its capabilities."""
+        from cyborg.drivers.privileged.channel import Channel
+
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(self._socket_path)
+        except OSError as error:
+            connection.close()
+            if self._helper_command is None:
+                raise exception.HostError(
+                    action=f"connecting to {self._socket_path}",
+                    reason=f"{error.strerror}; start cyborg-privileged.socket, or correct [agent] "
+                    "privileged_socket",
+                    errno=error.errno,
+                ) from error
+            section = export.context.cfg_section
+            cfg.CONF.set_override("helper_command", self._helper_command, group=section)
+            export.context.channel = None
+            export.context.start()
+            return
+        connection.sendall(f"{kind}\n".encode())
+        # oslo.privsep declares its own class here, and uses what both have.
+        export.context.channel = Channel(connection)  # type: ignore[assignment]

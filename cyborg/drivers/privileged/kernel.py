@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an action can use of the machine, and the implementation for a real kernel.
+
+Paths are absolute. No part of a path may be a symbolic link, so a link that somebody puts there
+between a check and a write changes nothing: the walk begins at the root directory and opens one
+directory after the other with O_NOFOLLOW, and the last part is opened below the last directory.
+An action that needs the target of a link reads the link, checks the target as text, and then walks
+to the target in this way.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from fcntl import ioctl
+from typing import Final, Protocol
+
+from cyborg import exception
+from cyborg.drivers import command
+from cyborg.drivers.command import Completed
+from cyborg.drivers.host import TEXT_LIMIT, LocalHost, host_errors
+from cyborg.drivers.privileged.netlink import VfSettings, check_answer, vf_request
+from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand
+
+#: The timeout of a request to the kernel over netlink, in seconds.
+_NETLINK_TIMEOUT: Final = 60.0
+#: The first process namespace: PROC_PID_INIT_INO of linux/proc_ns.h.
+_INITIAL_NAMESPACE: Final = "pid:[4026531836]"
+#: The names of linux/prctl.h, for capabilities that a started program keeps.
+_PR_CAP_AMBIENT: Final = 47
+_PR_CAP_AMBIENT_RAISE: Final = 2
+
+
+class Kernel(Protocol):
+    """The machine, as far as actions need it. All methods raise exception.HostError.
+
+    Each method that takes a path refuses one in which a part is a symbolic link.
+    """
+
+    def read(self, path: str) -> str:
+        """Return the text of a file."""
+        ...
+
+    def write(self, path: str, text: str) -> None:
+        """Write to an existing file in one call."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory."""
+        ...
+
+    def readlink(self, path: str) -> str:
+        """Return the target of the link, as written."""
+        ...
+
+    def links(self, path: str) -> dict[str, str]:
+        """Return the targets of all links in a directory by name."""
+        ...
+
+    def has_all_processes(self) -> bool:
+        """Return whether /proc lists all processes of the machine, not only those of a container.
+
+        It may still not show everything about each of them.
+        """
+        ...
+
+    def claimed(self, disk: str, number: str) -> bool:
+        """Return whether the kernel or a process has claimed a block device exclusively.
+
+        ``disk`` is the name of its node below /dev, ``number`` is ``major:minor``.
+        """
+        ...
+
+    def set_vf(self, interface: str, index: int, settings: VfSettings) -> None:
+        """Change the settings of a virtual function of a network interface."""
+        ...
+
+    def nvme_admin(self, controller: str, number: str, request: AdminCommand) -> bytes:
+        """Send an admin command to an NVMe controller, and return its data.
+
+        ``controller`` is the name of its node below /dev, ``number`` is ``major:minor``.
+        """
+        ...
+
+    def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
+        """Run a program that only root can change, with the capabilities of this process."""
+        ...
+
+
+class LinuxKernel:
+    """This machine, or for tests the tree below ``root``."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+
+    def read(self, path: str) -> str:
+        with host_errors(f"reading {path}"), self._open(path, os.O_RDONLY | os.O_NONBLOCK) as file:
+            return os.read(file, TEXT_LIMIT).decode(errors="replace")
+
+    def write(self, path: str, text: str) -> None:
+        flags = os.O_WRONLY | os.O_NONBLOCK
+        action = f"writing {text.strip()!r} to {path}"
+        with host_errors(action), self._open(path, flags) as file:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            os.ftruncate(file, 0)
+            os.write(file, text.encode())
+
+    def names(self, path: str) -> list[str]:
+        with host_errors(f"listing {path}"), self._open(path, os.O_RDONLY | os.O_DIRECTORY) as file:
+            return sorted(os.listdir(file))
+
+    def readlink(self, path: str) -> str:
+        directory, _, name = path.rpartition("/")
+        with host_errors(f"reading link {path}"), self._open(directory, os.O_PATH) as file:
+            return os.readlink(name, dir_fd=file)
+
+    def links(self, path: str) -> dict[str, str]:
+        targets = {}
+        with host_errors(f"listing {path}"), self._open(path, os.O_RDONLY | os.O_DIRECTORY) as file:
+            for name in os.listdir(file):
+                # A descriptor that was closed since, or an entry that is not a link.
+                with contextlib.suppress(FileNotFoundError):
+                    targets[name] = os.readlink(name, dir_fd=file)
+        return targets
+
+    def has_all_processes(self) -> bool:
+        with host_errors("reading the process namespace"):
+            return os.readlink("/proc/self/ns/pid") == _INITIAL_NAMESPACE
+
+    def claimed(self, disk: str, number: str) -> bool:
+        flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK
+        try:
+            with self._node(f"/dev/{disk}", number, flags, block=True):
+                return False
+        except exception.HostError as error:
+            if error.fields.get("errno") == errno.EBUSY:
+                return True
+            raise
+
+    def set_vf(self, interface: str, index: int, settings: VfSettings) -> None:
+        with (
+            host_errors(f"changing virtual function {settings.vf} of {interface}"),
+            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link,
+        ):
+            link.settimeout(_NETLINK_TIMEOUT)
+            link.bind((0, 0))
+            link.sendto(vf_request(index, settings), (0, 0))
+            check_answer(link.recv(TEXT_LIMIT))
+
+    def nvme_admin(self, controller: str, number: str, request: AdminCommand) -> bytes:
+        data = ctypes.create_string_buffer(request.data_length)
+        block = bytearray(request.encode(ctypes.addressof(data)))
+        with self._node(f"/dev/{controller}", number, os.O_RDONLY, block=False) as node:
+            with host_errors(f"NVMe command {request.opcode:#04x} on {controller}"):
+                status = ioctl(node, ADMIN_IOCTL, block)
+            if status:
+                raise exception.HostError(
+                    action=f"NVMe command {request.opcode:#04x} on {controller}",
+                    reason=f"the controller answered with NVMe status {status:#x}",
+                )
+        return data.raw
+
+    def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
+        program = argv[0]
+        writable = LocalHost().writable_by_others(program)
+        if writable is not None:
+            raise exception.HostError(
+                action=f"running {program}", reason=f"others than root can change {writable}"
+            )
+        with host_errors(f"passing capabilities to {program}"):
+            _pass_capabilities()
+        return command.run(argv, timeout=timeout)
+
+    @contextlib.contextmanager
+    def _open(self, path: str, flags: int) -> Iterator[int]:
+        """Open a path in which no part is a link, and close it at the end of the block."""
+        *parents, name = path.strip("/").split("/")
+        if {"", ".", ".."} & {*parents, name}:
+            raise ValueError("the path is not in its shortest form")
+        step = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        handle = os.open(self._root, step)
+        try:
+            for parent in parents:
+                below = os.open(parent, step | os.O_NOFOLLOW, dir_fd=handle)
+                os.close(handle)
+                handle = below
+            file = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+        finally:
+            os.close(handle)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    @contextlib.contextmanager
+    def _node(self, path: str, number: str, flags: int, *, block: bool) -> Iterator[int]:
+        """Open a device node, after a check that it is the node of the device ``number``.
+
+        The check looks at the node without opening the device. The device is then opened through
+        the same descriptor, so it is the node that was checked.
+        """
+        with contextlib.ExitStack() as stack:
+            with host_errors(f"opening {path}"):
+                node = stack.enter_context(self._open(path, os.O_PATH))
+                status = os.fstat(node)
+                right_kind = stat.S_ISBLK if block else stat.S_ISCHR
+                device = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+                if not right_kind(status.st_mode) or device != number:
+                    raise OSError(errno.ENXIO, f"it is not the node of device {number}")
+                file = os.open(f"/proc/self/fd/{node}", flags | os.O_CLOEXEC)
+                stack.callback(os.close, file)
+            yield file
+
+
+def _pass_capabilities() -> None:
+    """Let programs that this thread starts keep its capabilities.
+
+    Without this, a program of a user other than root has none (capabilities(7), ambient set).
+    """
+    from oslo_privsep import capabilities
+
+    effective, permitted, _ = capabilities.get_caps()
+    capabilities.drop_all_caps_except(effective, permitted, effective)
+    library = ctypes.CDLL(None, use_errno=True)
+    for capability in effective:
+        arguments = (_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
+        if library.prctl(*(ctypes.c_ulong(argument) for argument in arguments)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))

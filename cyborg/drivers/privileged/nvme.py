@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NVMe admin commands that the agent sends; numbers from the NVMe base specification 2.0."""
+
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+#: NVME_IOCTL_ADMIN_CMD of linux/nvme_ioctl.h: _IOWR('N', 0x41, struct nvme_passthru_cmd).
+ADMIN_IOCTL: Final = 0xC0484E41
+#: struct nvme_passthru_cmd: opcode, flags, namespace, CDW2, CDW3, metadata, address, their lengths,
+#: CDW10 to CDW15, timeout in milliseconds, result.
+_COMMAND: Final = struct.Struct("=BBxxIIIQQII6III")
+_IDENTIFY, _FORMAT, _GET_LOG_PAGE, _SANITIZE = 0x06, 0x80, 0x02, 0x84
+_IDENTIFY_LENGTH: Final = 4096
+_SANITIZE_LOG: Final = 0x81
+_SANITIZE_LOG_LENGTH: Final = 512
+#: All namespaces: the namespace of a log page of the whole controller.
+_ALL: Final = 0xFFFFFFFF
+#: A format of a large disk may take minutes; the other commands only begin work or read.
+_FORMAT_TIMEOUT: Final = 1800
+_TIMEOUT: Final = 60
+
+
+class Erase(StrEnum):
+    """How a format erases the data of a namespace."""
+
+    USER_DATA = "user-data"
+    CRYPTO = "crypto"
+
+
+class SanitizeMethod(StrEnum):
+    """How a sanitize operation erases all data of an NVMe subsystem."""
+
+    BLOCK = "block"
+    OVERWRITE = "overwrite"
+    CRYPTO = "crypto"
+
+
+class SanitizeState(StrEnum):
+    """The result of the last sanitize operation."""
+
+    NEVER = "never"
+    DONE = "done"
+    RUNNING = "running"
+    FAILED = "failed"
+
+
+class SanitizeProgress(NamedTuple):
+    """The state of a sanitize operation, and how far it is: a fraction from 0 to 1."""
+
+    state: SanitizeState
+    fraction: float
+
+
+@dataclass(frozen=True)
+class AdminCommand:
+    """One admin command; ``timeout`` in seconds."""
+
+    opcode: int
+    namespace: int = 0
+    cdw10: int = 0
+    data_length: int = 0
+    timeout: int = _TIMEOUT
+
+    def encode(self, address: int) -> bytes:
+        """Return the structure for the kernel; ``address`` is that of a buffer for the data."""
+        words = (self.cdw10, 0, 0, 0, 0, 0)
+        lengths = (0, self.data_length)
+        target = address if self.data_length else 0
+        return _COMMAND.pack(
+            *(self.opcode, 0, self.namespace, 0, 0, 0, target),
+            *(*lengths, *words, self.timeout * 1000, 0),
+        )
+
+
+def identify_namespace(namespace: int) -> AdminCommand:
+    """Return the command that reads the properties of a namespace."""
+    return AdminCommand(_IDENTIFY, namespace, data_length=_IDENTIFY_LENGTH)
+
+
+def format_namespace(namespace: int, identity: bytes, erase: Erase) -> AdminCommand:
+    """Return the command that erases a namespace and keeps its block size and its protection.
+
+    ``identity`` is the answer to ``identify_namespace``: byte 26 has the format in use (FLBAS),
+    byte 29 the protection of the data (DPS).
+    """
+    flbas, dps = identity[26], identity[29]
+    metadata, protection, first = flbas >> 4 & 1, dps & 0x7, dps >> 3 & 1
+    erase_code = {Erase.USER_DATA: 1, Erase.CRYPTO: 2}[erase]
+    low = flbas & 0xF | metadata << 4 | protection << 5 | first << 8
+    cdw10 = low | erase_code << 9 | (flbas >> 5 & 0x3) << 12
+    return AdminCommand(_FORMAT, namespace, cdw10, timeout=_FORMAT_TIMEOUT)
+
+
+def sanitize(method: SanitizeMethod) -> AdminCommand:
+    """Return the command that begins to sanitize; an overwrite makes one pass with zeros."""
+    codes = {SanitizeMethod.BLOCK: 2, SanitizeMethod.OVERWRITE: 3, SanitizeMethod.CRYPTO: 4}
+    passes = 1 if method is SanitizeMethod.OVERWRITE else 0
+    return AdminCommand(_SANITIZE, cdw10=codes[method] | passes << 4)
+
+
+def sanitize_log() -> AdminCommand:
+    """Return the command that reads the log page of sanitize operations."""
+    dwords = _SANITIZE_LOG_LENGTH // 4 - 1
+    cdw10 = _SANITIZE_LOG | dwords << 16
+    return AdminCommand(_GET_LOG_PAGE, _ALL, cdw10, data_length=_SANITIZE_LOG_LENGTH)
+
+
+def sanitize_progress(log: bytes) -> SanitizeProgress:
+    """Return what the log page says: SPROG counts to 65536, the low bits of SSTAT are the state."""
+    progress, status = struct.unpack_from("<HH", log)
+    states = {0: SanitizeState.NEVER, 2: SanitizeState.RUNNING, 3: SanitizeState.FAILED}
+    state = states.get(status & 0x7, SanitizeState.DONE)
+    return SanitizeProgress(state, progress / 65536 if state is SanitizeState.RUNNING else 1.0)

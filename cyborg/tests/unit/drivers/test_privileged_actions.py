@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each privileged action changes exactly what it names, and refuses everything else before that."""
+
+import dataclasses
+import errno
+from typing import Any
+
+import pytest
+
+from cyborg import exception
+from cyborg.drivers.command import Completed
+from cyborg.drivers.host import LocalHost
+from cyborg.drivers.privileged import nvme
+from cyborg.drivers.privileged.actions import (
+    ACTIONS,
+    Action,
+    Bind,
+    Context,
+    CreateMdev,
+    FormatNamespace,
+    Holders,
+    Probe,
+    ReadClaim,
+    ReadSanitize,
+    ReadVfioHolders,
+    RemoveMdev,
+    Reset,
+    Sanitize,
+    SetDriverOverride,
+    SetMigLayout,
+    SetMigMode,
+    SetQatServices,
+    SetQatState,
+    SetVf,
+    SetVfs,
+    SetVgpuType,
+    Unbind,
+    load,
+)
+from cyborg.model.pci import PciAddress
+from cyborg.testing.fake_host import FakeHost
+
+CARD = PciAddress.parse("0000:3b:00.0")
+OTHER = PciAddress.parse("0000:3b:00.1")
+PATH = f"/sys/devices/pci0000:3a/0000:3a:00.0/{CARD}"
+UUID = "8f3c1d2e-0b5a-4c6d-9e7f-1a2b3c4d5e6f"
+PARENT = "/sys/devices/virtual/mtty/mtty"
+SMI = "/usr/bin/nvidia-smi"
+
+
+@pytest.fixture
+def host() -> FakeHost:
+    """Return a host with one card that can do everything, on the driver ``nvidia``."""
+    types = "mdev_supported_types/nvidia-63"
+    files = {
+        "sriov_numvfs": "0\n",
+        "sriov_totalvfs": "16\n",
+        "sriov_drivers_autoprobe": "1\n",
+        "driver_override": "(null)\n",
+        "reset": "",
+        "reset_method": "flr bus\n",
+        "nvidia/current_vgpu_type": "0\n",
+        "qat/state": "up\n",
+        "qat/cfg_services": "sym\n",
+        "net/ens1f0/ifindex": "7\n",
+        "nvme/nvme3/dev": "240:3\n",
+        f"{types}/create": "",
+        f"{types}/available_instances": "4\n",
+        f"{UUID}/remove": "",
+    }
+    paths = {f"{PATH}/{name}": text for name, text in files.items()}
+    paths |= {f"/sys/bus/pci/drivers/nvidia/{name}": "" for name in ("bind", "unbind")}
+    paths |= {"/sys/bus/pci/drivers_probe": "", f"{PARENT}/mdev_supported_types/mtty-2/create": ""}
+    paths |= {"/sys/devices/virtual/block/sda/dev": "8:0\n", "/dev/sda": ""}
+    links = {
+        f"/sys/bus/pci/devices/{CARD}": f"../../..{PATH.removeprefix('/sys')}",
+        f"{PATH}/driver": "../../../../bus/pci/drivers/nvidia",
+        f"/sys/bus/mdev/devices/{UUID}": f"../../..{PATH.removeprefix('/sys')}/{UUID}",
+        "/sys/class/mdev_bus/mtty": "../../devices/virtual/mtty/mtty",
+        "/sys/class/block/sda": "../../devices/virtual/block/sda",
+    }
+    return FakeHost(paths, links)
+
+
+@pytest.mark.parametrize(
+    ("action", "writes"),
+    [
+        (SetVfs(CARD, 4), [("sriov_numvfs", "4")]),
+        (SetVfs(CARD, 4, False), [("sriov_drivers_autoprobe", "0"), ("sriov_numvfs", "4")]),
+        (SetDriverOverride(CARD, "vfio-pci"), [("driver_override", "vfio-pci\n")]),
+        (SetDriverOverride(CARD, ""), [("driver_override", "\n")]),
+        (Bind(CARD, "nvidia"), [("/sys/bus/pci/drivers/nvidia/bind", str(CARD))]),
+        (Unbind(CARD), [("/sys/bus/pci/drivers/nvidia/unbind", str(CARD))]),
+        (Probe(CARD), [("/sys/bus/pci/drivers_probe", str(CARD))]),
+        (Reset(CARD), [("reset", "1")]),
+        (
+            Reset(CARD, "bus"),
+            [("reset_method", "bus"), ("reset", "1"), ("reset_method", "flr bus\n")],
+        ),
+        (
+            CreateMdev(str(CARD), "nvidia-63", UUID),
+            [("mdev_supported_types/nvidia-63/create", UUID)],
+        ),
+        (
+            CreateMdev("mtty", "mtty-2", UUID),
+            [(f"{PARENT}/mdev_supported_types/mtty-2/create", UUID)],
+        ),
+        (RemoveMdev(UUID), [(f"{UUID}/remove", "1")]),
+        (SetVgpuType(CARD, 1428), [("nvidia/current_vgpu_type", "1428")]),
+        (SetQatState(CARD, "down"), [("qat/state", "down")]),
+        (SetQatServices(CARD, ("sym", "dc")), [("qat/cfg_services", "sym;dc")]),
+    ],
+    ids=str,
+)
+def test_action_writes_exactly_its_files(
+    host: FakeHost, action: Action[None], writes: list[tuple[str, str]]
+) -> None:
+    host.privileged.run(action)
+    expected = [(path if path[0] == "/" else f"{PATH}/{path}", text) for path, text in writes]
+    assert host.writes == expected
+    assert host.commands == []
+
+
+def test_unbind_of_function_without_driver_does_nothing(host: FakeHost) -> None:
+    host.remove(f"{PATH}/driver")
+    host.privileged.run(Unbind(CARD))
+    assert host.writes == []
+
+
+def test_reset_restores_methods_when_the_kernel_refuses(host: FakeHost) -> None:
+    host.faults[f"{PATH}/reset"] = errno.ENOTTY
+    with pytest.raises(exception.HostError) as caught:
+        host.privileged.run(Reset(CARD, "pm"))
+    assert caught.value.fields["errno"] == errno.ENOTTY
+    assert host.read_text(f"{PATH}/reset_method") == "flr bus\n"
+
+
+def test_error_of_the_kernel_has_its_number(host: FakeHost) -> None:
+    host.faults[f"{PATH}/sriov_numvfs"] = errno.EBUSY
+    with pytest.raises(exception.HostError) as caught:
+        host.privileged.run(SetVfs(CARD, 4))
+    assert caught.value.fields["errno"] == errno.EBUSY
+
+
+def test_vf_settings_are_sent_for_an_interface_of_the_function(host: FakeHost) -> None:
+    host.programs["ip"] = lambda host, argv: Completed(0, "", "")
+    action = SetVf(
+        *(CARD, "ens1f0", 3),
+        mac="02:00:00:00:00:01",
+        vlan=0,
+        trust=False,
+        spoof_check=True,
+        min_rate=0,
+        max_rate=100,
+    )
+    host.privileged.run(action)
+    words = "ip link set dev ens1f0 vf 3 mac 02:00:00:00:00:01 vlan 0"
+    words += " min_tx_rate 0 max_tx_rate 100 spoofchk on trust off"
+    assert host.commands == [tuple(words.split())]
+    with pytest.raises(exception.HostError):
+        host.privileged.run(SetVf(CARD, "lo", 3, trust=True))
+    assert len(host.commands) == 1
+
+
+def test_format_keeps_block_size_metadata_and_protection(host: FakeHost) -> None:
+    identity = bytearray(4096)
+    # Format 0x21 with metadata at the end of the block, protection type 2 in its first bytes.
+    identity[26], identity[29] = 0b0101_0001, 0b1010
+    requests: list[tuple[str, ...]] = []
+
+    def answer(_host: FakeHost, argv: tuple[str, ...]) -> Completed:
+        requests.append(argv[2:])
+        return Completed(0, identity.decode("latin-1") if "--read" in argv else "", "")
+
+    host.programs["nvme"] = answer
+    host.privileged.run(FormatNamespace(CARD, "nvme3", 1, "crypto"))
+    identify, erase = requests
+    assert identify[:3] == ("/dev/nvme3", "--opcode=0x06", "--namespace-id=1")
+    cdw10 = 1 | 1 << 4 | 2 << 5 | 1 << 8 | 2 << 9 | 2 << 12
+    assert erase == ("/dev/nvme3", "--opcode=0x80", "--namespace-id=1", f"--cdw10={cdw10:#x}")
+
+
+@pytest.mark.parametrize(("method", "cdw10"), [("block", 2), ("overwrite", 0x13), ("crypto", 4)])
+def test_sanitize_sends_one_command_to_the_controller(
+    host: FakeHost, method: str, cdw10: int
+) -> None:
+    host.programs["nvme"] = lambda host, argv: Completed(0, "", "")
+    host.privileged.run(Sanitize(CARD, "nvme3", method))
+    words = ("/dev/nvme3", "--opcode=0x84", "--namespace-id=0", f"--cdw10={cdw10:#x}")
+    assert host.commands == [("nvme", "admin-passthru", *words)]
+    with pytest.raises(exception.HostError):
+        host.privileged.run(Sanitize(CARD, "nvme0", method))
+    assert len(host.commands) == 1
+
+
+@pytest.mark.parametrize(
+    ("log", "state", "fraction"),
+    [
+        (b"\xff\xff\x00\x00", "never", 1.0),
+        (b"\xff\xff\x01\x01", "done", 1.0),
+        (b"\x00\x40\x02\x00", "running", 0.25),
+        (b"\xff\xff\x03\x00", "failed", 1.0),
+        (b"\xff\xff\x04\x00", "done", 1.0),
+    ],
+)
+def test_sanitize_log_tells_state_and_progress(
+    host: FakeHost, log: bytes, state: str, fraction: float
+) -> None:
+    text = log.ljust(512, b"\0").decode("latin-1")
+    host.programs["nvme"] = lambda host, argv: Completed(0, text, "")
+    progress = host.privileged.run(ReadSanitize(CARD, "nvme3"))
+    assert progress == (nvme.SanitizeState(state), fraction)
+    assert ReadSanitize(CARD, "nvme3").answer((state, fraction)) == progress
+
+
+def test_mig_layout_destroys_before_it_creates(host: FakeHost) -> None:
+    # Status 6: there was no instance.
+    host.programs[SMI] = lambda host, argv: Completed(6 if argv[-1] == "-dci" else 0, "", "")
+    host.privileged.run(SetMigMode(CARD, True))
+    host.privileged.run(SetMigLayout(CARD, (9, 19)))
+    host.privileged.run(SetMigLayout(CARD, ()))
+    card = ("mig", "-i", str(CARD))
+    destroy = [(SMI, *card, "-dci"), (SMI, *card, "-dgi")]
+    assert host.commands == [
+        (SMI, "-i", str(CARD), "-mig", "1"),
+        *destroy,
+        (SMI, *card, "-cgi", "9,19", "-C"),
+        *destroy,
+    ]
+
+
+def test_failed_program_is_an_error_with_its_last_line(host: FakeHost) -> None:
+    host.programs[SMI] = lambda host, argv: Completed(3, "", "first\nNot Supported\n")
+    with pytest.raises(exception.HostError, match="status 3: Not Supported"):
+        host.privileged.run(SetMigMode(CARD, False))
+
+
+def test_vfio_holders_are_commands_with_their_process(host: FakeHost) -> None:
+    host.add_file("/proc/12/comm", "qemu\n")
+    host.add_link("/proc/12/fd/4", "/dev/vfio/71")
+    host.add_link("/proc/12/fd/5", "/dev/vfio/devices/vfio0")
+    host.add_link("/proc/12/fd/6", "/dev/null")
+    host.add_link("/proc/13/fd/6", "/dev/vfio/72")
+    host.add_file("/proc/uptime", "1")
+    nodes = {
+        "71": "qemu (process 12)",
+        "devices/vfio0": "qemu (process 12)",
+        "72": "process 13",
+    }
+    assert host.privileged.run(ReadVfioHolders()) == Holders(nodes, True)
+    host.faults["/proc/13/fd"] = errno.ESRCH
+    assert host.privileged.run(ReadVfioHolders()).complete
+    host.faults["/proc/13/fd"] = errno.EACCES
+    holders = host.privileged.run(ReadVfioHolders())
+    assert not holders.complete
+    assert "72" not in holders.nodes
+
+
+def test_claimed_disk_is_told_from_a_free_one(host: FakeHost) -> None:
+    assert not host.privileged.run(ReadClaim("sda"))
+    host.faults["/dev/sda"] = errno.EBUSY
+    assert host.privileged.run(ReadClaim("sda"))
+    host.faults["/dev/sda"] = errno.EACCES
+    with pytest.raises(exception.HostError):
+        host.privileged.run(ReadClaim("sda"))
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "action"),
+    [
+        (f"/sys/bus/pci/devices/{CARD}", "../../../../etc", SetVfs(CARD, 1)),
+        (f"/sys/bus/pci/devices/{CARD}", "/tmp/0000:3b:00.0", Reset(CARD)),
+        (f"/sys/bus/pci/devices/{CARD}", f"../../../devices/pci/{OTHER}", Reset(CARD)),
+        (f"/sys/bus/mdev/devices/{UUID}", f"../../../../tmp/{UUID}", RemoveMdev(UUID)),
+        ("/sys/class/mdev_bus/mtty", "../../kernel/mtty", CreateMdev("mtty", "mtty-2", UUID)),
+        ("/sys/class/block/sda", "/tmp/sda", ReadClaim("sda")),
+        (f"{PATH}/nvidia", "/tmp", SetVgpuType(CARD, 1)),
+        (f"{PATH}/driver", "../../..", Unbind(CARD)),
+    ],
+    ids=str,
+)
+def test_link_that_leads_elsewhere_is_refused(
+    host: FakeHost, link: str, target: str, action: Action[Any]
+) -> None:
+    for path in ("/tmp/current_vgpu_type", f"/tmp/{CARD}/reset", "/etc/sriov_numvfs"):
+        host.add_file(path, "")
+    host.remove(link)
+    host.add_link(link, target)
+    with pytest.raises(exception.HostError):
+        host.privileged.run(action)
+    assert host.writes == []
+
+
+GOOD: list[Action[Any]] = [
+    SetVfs(CARD, 4, True),
+    SetDriverOverride(CARD, "vfio-pci"),
+    Bind(CARD, "nvidia"),
+    Unbind(CARD),
+    Probe(CARD),
+    Reset(CARD, "flr"),
+    CreateMdev("mtty", "mtty-2", UUID),
+    RemoveMdev(UUID),
+    SetVgpuType(CARD, 1),
+    SetQatState(CARD, "up"),
+    SetQatServices(CARD, ("dcc",)),
+    SetVf(CARD, "ens1f0", 0, mac="02:00:00:00:00:01", vlan=7, min_rate=1, max_rate=2),
+    FormatNamespace(CARD, "nvme3", 1, "user-data"),
+    Sanitize(CARD, "nvme3", "block"),
+    ReadSanitize(CARD, "nvme3"),
+    SetMigMode(CARD, True),
+    SetMigLayout(CARD, (9, 19)),
+    ReadVfioHolders(),
+    ReadClaim("sda"),
+]
+#: Values that no field of any action may have.
+BAD = (
+    "../x",
+    "a/b",
+    "x y",
+    "--help",
+    "a\n",
+    "\0",
+    "",
+    ".",
+    "..",
+    "é",
+    -1,
+    2**70,
+    1.5,
+    b"x",
+    {"a": 1},
+)
+
+
+def test_good_samples_are_all_actions() -> None:
+    assert {type(action).__name__ for action in GOOD} == set(ACTIONS)
+
+
+@pytest.mark.parametrize("action", GOOD, ids=lambda action: type(action).__name__)
+def test_action_is_the_same_after_the_way_to_another_process(action: Action[Any]) -> None:
+    name = type(action).__name__
+    assert load(action.context, name, action.plain()) == action
+    assert str(action).startswith(f"{name}(")
+    assert "\n" not in str(action)
+
+
+@pytest.mark.parametrize("action", GOOD, ids=lambda action: type(action).__name__)
+def test_bad_value_in_any_field_is_refused_at_construction(action: Action[Any]) -> None:
+    name, good = type(action).__name__, action.plain()
+    for field in dataclasses.fields(action):
+        for bad in (*BAD, ["x"], ("x",) * 9):
+            if bad == "" and field.name == "driver" and isinstance(action, SetDriverOverride):
+                continue
+            with pytest.raises(exception.Invalid):
+                load(action.context, name, good | {field.name: bad})
+        with pytest.raises(exception.Invalid):
+            load(action.context, name, {key: good[key] for key in good if key != field.name})
+    with pytest.raises(exception.Invalid):
+        load(action.context, name, good | {"path": "/etc/shadow"})
+
+
+@pytest.mark.parametrize(
+    "name", ["Action", "run", "os.system", "", None, 7, ("SetVfs",), b"SetVfs"]
+)
+def test_unknown_action_is_refused(name: object) -> None:
+    for context in Context:
+        with pytest.raises(exception.Invalid):
+            load(context, name, {})
+
+
+def test_action_of_another_context_is_refused() -> None:
+    for action in GOOD:
+        for context in set(Context) - {action.context}:
+            with pytest.raises(exception.Invalid):
+                load(context, type(action).__name__, action.plain())
+
+
+def test_address_must_be_an_address_also_in_the_agent() -> None:
+    with pytest.raises(exception.Invalid):
+        Reset("../../../etc")  # type: ignore[arg-type]
+
+
+def test_host_without_privileged_process_refuses_every_action() -> None:
+    with pytest.raises(exception.HostError, match="no privileged process"):
+        LocalHost().privileged.run(Reset(CARD))
