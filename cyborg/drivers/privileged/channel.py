@@ -3,11 +3,34 @@
 
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from oslo_privsep import comm
 
 from cyborg import exception
+from cyborg.drivers.privileged.actions import Context
+
+#: How long the other end may take to give its privileges away and answer, in seconds.
+_START_TIMEOUT: Final = 60.0
+
+
+class Connection(socket.socket):
+    """A Unix socket whose other end may stop at any time.
+
+    The kernel reports a reset if the other end did not read everything. The thread of oslo.privsep
+    that reads from a channel handles only the end of the data; a reset would end the thread, and
+    calls would then wait for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_UNIX)
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        """Return data, and nothing after a reset."""
+        try:
+            return super().recv(size, flags)
+        except ConnectionResetError:
+            return b""
 
 
 class Channel(comm.ClientChannel):
@@ -17,10 +40,11 @@ class Channel(comm.ClientChannel):
     could not take the capabilities of the context.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: Connection, kind: Context) -> None:
         super().__init__(connection)
         try:
-            answer = self.send_recv((comm.Message.PING.value,))
+            connection.sendall(f"{kind}\n".encode())
+            answer = self.send_recv((comm.Message.PING.value,), _START_TIMEOUT)
         except OSError:
             answer = (None,)
         if answer[0] != comm.Message.PONG:

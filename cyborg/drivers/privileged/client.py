@@ -2,7 +2,6 @@
 """The agent's side of privileged actions: journal an action, send it, and return its result."""
 
 import logging
-import socket
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -74,9 +73,9 @@ class Client:
 
     def _connect(self, kind: Context, export: "Export") -> None:
         """Connect a context to a process with its capabilities."""
-        from cyborg.drivers.privileged.channel import Channel
+        from cyborg.drivers.privileged.channel import Channel, Connection
 
-        connection = socket.socket(socket.AF_UNIX)
+        connection = Connection()
         try:
             connection.connect(self._socket_path)
         except OSError as error:
@@ -93,6 +92,5 @@ class Client:
             export.context.channel = None
             export.context.start()
             return
-        connection.sendall(f"{kind}\n".encode())
         # oslo.privsep declares its own class here, and uses what both have.
-        export.context.channel = Channel(connection)  # type: ignore[assignment]
+        export.context.channel = Channel(connection, kind)  # type: ignore[assignment]

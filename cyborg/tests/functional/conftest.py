@@ -41,6 +41,7 @@ _ONCE = [
     "devstack/test_documents.py",
     "devstack/test_pci_sim.py",
     "devstack/test_upgrade_hooks.py",
+    "privileged",
     "rolling/test_page.py",
     "rolling/test_readers.py",
 ]

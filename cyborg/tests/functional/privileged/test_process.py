@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent has no capability, each process has those of one context, and none obeys strangers."""
+
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+import cyborg
+from cyborg import service
+from cyborg.drivers.privileged.actions import (
+    Action,
+    ReadSanitize,
+    ReadVfioHolders,
+    Reset,
+    SetMigMode,
+    SetVf,
+    SetVfs,
+)
+from cyborg.model.pci import PciAddress
+from cyborg.tests.fixtures.processes import Program, script
+from cyborg.tests.functional.privileged.machine import (
+    AGENT,
+    CARD,
+    ROOT,
+    Agent,
+    Machine,
+    agent,
+    children,
+)
+
+FUNCTION = PciAddress.parse(CARD)
+#: The capabilities of each context by the numbers of linux/capability.h.
+MASKS = {
+    "sysfs": 1 << 1,
+    "network": 1 << 12,
+    "nvme": 1 << 21 | 1 << 2,
+    "vendor": 1 << 21 | 1 << 1,
+    "observe": 1 << 19 | 1 << 2,
+}
+ONE_OF_EACH: dict[str, Action[Any]] = {
+    "sysfs": SetVfs(FUNCTION, 4),
+    "network": SetVf(FUNCTION, "ens1f0", 0, trust=True),
+    "nvme": ReadSanitize(FUNCTION, "nvme0"),
+    "vendor": SetMigMode(FUNCTION, True),
+    "observe": ReadVfioHolders(),
+}
+CALL, PING = 3, 1
+STRANGER = 65533
+ROOT_DIRECTORY = str(Path(cyborg.__file__).parents[1])
+MODULE = "cyborg.drivers.privileged.contexts"
+
+
+@contextmanager
+def new_machine() -> Iterator[Machine]:
+    """Yield a machine in a directory that every user may enter."""
+    directory = Path(tempfile.mkdtemp(prefix="cyborg-privileged-"))
+    directory.chmod(0o755)
+    yield Machine(directory)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """A machine without a process."""
+    with new_machine() as machine:
+        yield machine
+
+
+@dataclass(frozen=True)
+class Served:
+    """A machine with its process."""
+
+    machine: Machine
+    process: Program
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """A machine and its process for requests that must have no effect."""
+    with new_machine() as machine, machine.privileged("root") as process:
+        yield Served(machine, process)
+
+
+@pytest.fixture(params=["root", "unit"] if ROOT else ["root"])
+def process(request: pytest.FixtureRequest, machine: Machine) -> Iterator[Program]:
+    """The process as root starts it, and as the unit of systemd does."""
+    with machine.privileged(request.param) as running:
+        yield running
+
+
+def test_agent_has_no_capability_and_each_process_those_of_its_context(
+    machine: Machine, process: Program
+):
+    with agent(machine) as running:
+        assert int(running.status["CapPrm"], 16) == int(running.status["CapEff"], 16) == 0
+        assert running.status["Uid"].split()[1] == str(AGENT)
+        for context, action in ONE_OF_EACH.items():
+            before = {child["Pid"] for child in children(process.pid)}
+            running.run(action)
+            (child,) = [child for child in children(process.pid) if child["Pid"] not in before]
+            sets = [int(child[name], 16) for name in ("CapEff", "CapPrm")]
+            assert sets == [MASKS[context]] * 2, (context, process.output)
+            assert int(child["CapInh"], 16) == int(child["CapAmb"], 16) == 0
+            assert child["NoNewPrivs"] == "1"
+            assert child["Uid"].split()[1] == str(AGENT)
+            # A second action of the context needs no other process.
+            running.run(action)
+        assert len(children(process.pid)) == len(ONE_OF_EACH)
+    assert service.wait_until(lambda: not children(process.pid), timeout=10), process.output
+
+
+def test_actions_do_what_only_root_may_and_nothing_outside(machine: Machine, process: Program):
+    outside = machine.directory / "outside" / "0000:3b:00.1"
+    outside.mkdir(parents=True)
+    (outside / "reset").write_text("untouched")
+    with agent(machine) as running:
+        answer = running.run(SetVfs(FUNCTION, 4))
+        assert answer["result"] is None, answer
+        assert machine.number.read_text() == "4"
+        assert answer["journal"] == [f"SetVfs(function={CARD}, count=4)"]
+
+        answer = running.run(Reset(PciAddress.parse("0000:3b:00.1")))
+        assert answer["kind"] == "HostError", answer
+        assert (outside / "reset").read_text() == "untouched"
+
+        number = running.run(Reset(FUNCTION))["errno"]
+        assert number == errno.ENOENT
+        # The kernel looks for the interface after it has checked the capability.
+        if ROOT:
+            assert running.run(ONE_OF_EACH["network"])["errno"] == errno.ENODEV
+        # Reading leaves no record.
+        assert len(running.run(ReadVfioHolders())["journal"]) == 4 if ROOT else 3
+
+
+def test_holder_of_a_vfio_node_is_seen_although_it_is_of_another_user(
+    machine: Machine, process: Program
+):
+    spaces = ["--mount"] if ROOT else ["--user", "--mount", "--preserve-credentials"]
+    hold = "exec sleep 60 < /dev/vfio/71"
+    holder = subprocess.Popen(["nsenter", f"--target={process.pid}", *spaces, "sh", "-c", hold])
+    try:
+        with agent(machine) as running:
+
+            def seen() -> bool:
+                (nodes, _) = running.run(ReadVfioHolders())["result"]
+                return nodes == {"71": f"sleep (process {holder.pid})"}
+
+            assert service.wait_until(seen, timeout=20), process.output
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+HOSTILE: list[object] = [
+    ("1", (CALL, "os.system", ("touch hacked", {}), {})),
+    ("1", (CALL, "os.system", ("touch hacked",), {})),
+    ("1", (CALL, "subprocess.check_output", (["touch", "hacked"],), {"shell": True})),
+    ("1", (CALL, f"{MODULE}.LinuxKernel", (), {})),
+    ("1", (CALL, f"{MODULE}.sysfs.stop", (), {})),
+    ("1", (CALL, f"{MODULE}.run_nvme", ("Sanitize", {}), {})),
+    ("1", (CALL, f"{MODULE}.run_sysfs", (), {"name": "SetVfs", "values": {}})),
+    ("1", (CALL, f"{MODULE}.run_sysfs", ("SetVfs", {}, {}), {})),
+    ("1", (CALL, f"{MODULE}.run_sysfs", ("SetVfs", {}), {"_wrap_timeout": 1})),
+    ("1", (6, {"msg": "a log line"})),
+    ("1", (CALL,)),
+    ("1", (PING, "x")),
+    (1, (PING,)),
+    ("1",),
+    7,
+    None,
+]
+
+
+@pytest.mark.parametrize("message", HOSTILE, ids=str)
+def test_request_for_anything_else_ends_the_process(served: Served, message: object):
+    with served.machine.connection() as connection:
+        connection.sendall(b"sysfs\n" + msgpack.packb(("0", (PING,))))
+        assert msgpack.unpackb(connection.recv(4096)) == ["0", [2]]
+        connection.sendall(msgpack.packb(message))
+        assert closed(connection), served.process.output
+    assert service.wait_until(lambda: not children(served.process.pid), timeout=10)
+    assert not Path("/hacked").exists()
+    assert served.machine.number.read_text() == "0\n"
+
+
+def test_action_with_bad_values_is_refused_and_the_process_goes_on(served: Served):
+    bad: list[tuple[object, object]] = [
+        ("SetVfs", {"function": f"../{CARD}", "count": 1, "autoprobe": None}),
+        ("SetVfs", {"function": CARD, "count": "1\n2", "autoprobe": None}),
+        ("SetVfs", {"function": CARD, "count": 1, "autoprobe": None, "path": "/etc/shadow"}),
+        ("Bind", {"function": CARD, "driver": "../../../../etc"}),
+        ("SetMigMode", {"function": CARD, "enabled": True}),
+        ("load", {}),
+        (None, None),
+        ({}, []),
+    ]
+    with served.machine.connection() as connection:
+        connection.sendall(b"sysfs\n")
+        for name, values in bad:
+            call = (CALL, f"{MODULE}.run_sysfs", (name, values), {})
+            connection.sendall(msgpack.packb(("9", call)))
+            (_, (_, (kind, fields))) = msgpack.unpackb(connection.recv(65536))
+            assert kind == "Invalid", fields
+        assert served.machine.number.read_text() == "0\n"
+        good = {"function": CARD, "count": 0, "autoprobe": None}
+        call = (CALL, f"{MODULE}.run_sysfs", ("SetVfs", good), {})
+        connection.sendall(msgpack.packb(("9", call)))
+        assert msgpack.unpackb(connection.recv(65536)) == ["9", [4, ["result", None]]]
+    assert served.machine.number.read_text() == "0"
+    served.machine.number.write_text("0\n")
+
+
+@pytest.mark.parametrize("line", [b"root\n", b"\n", b"x" * 100, b"sysfs", b"\xff\n", b"SYSFS\n"])
+def test_unknown_context_ends_the_process(served: Served, line: bytes):
+    with served.machine.connection() as connection:
+        connection.sendall(line)
+        connection.shutdown(socket.SHUT_WR)
+        assert closed(connection)
+    with served.machine.connection() as connection:
+        connection.sendall(b"observe\n" + msgpack.packb(("0", (PING,))))
+        assert msgpack.unpackb(connection.recv(4096)) == ["0", [2]], served.process.output
+
+
+def test_other_user_is_refused_even_with_access_to_the_socket(machine: Machine):
+    with machine.privileged("root") as process:
+        assert machine.socket.stat().st_mode & 0o777 == 0o600
+        if not ROOT:
+            # There is no other user.
+            return
+        machine.socket.chmod(0o666)
+        with agent(machine, user=STRANGER) as running:
+            answer = running.run(ReadVfioHolders())
+            assert "ended at its start" in answer["reason"]
+        process.wait_for(f"of user {STRANGER} refused")
+
+
+def test_agent_connects_again_after_a_restart_of_the_process(machine: Machine):
+    with agent(machine) as running:
+        answer = running.run(SetVfs(FUNCTION, 2))
+        assert "start cyborg-privileged.socket" in answer["reason"]
+        assert answer["errno"] == errno.ENOENT
+        for number in (3, 4):
+            with machine.privileged("root"):
+                assert service.wait_until(lambda: done(running, number), timeout=10)  # noqa: B023
+                assert machine.number.read_text() == str(number)
+
+
+def done(running: Agent, number: int) -> bool:
+    """Run an action; the first one after the loss of a process may fail."""
+    return "result" in running.run(SetVfs(FUNCTION, number))
+
+
+def test_helper_command_starts_a_process_where_there_is_no_socket(machine: Machine):
+    """Without privileges the helper cannot take its capabilities, and the action fails."""
+    with agent(machine, user=os.geteuid(), helper=script("privsep-helper")) as running:
+        answer = running.run(ReadVfioHolders())
+        assert ("result" in answer) is ROOT, answer
+
+
+def test_program_gets_the_capabilities_of_its_context(machine: Machine):
+    """The kernel gives a program of an ordinary user none unless they are in the ambient set."""
+    code = """
+import os, sys
+from oslo_privsep import capabilities
+from cyborg.drivers.privileged.kernel import LinuxKernel
+from cyborg.drivers import command
+import cyborg.drivers.host, subprocess, tempfile, selectors, signal
+if os.geteuid() == 0:
+    capabilities.set_keepcaps(True)
+    os.setgid(65534)
+    os.setuid(65534)
+wanted = [1, 21] if capabilities.get_caps()[1] else []
+capabilities.drop_all_caps_except(wanted, wanted, [])
+result = LinuxKernel().run(["/bin/grep", "CapEff", "/proc/self/status"], timeout=10)
+print(result.stdout, result.stderr)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": ROOT_DIRECTORY},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(result.stdout.split()[1], 16) == (MASKS["vendor"] if ROOT else 0), result
+
+
+def closed(connection: socket.socket) -> bool:
+    """Return whether the other end closes a connection without an answer."""
+    try:
+        return connection.recv(4096) == b""
+    except ConnectionResetError:
+        # It did not read all.
+        return True
