@@ -14,6 +14,15 @@ PRIVILEGED_SOCKET: Final = "/run/cyborg-privileged.sock"
 
 def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group; looks up the fully qualified name of this host."""
+    privileged_socket = cfg.StrOpt(
+        "privileged_socket",
+        default=PRIVILEGED_SOCKET,
+        help="Path of the socket of cyborg-privileged, the process that runs the actions of "
+        "drivers that need privileges, such as a reset. Change it together with the socket of "
+        "that process. The agent connects for the first such action. If the socket does not "
+        "exist, the agent uses [cyborg_sys_admin] helper_command, and without that option "
+        "these actions fail.",
+    )
     helper_command = cfg.StrOpt(
         "helper_command",
         help="Command that starts a process with privileges, for hosts without the socket "
@@ -22,7 +31,7 @@ def options() -> dict[str, list[cfg.Opt]]:
         "and --privsep_sock_path, and runs the command once for each kind of privileged action. "
         "While the socket exists, this option has no effect.",
     )
-    return {"agent": _agent(), "cyborg_sys_admin": [helper_command]}
+    return {"agent": [*_agent(), privileged_socket], "cyborg_sys_admin": [helper_command]}
 
 
 def _agent() -> list[cfg.Opt]:

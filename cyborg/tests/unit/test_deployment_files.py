@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Units, sudoers and images name programs, files and settings that there are."""
+"""Units, documents and images name programs, files and settings that there are."""
 
 import configparser
 import re
@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from oslo_privsep import capabilities
 
+from cyborg.conf.agent import PRIVILEGED_SOCKET
 from cyborg.drivers.local_command import LocalCommand, placeholder_values
+from cyborg.drivers.privileged.contexts import EXPORTS
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.loopback import Loopback
 
@@ -18,6 +21,8 @@ ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "etc" / "systemd"
 IMAGES = (ROOT / "containers" / "Containerfile").read_text()
 DAEMONS = (API, CONDUCTOR, AGENT)
+GENERIC = (ROOT / "doc/source/admin/generic-driver.rst").read_text()
+COMMANDS_AS_ROOT = GENERIC.partition(".. _commands-as-root:")[2].partition("\nImages\n")[0]
 #: What systemd.exec(5) lists as implying NoNewPrivileges for a service with a user of its own.
 IMPLIES_NO_NEW_PRIVILEGES = {
     "LockPersonality",
@@ -60,19 +65,46 @@ def test_unit_starts_its_program_with_watchdog(name: str):
     assert int(service["WatchdogSec"]) >= 30
 
 
-def test_drop_in_lets_sudo_work():
+def test_agent_has_no_capability_and_uses_the_documented_socket():
+    agent = dict(settings(UNITS / "cyborg-agent.service")["Service"])
+    assert agent["CapabilityBoundingSet"] == agent["AmbientCapabilities"] == ""
+    assert agent["NoNewPrivileges"] == "yes"
+    listening = dict(settings(UNITS / "cyborg-privileged.socket")["Socket"])
+    assert listening["ListenStream"] == PRIVILEGED_SOCKET
+    assert (listening["SocketUser"], listening["SocketMode"]) == (agent["User"], "0600")
+
+
+def test_privileged_unit_has_exactly_the_capabilities_of_all_contexts():
+    unit = dict(settings(UNITS / "cyborg-privileged.service")["Service"])
+    required = {
+        capabilities.CAPS_BYVALUE[number]
+        for export in EXPORTS.values()
+        for number in export.context.conf.capabilities
+    }
+    assert set(unit["CapabilityBoundingSet"].split()) == required
+    assert unit["AmbientCapabilities"] == unit["CapabilityBoundingSet"]
+    assert unit["ExecStart"] == "/usr/bin/cyborg-privileged"
+    assert unit["NoNewPrivileges"] == "yes"
+    documented = (ROOT / "doc/source/admin/security.rst").read_text()
+    for context, export in EXPORTS.items():
+        (line,) = re.findall(rf"^``{context}``.*?(CAP_.*)$", documented, re.MULTILINE)
+        names = {capabilities.CAPS_BYVALUE[number] for number in export.context.conf.capabilities}
+        assert set(line.split(", ")) == names
+
+
+def test_documented_drop_in_lets_sudo_work():
     before = {name for name, _ in settings(UNITS / "cyborg-agent.service")["Service"]}
-    after = dict(settings(UNITS / "cyborg-agent.service.d" / "sudo.conf")["Service"])
+    text = COMMANDS_AS_ROOT.partition("[Service]\n")[2].partition("\n\n")[0]
+    after = dict(line.strip().split("=", 1) for line in text.splitlines())
     assert after["NoNewPrivileges"] == "no"
     assert after["CapabilityBoundingSet"] == "~"
     assert (IMPLIES_NO_NEW_PRIVILEGES & before) <= after.keys()
     assert {after[name] for name in IMPLIES_NO_NEW_PRIVILEGES & after.keys()} == {"no", ""}
 
 
-def test_sudoers_allows_only_the_documented_command():
-    text = (ROOT / "etc" / "sudoers.d" / "cyborg-agent").read_text()
-    documented = re.search(r"^# +install_command = (.*)$", text, re.MULTILINE)
-    (line,) = [one for one in text.splitlines() if one and not one.startswith("#")]
+def test_documented_sudoers_line_allows_only_the_documented_command():
+    documented = re.search(r"^ +install_command = (.*)$", COMMANDS_AS_ROOT, re.MULTILINE)
+    (line,) = re.findall(r"^ +(cyborg ALL = .*)$", COMMANDS_AS_ROOT, re.MULTILINE)
     allowed = line.partition("NOPASSWD: ")[2].replace("\\", "")
     assert documented is not None
     command = LocalCommand.parse(documented[1], 600)
@@ -87,7 +119,25 @@ def test_sudoers_allows_only_the_documented_command():
     assert re.fullmatch(pattern, " ".join(words[2:]))
     for other in ("0000:81:00.0 --all", "0000:81:00.8", "../../0000:81:00.0", ""):
         assert not re.fullmatch(pattern, " ".join([*words[2:-1], other]))
-    assert documented[1] in (ROOT / "doc/source/admin/generic-driver.rst").read_text()
+
+
+def test_documented_sudoers_line_of_the_helper_allows_only_the_contexts():
+    text = (ROOT / "doc/source/admin/security.rst").read_text()
+    (pattern,) = re.findall(r"NOPASSWD: /usr/bin/privsep-helper (\^.*\$)$", text, re.MULTILINE)
+    for export in EXPORTS.values():
+        words = export.context.helper_command("/tmp/tmp_a1b2/privsep.sock")
+        words = [
+            "--config-file",
+            "/etc/cyborg/cyborg.conf",
+            *words[words.index("--privsep_context") :],
+        ]
+        assert re.search(pattern, " ".join(words))
+        for bad in (
+            [*words, "--log-file=/etc/x"],
+            ["--config-dir", "/tmp", *words],
+            [*words[:-1], "/tmp/a/../../etc/privsep.sock"],
+        ):
+            assert not re.search(pattern, " ".join(bad))
 
 
 def test_files_copied_to_images_exist():

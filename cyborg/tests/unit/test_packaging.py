@@ -30,6 +30,7 @@ SCRIPTS = {
     "cyborg-audit",
     "cyborg-conductor",
     "cyborg-dbsync",
+    "cyborg-privileged",
     "cyborg-status",
 }
 DRIVERS = {"fake_driver", "generic_driver", "pci_driver"}

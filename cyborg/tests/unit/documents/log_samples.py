@@ -73,6 +73,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Operation %s on %s: %s%s": (_OPERATION, _HOST, "succeeded", ""),
     "Paste file %s defines the filters": ("/etc/cyborg/api-paste.ini",),
     "Periodic task %s succeeds again": ("heartbeat",),
+    "Privileged action %s": ("SetVfs(function=0000:81:00.0, count=4)",),
     "Provider %s is as desired in Placement": (_DEPLOYABLE,),
     "Repair (%s) of handle %s of deployable %s %s: %s": (
         *("prepare", _HANDLE, _DEPLOYABLE, "completed"),
