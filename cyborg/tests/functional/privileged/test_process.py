@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
+from oslo_privsep import comm
 
 import cyborg
 from cyborg import service
@@ -56,7 +56,8 @@ ONE_OF_EACH: dict[str, Action[Any]] = {
     "vendor": SetMigMode(FUNCTION, True),
     "observe": ReadVfioHolders(),
 }
-CALL, PING = 3, 1
+#: The messages of oslo.privsep.
+PING, PONG, CALL, RETURN = 1, 2, 3, 4
 STRANGER = 65533
 ROOT_DIRECTORY = str(Path(cyborg.__file__).parents[1])
 MODULE = "cyborg.drivers.privileged.contexts"
@@ -155,7 +156,7 @@ def test_holder_of_a_vfio_node_is_seen_although_it_is_of_another_user(
 
             def seen() -> bool:
                 (nodes, _) = running.run(ReadVfioHolders())["result"]
-                return nodes == {"71": f"sleep (process {holder.pid})"}
+                return bool(nodes == {"71": f"sleep (process {holder.pid})"})
 
             assert service.wait_until(seen, timeout=20), process.output
     finally:
@@ -186,9 +187,9 @@ HOSTILE: list[object] = [
 @pytest.mark.parametrize("message", HOSTILE, ids=str)
 def test_request_for_anything_else_ends_the_process(served: Served, message: object):
     with served.machine.connection() as connection:
-        connection.sendall(b"sysfs\n" + msgpack.packb(("0", (PING,))))
-        assert msgpack.unpackb(connection.recv(4096)) == ["0", [2]]
-        connection.sendall(msgpack.packb(message))
+        connection.sendall(b"sysfs\n")
+        assert answer(connection, ("0", (PING,))) == ("0", (PONG,))
+        comm.Serializer(connection).send(message)
         assert closed(connection), served.process.output
     assert service.wait_until(lambda: not children(served.process.pid), timeout=10)
     assert not Path("/hacked").exists()
@@ -209,15 +210,13 @@ def test_action_with_bad_values_is_refused_and_the_process_goes_on(served: Serve
     with served.machine.connection() as connection:
         connection.sendall(b"sysfs\n")
         for name, values in bad:
-            call = (CALL, f"{MODULE}.run_sysfs", (name, values), {})
-            connection.sendall(msgpack.packb(("9", call)))
-            (_, (_, (kind, fields))) = msgpack.unpackb(connection.recv(65536))
+            request = ("9", (CALL, f"{MODULE}.run_sysfs", (name, values), {}))
+            (_, (_, (kind, fields))) = answer(connection, request)
             assert kind == "Invalid", fields
         assert served.machine.number.read_text() == "0\n"
         good = {"function": CARD, "count": 0, "autoprobe": None}
-        call = (CALL, f"{MODULE}.run_sysfs", ("SetVfs", good), {})
-        connection.sendall(msgpack.packb(("9", call)))
-        assert msgpack.unpackb(connection.recv(65536)) == ["9", [4, ["result", None]]]
+        request = ("9", (CALL, f"{MODULE}.run_sysfs", ("SetVfs", good), {}))
+        assert answer(connection, request) == ("9", (RETURN, ("result", None)))
     assert served.machine.number.read_text() == "0"
     served.machine.number.write_text("0\n")
 
@@ -229,8 +228,8 @@ def test_unknown_context_ends_the_process(served: Served, line: bytes):
         connection.shutdown(socket.SHUT_WR)
         assert closed(connection)
     with served.machine.connection() as connection:
-        connection.sendall(b"observe\n" + msgpack.packb(("0", (PING,))))
-        assert msgpack.unpackb(connection.recv(4096)) == ["0", [2]], served.process.output
+        connection.sendall(b"observe\n")
+        assert answer(connection, ("0", (PING,))) == ("0", (PONG,)), served.process.output
 
 
 def test_other_user_is_refused_even_with_access_to_the_socket(machine: Machine):
@@ -294,6 +293,12 @@ print(result.stdout, result.stderr)
         check=True,
     )
     assert int(result.stdout.split()[1], 16) == (MASKS["vendor"] if ROOT else 0), result
+
+
+def answer(connection: socket.socket, request: object) -> Any:
+    """Send a request and return the answer."""
+    comm.Serializer(connection).send(request)
+    return next(comm.Deserializer(connection))
 
 
 def closed(connection: socket.socket) -> bool:

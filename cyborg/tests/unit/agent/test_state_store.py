@@ -15,7 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateStore
+from cyborg import exception
+from cyborg.agent.state_store import (
+    ActionJournal,
+    DesiredStateCache,
+    OperationJournal,
+    StateStore,
+)
+from cyborg.drivers.privileged.actions import ReadVfioHolders, Reset
+from cyborg.drivers.privileged.client import Client
+from cyborg.model.pci import PciAddress
 from cyborg.model.provider import ProviderTree
 from cyborg.model.report import Desired
 from cyborg.model.work import HandleTask, ProgramTask, Unit
@@ -375,3 +384,29 @@ def test_the_cache_is_written_when_something_has_changed(tmp_path: Path) -> None
     state.store(report=report_of("unit", "news"))
     restored = cache(tmp_path)
     assert (restored.desired, restored.report) == (DESIRED, report_of("unit", "news"))
+
+
+def recorded(store: StateStore) -> list[str]:
+    """The privileged actions in the file, the oldest first."""
+    rows = store.run(lambda file: file.execute("SELECT action FROM actions").fetchall())
+    return [action for (action,) in rows or ()]
+
+
+def test_privileged_action_is_on_the_disk_before_it_is_sent(tmp_path: Path):
+    store = StateStore(tmp_path, "compute-1")
+    journal = ActionJournal(store)
+    client = Client(socket_path=str(tmp_path / "absent"), journal=journal.record)
+    with pytest.raises(exception.HostError, match=r"start cyborg-privileged\.socket"):
+        client.run(Reset(PciAddress.parse("0000:81:00.0")))
+    assert recorded(store) == ["Reset(function=0000:81:00.0)"]
+    with pytest.raises(exception.HostError):
+        client.run(ReadVfioHolders())
+    assert len(recorded(store)) == 1
+
+
+def test_oldest_privileged_actions_are_removed(tmp_path: Path):
+    store = StateStore(tmp_path, "compute-1")
+    rows = [("", str(number)) for number in range(401)]
+    store.run(lambda file: file.executemany("INSERT INTO actions VALUES (?, ?)", rows))
+    ActionJournal(store).record("401")
+    assert recorded(store) == [str(number) for number in range(2, 402)]
