@@ -95,6 +95,10 @@ class _SimulatedKernel:
         return self._checked(words).encode("latin-1")
 
     def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
+        if (writable := self._host.writable_by_others(argv[0])) is not None:
+            raise exception.HostError(
+                action=f"running {argv[0]}", reason=f"others than root can change {writable}"
+            )
         return self._host.run(argv, timeout=timeout)
 
     def _checked(self, words: Sequence[str]) -> str:

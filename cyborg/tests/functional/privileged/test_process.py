@@ -215,8 +215,8 @@ def test_action_with_bad_values_is_refused_and_the_process_goes_on(served: Serve
             assert kind == "Invalid", fields
         assert served.machine.number.read_text() == "0\n"
         good = {"function": CARD, "count": 0, "autoprobe": None}
-        request = ("9", (CALL, f"{MODULE}.run_sysfs", ("SetVfs", good), {}))
-        assert answer(connection, request) == ("9", (RETURN, ("result", None)))
+        valid = ("9", (CALL, f"{MODULE}.run_sysfs", ("SetVfs", good), {}))
+        assert answer(connection, valid) == ("9", (RETURN, ("result", None)))
     assert served.machine.number.read_text() == "0"
     served.machine.number.write_text("0\n")
 

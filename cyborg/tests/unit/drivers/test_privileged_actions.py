@@ -233,6 +233,10 @@ def test_failed_program_is_an_error_with_its_last_line(host: FakeHost) -> None:
     host.programs[SMI] = lambda host, argv: Completed(3, "", "first\nNot Supported\n")
     with pytest.raises(exception.HostError, match="status 3: Not Supported"):
         host.privileged.run(SetMigMode(CARD, False))
+    host.foreign.add(SMI)
+    with pytest.raises(exception.HostError, match="others than root can change"):
+        host.privileged.run(SetMigMode(CARD, False))
+    assert len(host.commands) == 1
 
 
 def test_vfio_holders_are_commands_with_their_process(host: FakeHost) -> None:
