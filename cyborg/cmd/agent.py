@@ -47,12 +47,11 @@ def main() -> int:
         configuration.prepare(sys.argv[1:], prog=AGENT, conf=conf)
         sessions = Sessions(conf)
         with configuration.checked(conf):
-            agent = settings(conf)
-            store = StateStore(agent.state_path, agent.host)
+            journal = ActionJournal(StateStore(Path(conf.state_path), conf.host))
             privileged = Client(
                 socket_path=conf.agent.privileged_socket,
                 helper_command=conf.cyborg_sys_admin.helper_command,
-                journal=ActionJournal(store).record,
+                journal=journal.record,
             )
             machine = LocalHost(privileged=privileged)
             tracing.start(conf, AGENT)
@@ -62,7 +61,7 @@ def main() -> int:
             others = loader.load_disabled([driver.name for driver in enabled], machine, conf)
             daemon = app.assemble(
                 bus=Bus(conf),
-                settings=agent,
+                settings=settings(conf),
                 loaded=enabled + others,
                 placement=Placement(placement),
                 load=lambda name, options: loader.load_with_options(

@@ -50,7 +50,7 @@ class Channel(comm.ClientChannel):
         if answer[0] != comm.Message.PONG:
             raise exception.HostError(
                 action="starting a privileged process",
-                reason="it ended at its start; the log of cyborg-privileged has the reason",
+                reason="it did not begin to answer; the log of cyborg-privileged has the reason",
             )
 
     def remote_call(

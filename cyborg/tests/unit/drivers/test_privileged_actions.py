@@ -3,10 +3,15 @@
 
 import dataclasses
 import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cyborg
 from cyborg import exception
 from cyborg.drivers.command import Completed
 from cyborg.drivers.host import LocalHost
@@ -387,3 +392,10 @@ def test_address_must_be_an_address_also_in_the_agent() -> None:
 def test_host_without_privileged_process_refuses_every_action() -> None:
     with pytest.raises(exception.HostError, match="no privileged process"):
         LocalHost().privileged.run(Reset(CARD))
+
+
+def test_agent_does_not_import_oslo_privsep_at_its_start() -> None:
+    code = "import sys, cyborg.cmd.agent; sys.exit('oslo_privsep' in sys.modules)"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    root = str(Path(cyborg.__file__).parents[1])
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": root}, check=True)
