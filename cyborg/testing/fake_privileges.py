@@ -3,12 +3,15 @@
 
 The actions are those of the agent. Files are the host's own. What is a request to the kernel on a
 real machine is the command of the field here, so a test answers it like any other command:
-``ip link set dev IF vf N …`` and ``nvme admin-passthru /dev/nvmeN …``. A disk whose node below
-/dev has the fault EBUSY is claimed exclusively.
+``ip link set dev IF vf N …``, and ``nvme`` with ``format /dev/nvme0n1 -s N``, ``sanitize /dev/nvme0
+-a N`` and ``sanitize-log /dev/nvme0 -o json``. A disk whose node below /dev has the fault EBUSY is
+claimed exclusively.
 """
 
 import errno
+import json
 import os
+import struct
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -16,7 +19,9 @@ from cyborg import exception
 from cyborg.drivers.command import Completed
 from cyborg.drivers.host import Host, host_errors
 from cyborg.drivers.local_command import summary
+from cyborg.drivers.privileged import nvme
 from cyborg.drivers.privileged.actions import Action
+from cyborg.drivers.privileged.kernel import Node
 from cyborg.drivers.privileged.netlink import VfSettings
 from cyborg.drivers.privileged.nvme import AdminCommand
 
@@ -64,9 +69,9 @@ class _SimulatedKernel:
     def has_all_processes(self) -> bool:
         return True
 
-    def claimed(self, disk: str, number: str) -> bool:
+    def claimed(self, disk: Node) -> bool:
         try:
-            self._host.read_bytes(f"/dev/{disk}")
+            self._host.read_bytes(f"/dev/{disk.name}")
         except exception.HostError as error:
             if error.fields.get("errno") == errno.EBUSY:
                 return True
@@ -86,13 +91,27 @@ class _SimulatedKernel:
                 words += [name, "on" if flag else "off"]
         self._checked(words)
 
-    def nvme_admin(self, controller: str, number: str, request: AdminCommand) -> bytes:
-        words = ["nvme", "admin-passthru", f"/dev/{controller}", f"--opcode={request.opcode:#04x}"]
-        words += [f"--namespace-id={request.namespace}", f"--cdw10={request.cdw10:#x}"]
-        if request.data_length:
-            words += [f"--data-len={request.data_length}", "--read", "--raw-binary"]
-        # One character of a command's output stands for one byte.
-        return self._checked(words).encode("latin-1")
+    def nvme_admin(
+        self, controller: Node, request: AdminCommand, *, exclusive: Sequence[Node] = ()
+    ) -> bytes:
+        for disk in exclusive:
+            if self.claimed(disk):
+                with host_errors(f"opening /dev/{disk.name}"):
+                    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        path = f"/dev/{controller.name}"
+        if request.opcode == nvme.FORMAT:
+            erase = str(request.cdw10 >> 9 & 0x7)
+            self._checked(["nvme", "format", f"/dev/{exclusive[0].name}", "-s", erase])
+        elif request.opcode == nvme.SANITIZE:
+            self._checked(["nvme", "sanitize", path, "-a", str(request.cdw10 & 0x7)])
+        elif request.opcode == nvme.GET_LOG_PAGE:
+            answer = json.loads(self._checked(["nvme", "sanitize-log", path, "-o", "json"]))
+            log = answer[controller.name]
+            # "(2) Sanitize in Progress.": the number is that of the log page.
+            status = int(log["sstat"]["status"][1:].partition(")")[0])
+            return struct.pack("<HH", log["sprog"], status).ljust(request.data_length, b"\0")
+        # A namespace in its first format, without metadata.
+        return bytes(request.data_length)
 
     def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
         if (writable := self._host.writable_by_others(argv[0])) is not None:

@@ -44,7 +44,7 @@ from cyborg import exception
 from cyborg.drivers.host import is_missing
 from cyborg.drivers.local_command import summary
 from cyborg.drivers.privileged import nvme
-from cyborg.drivers.privileged.kernel import Kernel
+from cyborg.drivers.privileged.kernel import Kernel, Node
 from cyborg.drivers.privileged.netlink import VfSettings
 from cyborg.model.pci import PciAddress
 
@@ -65,6 +65,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DISK: Final = re.compile(r"[a-z][0-9a-z_-]{0,31}")
 _INTERFACE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,14}")
 _CONTROLLER: Final = re.compile(r"nvme[0-9]{1,4}")
+_NAMESPACE: Final = re.compile(r"(nvme[0-9]+)(?:c[0-9]+)?(n[0-9]+)")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 #: The names of reset methods in drivers/pci/pci.c.
 _RESET_METHODS: Final = frozenset(
@@ -416,7 +417,8 @@ class SetVf(Action[None]):
 class FormatNamespace(Action[None]):
     """Erase one namespace of an NVMe disk by a format that keeps block size and protection.
 
-    ``erase`` is ``user-data`` or ``crypto``. The action returns when the controller has finished.
+    A namespace that is in use is refused with EBUSY; the controller would not ask. ``erase`` is
+    ``user-data`` or ``crypto``. The action returns when the controller has finished.
     """
 
     context = Context.NVME
@@ -432,17 +434,22 @@ class FormatNamespace(Action[None]):
         _choice("erase", self.erase, frozenset(nvme.Erase))
 
     def run(self, kernel: Kernel) -> None:
-        number = _controller(kernel, self.function, self.controller)
-        request = nvme.identify_namespace(self.namespace)
-        identity = kernel.nvme_admin(self.controller, number, request)
+        path, node = _controller(kernel, self.function, self.controller)
+        disk = _namespaces(kernel, path).get(self.namespace)
+        if disk is None:
+            reason = f"{self.controller} has no namespace {self.namespace}"
+            raise exception.HostError(action=str(self), reason=reason)
+        identity = kernel.nvme_admin(node, nvme.identify_namespace(self.namespace))
         command = nvme.format_namespace(self.namespace, identity, nvme.Erase(self.erase))
-        kernel.nvme_admin(self.controller, number, command)
+        kernel.nvme_admin(node, command, exclusive=(disk,))
 
 
 @dataclass(frozen=True)
 class Sanitize(Action[None]):
     """Begin to erase all data of an NVMe disk; ``ReadSanitize`` tells how far it is.
 
+    A disk with a namespace in use is refused with EBUSY. Other controllers of the same NVMe
+    subsystem are not checked.
     ``method`` is ``block``, ``overwrite`` or ``crypto``.
     """
 
@@ -457,9 +464,10 @@ class Sanitize(Action[None]):
         _choice("method", self.method, frozenset(nvme.SanitizeMethod))
 
     def run(self, kernel: Kernel) -> None:
-        number = _controller(kernel, self.function, self.controller)
+        path, node = _controller(kernel, self.function, self.controller)
+        disks = tuple(_namespaces(kernel, path).values())
         command = nvme.sanitize(nvme.SanitizeMethod(self.method))
-        kernel.nvme_admin(self.controller, number, command)
+        kernel.nvme_admin(node, command, exclusive=disks)
 
 
 @dataclass(frozen=True)
@@ -476,10 +484,8 @@ class ReadSanitize(Action[nvme.SanitizeProgress]):
         _text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> nvme.SanitizeProgress:
-        number = _controller(kernel, self.function, self.controller)
-        return nvme.sanitize_progress(
-            kernel.nvme_admin(self.controller, number, nvme.sanitize_log())
-        )
+        _, node = _controller(kernel, self.function, self.controller)
+        return nvme.sanitize_progress(kernel.nvme_admin(node, nvme.sanitize_log()))
 
     def answer(self, value: Any) -> nvme.SanitizeProgress:
         state, fraction = value
@@ -572,8 +578,7 @@ class ReadClaim(Action[bool]):
         _text("disk", self.disk, _DISK, "the name of a block device")
 
     def run(self, kernel: Kernel) -> bool:
-        path = _device(kernel, f"/sys/class/block/{self.disk}")
-        return kernel.claimed(self.disk, kernel.read(f"{path}/dev").strip())
+        return kernel.claimed(_disk(kernel, self.disk))
 
 
 #: All actions by name: what the privileged process can be asked for.
@@ -618,9 +623,29 @@ def _function(kernel: Kernel, address: PciAddress) -> str:
     return _device(kernel, f"{_PCI}/devices/{address}")
 
 
-def _controller(kernel: Kernel, function: PciAddress, name: str) -> str:
-    """Return the device number of an NVMe controller of this PCI function."""
-    return kernel.read(f"{_function(kernel, function)}/nvme/{name}/dev").strip()
+def _disk(kernel: Kernel, name: str) -> Node:
+    path = _device(kernel, f"/sys/class/block/{name}")
+    return Node(name, kernel.read(f"{path}/dev").strip())
+
+
+def _controller(kernel: Kernel, function: PciAddress, name: str) -> tuple[str, Node]:
+    """Return the directory and the node of an NVMe controller of this PCI function."""
+    path = f"{_function(kernel, function)}/nvme/{name}"
+    return path, Node(name, kernel.read(f"{path}/dev").strip())
+
+
+def _namespaces(kernel: Kernel, path: str) -> dict[int, Node]:
+    """Return the disks of an NVMe controller by the number of the namespace.
+
+    With multipath, the directory has ``nvme0c1n2`` for the disk ``nvme0n2``.
+    """
+    disks = {}
+    for name in kernel.names(path):
+        match = _NAMESPACE.fullmatch(name)
+        if match is not None:
+            number = kernel.read(f"{path}/{name}/nsid").strip()
+            disks[int(number)] = _disk(kernel, f"{match[1]}{match[2]}")
+    return disks
 
 
 def _command(kernel: Kernel, process: str) -> str:

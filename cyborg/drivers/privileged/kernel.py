@@ -16,7 +16,7 @@ import socket
 import stat
 from collections.abc import Iterator, Sequence
 from fcntl import ioctl
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cyborg import exception
 from cyborg.drivers import command
@@ -32,6 +32,13 @@ _INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 #: The names of linux/prctl.h, for capabilities that a started program keeps.
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_RAISE: Final = 2
+
+
+class Node(NamedTuple):
+    """A device by the name of its node below /dev, and by its number ``major:minor``."""
+
+    name: str
+    number: str
 
 
 class Kernel(Protocol):
@@ -67,21 +74,21 @@ class Kernel(Protocol):
         """
         ...
 
-    def claimed(self, disk: str, number: str) -> bool:
-        """Return whether the kernel or a process has claimed a block device exclusively.
-
-        ``disk`` is the name of its node below /dev, ``number`` is ``major:minor``.
-        """
+    def claimed(self, disk: Node) -> bool:
+        """Return whether the kernel or a process has claimed a block device exclusively."""
         ...
 
     def set_vf(self, interface: str, index: int, settings: VfSettings) -> None:
         """Change the settings of a virtual function of a network interface."""
         ...
 
-    def nvme_admin(self, controller: str, number: str, request: AdminCommand) -> bytes:
+    def nvme_admin(
+        self, controller: Node, request: AdminCommand, *, exclusive: Sequence[Node] = ()
+    ) -> bytes:
         """Send an admin command to an NVMe controller, and return its data.
 
-        ``controller`` is the name of its node below /dev, ``number`` is ``major:minor``.
+        The disks in ``exclusive`` are claimed until the answer; the error is EBUSY if one of them
+        is in use.
         """
         ...
 
@@ -131,10 +138,9 @@ class LinuxKernel:
         with host_errors("reading the process namespace"):
             return os.readlink("/proc/self/ns/pid") == _INITIAL_NAMESPACE
 
-    def claimed(self, disk: str, number: str) -> bool:
-        flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK
+    def claimed(self, disk: Node) -> bool:
         try:
-            with self._node(f"/dev/{disk}", number, flags, block=True):
+            with self._device(disk, block=True):
                 return False
         except exception.HostError as error:
             if error.fields.get("errno") == errno.EBUSY:
@@ -151,17 +157,21 @@ class LinuxKernel:
             link.sendto(vf_request(index, settings), (0, 0))
             check_answer(link.recv(TEXT_LIMIT))
 
-    def nvme_admin(self, controller: str, number: str, request: AdminCommand) -> bytes:
+    def nvme_admin(
+        self, controller: Node, request: AdminCommand, *, exclusive: Sequence[Node] = ()
+    ) -> bytes:
         data = ctypes.create_string_buffer(request.data_length)
         block = bytearray(request.encode(ctypes.addressof(data)))
-        with self._node(f"/dev/{controller}", number, os.O_RDONLY, block=False) as node:
-            with host_errors(f"NVMe command {request.opcode:#04x} on {controller}"):
+        action = f"NVMe command {request.opcode:#04x} on {controller.name}"
+        with contextlib.ExitStack() as stack:
+            for disk in exclusive:
+                stack.enter_context(self._device(disk, block=True))
+            node = stack.enter_context(self._device(controller, block=False))
+            with host_errors(action):
                 status = ioctl(node, ADMIN_IOCTL, block)
-            if status:
-                raise exception.HostError(
-                    action=f"NVMe command {request.opcode:#04x} on {controller}",
-                    reason=f"the controller answered with NVMe status {status:#x}",
-                )
+        if status:
+            reason = f"the controller answered with NVMe status {status:#x}"
+            raise exception.HostError(action=action, reason=reason)
         return data.raw
 
     def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
@@ -197,20 +207,22 @@ class LinuxKernel:
             os.close(file)
 
     @contextlib.contextmanager
-    def _node(self, path: str, number: str, flags: int, *, block: bool) -> Iterator[int]:
-        """Open a device node, after a check that it is the node of the device ``number``.
+    def _device(self, device: Node, *, block: bool) -> Iterator[int]:
+        """Open a device for reading, a block device exclusively, after a check of its number.
 
         The check looks at the node without opening the device. The device is then opened through
         the same descriptor, so it is the node that was checked.
         """
+        path = f"/dev/{device.name}"
+        flags = os.O_RDONLY | (os.O_EXCL | os.O_NONBLOCK if block else 0)
         with contextlib.ExitStack() as stack:
             with host_errors(f"opening {path}"):
                 node = stack.enter_context(self._open(path, os.O_PATH))
                 status = os.fstat(node)
                 right_kind = stat.S_ISBLK if block else stat.S_ISCHR
-                device = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-                if not right_kind(status.st_mode) or device != number:
-                    raise OSError(errno.ENXIO, f"it is not the node of device {number}")
+                number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+                if not right_kind(status.st_mode) or number != device.number:
+                    raise OSError(errno.ENXIO, f"it is not the node of device {device.number}")
                 file = os.open(f"/proc/self/fd/{node}", flags | os.O_CLOEXEC)
                 stack.callback(os.close, file)
             yield file

@@ -11,7 +11,8 @@ ADMIN_IOCTL: Final = 0xC0484E41
 #: struct nvme_passthru_cmd: opcode, flags, namespace, CDW2, CDW3, metadata, address, their lengths,
 #: CDW10 to CDW15, timeout in milliseconds, result.
 _COMMAND: Final = struct.Struct("=BBxxIIIQQII6III")
-_IDENTIFY, _FORMAT, _GET_LOG_PAGE, _SANITIZE = 0x06, 0x80, 0x02, 0x84
+#: The operation codes of the commands.
+IDENTIFY, FORMAT, GET_LOG_PAGE, SANITIZE = 0x06, 0x80, 0x02, 0x84
 _IDENTIFY_LENGTH: Final = 4096
 _SANITIZE_LOG: Final = 0x81
 _SANITIZE_LOG_LENGTH: Final = 512
@@ -76,7 +77,7 @@ class AdminCommand:
 
 def identify_namespace(namespace: int) -> AdminCommand:
     """Return the command that reads the properties of a namespace."""
-    return AdminCommand(_IDENTIFY, namespace, data_length=_IDENTIFY_LENGTH)
+    return AdminCommand(IDENTIFY, namespace, data_length=_IDENTIFY_LENGTH)
 
 
 def format_namespace(namespace: int, identity: bytes, erase: Erase) -> AdminCommand:
@@ -90,21 +91,21 @@ def format_namespace(namespace: int, identity: bytes, erase: Erase) -> AdminComm
     erase_code = {Erase.USER_DATA: 1, Erase.CRYPTO: 2}[erase]
     low = flbas & 0xF | metadata << 4 | protection << 5 | first << 8
     cdw10 = low | erase_code << 9 | (flbas >> 5 & 0x3) << 12
-    return AdminCommand(_FORMAT, namespace, cdw10, timeout=_FORMAT_TIMEOUT)
+    return AdminCommand(FORMAT, namespace, cdw10, timeout=_FORMAT_TIMEOUT)
 
 
 def sanitize(method: SanitizeMethod) -> AdminCommand:
     """Return the command that begins to sanitize; an overwrite makes one pass with zeros."""
     codes = {SanitizeMethod.BLOCK: 2, SanitizeMethod.OVERWRITE: 3, SanitizeMethod.CRYPTO: 4}
     passes = 1 if method is SanitizeMethod.OVERWRITE else 0
-    return AdminCommand(_SANITIZE, cdw10=codes[method] | passes << 4)
+    return AdminCommand(SANITIZE, cdw10=codes[method] | passes << 4)
 
 
 def sanitize_log() -> AdminCommand:
     """Return the command that reads the log page of sanitize operations."""
     dwords = _SANITIZE_LOG_LENGTH // 4 - 1
     cdw10 = _SANITIZE_LOG | dwords << 16
-    return AdminCommand(_GET_LOG_PAGE, _ALL, cdw10, data_length=_SANITIZE_LOG_LENGTH)
+    return AdminCommand(GET_LOG_PAGE, _ALL, cdw10, data_length=_SANITIZE_LOG_LENGTH)
 
 
 def sanitize_progress(log: bytes) -> SanitizeProgress:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -69,6 +70,10 @@ def host() -> FakeHost:
         "qat/cfg_services": "sym\n",
         "net/ens1f0/ifindex": "7\n",
         "nvme/nvme3/dev": "240:3\n",
+        "nvme/nvme3/nvme3n1/nsid": "1\n",
+        "nvme/nvme3/nvme3n1/dev": "259:0\n",
+        # A path of a disk with multipath.
+        "nvme/nvme3/nvme3c0n2/nsid": "7\n",
         f"{types}/create": "",
         f"{types}/available_instances": "4\n",
         f"{UUID}/remove": "",
@@ -77,12 +82,16 @@ def host() -> FakeHost:
     paths |= {f"/sys/bus/pci/drivers/nvidia/{name}": "" for name in ("bind", "unbind")}
     paths |= {"/sys/bus/pci/drivers_probe": "", f"{PARENT}/mdev_supported_types/mtty-2/create": ""}
     paths |= {"/sys/devices/virtual/block/sda/dev": "8:0\n", "/dev/sda": ""}
+    paths |= {"/sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2/dev": "259:1\n"}
+    paths |= {"/dev/nvme3n1": "", "/dev/nvme3n2": ""}
     links = {
         f"/sys/bus/pci/devices/{CARD}": f"../../..{PATH.removeprefix('/sys')}",
         f"{PATH}/driver": "../../../../bus/pci/drivers/nvidia",
         f"/sys/bus/mdev/devices/{UUID}": f"../../..{PATH.removeprefix('/sys')}/{UUID}",
         "/sys/class/mdev_bus/mtty": "../../devices/virtual/mtty/mtty",
         "/sys/class/block/sda": "../../devices/virtual/block/sda",
+        "/sys/class/block/nvme3n1": f"../..{PATH.removeprefix('/sys')}/nvme/nvme3/nvme3n1",
+        "/sys/class/block/nvme3n2": "../../devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2",
     }
     return FakeHost(paths, links)
 
@@ -167,35 +176,60 @@ def test_vf_settings_are_sent_for_an_interface_of_the_function(host: FakeHost) -
     assert len(host.commands) == 1
 
 
-def test_format_keeps_block_size_metadata_and_protection(host: FakeHost) -> None:
+def test_format_keeps_block_size_metadata_and_protection() -> None:
     identity = bytearray(4096)
     # Format 0x21 with metadata at the end of the block, protection type 2 in its first bytes.
     identity[26], identity[29] = 0b0101_0001, 0b1010
-    requests: list[tuple[str, ...]] = []
-
-    def answer(_host: FakeHost, argv: tuple[str, ...]) -> Completed:
-        requests.append(argv[2:])
-        return Completed(0, identity.decode("latin-1") if "--read" in argv else "", "")
-
-    host.programs["nvme"] = answer
-    host.privileged.run(FormatNamespace(CARD, "nvme3", 1, "crypto"))
-    identify, erase = requests
-    assert identify[:3] == ("/dev/nvme3", "--opcode=0x06", "--namespace-id=1")
-    cdw10 = 1 | 1 << 4 | 2 << 5 | 1 << 8 | 2 << 9 | 2 << 12
-    assert erase == ("/dev/nvme3", "--opcode=0x80", "--namespace-id=1", f"--cdw10={cdw10:#x}")
+    command = nvme.format_namespace(1, bytes(identity), nvme.Erase.CRYPTO)
+    assert command.cdw10 == 1 | 1 << 4 | 2 << 5 | 1 << 8 | 2 << 9 | 2 << 12
+    assert (command.opcode, command.namespace) == (0x80, 1)
 
 
 @pytest.mark.parametrize(("method", "cdw10"), [("block", 2), ("overwrite", 0x13), ("crypto", 4)])
-def test_sanitize_sends_one_command_to_the_controller(
-    host: FakeHost, method: str, cdw10: int
+def test_sanitize_command_has_method_and_one_pass(method: str, cdw10: int) -> None:
+    command = nvme.sanitize(nvme.SanitizeMethod(method))
+    assert (command.opcode, command.namespace, command.cdw10) == (0x84, 0, cdw10)
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (FormatNamespace(CARD, "nvme3", 1, "user-data"), "format /dev/nvme3n1 -s 1"),
+        (FormatNamespace(CARD, "nvme3", 7, "crypto"), "format /dev/nvme3n2 -s 2"),
+        (Sanitize(CARD, "nvme3", "block"), "sanitize /dev/nvme3 -a 2"),
+    ],
+    ids=str,
+)
+def test_disk_is_erased_unless_it_is_in_use(
+    host: FakeHost, action: Action[None], words: str
 ) -> None:
     host.programs["nvme"] = lambda host, argv: Completed(0, "", "")
-    host.privileged.run(Sanitize(CARD, "nvme3", method))
-    words = ("/dev/nvme3", "--opcode=0x84", "--namespace-id=0", f"--cdw10={cdw10:#x}")
-    assert host.commands == [("nvme", "admin-passthru", *words)]
-    with pytest.raises(exception.HostError):
-        host.privileged.run(Sanitize(CARD, "nvme0", method))
+    host.privileged.run(action)
+    assert host.commands == [("nvme", *words.split())]
+    for disk in ("/dev/nvme3n1", "/dev/nvme3n2"):
+        host.faults[disk] = errno.EBUSY
+    with pytest.raises(exception.HostError) as caught:
+        host.privileged.run(action)
+    assert caught.value.fields["errno"] == errno.EBUSY
     assert len(host.commands) == 1
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        FormatNamespace(CARD, "nvme3", 2, "crypto"),
+        FormatNamespace(CARD, "nvme0", 1, "crypto"),
+        Sanitize(CARD, "nvme0", "crypto"),
+        ReadSanitize(CARD, "nvme0"),
+    ],
+    ids=str,
+)
+def test_controller_and_namespace_must_be_of_the_function(
+    host: FakeHost, action: Action[Any]
+) -> None:
+    with pytest.raises(exception.HostError):
+        host.privileged.run(action)
+    assert host.commands == []
 
 
 @pytest.mark.parametrize(
@@ -208,14 +242,17 @@ def test_sanitize_sends_one_command_to_the_controller(
         (b"\xff\xff\x04\x00", "done", 1.0),
     ],
 )
-def test_sanitize_log_tells_state_and_progress(
-    host: FakeHost, log: bytes, state: str, fraction: float
-) -> None:
-    text = log.ljust(512, b"\0").decode("latin-1")
-    host.programs["nvme"] = lambda host, argv: Completed(0, text, "")
-    progress = host.privileged.run(ReadSanitize(CARD, "nvme3"))
+def test_sanitize_log_tells_state_and_progress(log: bytes, state: str, fraction: float) -> None:
+    progress = nvme.sanitize_progress(log.ljust(512, b"\0"))
     assert progress == (nvme.SanitizeState(state), fraction)
     assert ReadSanitize(CARD, "nvme3").answer((state, fraction)) == progress
+
+
+def test_progress_of_a_simulated_disk_is_read_from_its_log(host: FakeHost) -> None:
+    log = {"nvme3": {"sprog": 16384, "sstat": {"status": "(2) Sanitize in Progress."}}}
+    host.programs["nvme"] = lambda host, argv: Completed(0, json.dumps(log), "")
+    progress = host.privileged.run(ReadSanitize(CARD, "nvme3"))
+    assert progress == (nvme.SanitizeState.RUNNING, 0.25)
 
 
 def test_mig_layout_destroys_before_it_creates(host: FakeHost) -> None:

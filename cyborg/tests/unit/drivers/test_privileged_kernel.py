@@ -13,7 +13,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.privileged.actions import Reset, SetVfs, Unbind
-from cyborg.drivers.privileged.kernel import LinuxKernel
+from cyborg.drivers.privileged.kernel import LinuxKernel, Node
 from cyborg.drivers.privileged.netlink import VfSettings, check_answer, vf_request
 from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand, sanitize_log
 from cyborg.model.pci import PciAddress
@@ -120,8 +120,8 @@ def test_link_that_is_swapped_during_writes_never_leads_outside(tree: Path, outs
         lambda kernel: kernel.names(f"/sys/bus/pci/devices/{CARD}"),
         lambda kernel: kernel.links(f"/sys/bus/pci/devices/{CARD}"),
         lambda kernel: kernel.readlink(f"/sys/bus/pci/devices/{CARD}/driver"),
-        lambda kernel: kernel.claimed("sda", "8:0"),
-        lambda kernel: kernel.nvme_admin("nvme0", "240:0", sanitize_log()),
+        lambda kernel: kernel.claimed(Node("sda", "8:0")),
+        lambda kernel: kernel.nvme_admin(Node("nvme0", "240:0"), sanitize_log()),
     ],
 )
 def test_other_paths_and_nodes_are_refused(
