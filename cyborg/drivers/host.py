@@ -11,9 +11,8 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from cyborg import exception
 from cyborg.drivers import command
@@ -63,8 +62,7 @@ class Events(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class OpenFiles:
+class OpenFiles(NamedTuple):
     """The device files that processes have open: path below ``/dev`` → process.
 
     ``reason`` says why processes may be missing, None when all processes of the machine were seen.
@@ -207,6 +205,18 @@ class LocalHost:
             return resolved
 
     def open_files(self) -> OpenFiles:
+        """Ask the privileged process if this one does not see all processes."""
+        files = self._open_files()
+        if files.reason is None or self._privileged is None:
+            return files
+        from cyborg.drivers.privileged.actions import ReadOpenFiles
+
+        try:
+            return self._privileged.run(ReadOpenFiles())
+        except exception.HostError as error:
+            return OpenFiles(files.holders, f"{files.reason} ({error})")
+
+    def _open_files(self) -> OpenFiles:
         with host_errors("listing /proc"):
             proc = self._locate("/proc")
             processes = [name for name in os.listdir(proc) if name.isdigit()]
@@ -242,9 +252,14 @@ class LocalHost:
             except OSError as error:
                 if error.errno == errno.EBUSY:
                     return True
-                raise
-            os.close(handle)
-            return False
+                if error.errno not in {errno.EACCES, errno.EPERM} or self._privileged is None:
+                    raise
+            else:
+                os.close(handle)
+                return False
+        from cyborg.drivers.privileged.actions import ReadClaim
+
+        return self._privileged.run(ReadClaim(path.removeprefix("/dev/")))
 
     def owned_by_root(self, path: str) -> bool:
         """Return whether only root can change the file, the links on its path and all directories.

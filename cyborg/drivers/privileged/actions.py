@@ -38,10 +38,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from cyborg import exception
-from cyborg.drivers.host import is_missing
+from cyborg.drivers.host import OpenFiles, is_missing
 from cyborg.drivers.local_command import summary
 from cyborg.drivers.privileged import nvme
 from cyborg.drivers.privileged.kernel import Kernel, Node
@@ -56,7 +56,6 @@ _NVIDIA_SMI: Final = "/usr/bin/nvidia-smi"
 #: nvidia-smi's status for "an object was not found": there is nothing to destroy.
 _NVIDIA_NOT_FOUND: Final = 6
 _NVIDIA_TIMEOUT: Final = 120.0
-_VFIO_NODES: Final = "/dev/vfio/"
 #: Error numbers for a process that has ended, which holds nothing.
 _ENDED: Final = frozenset({errno.ENOENT, errno.ESRCH})
 
@@ -83,17 +82,6 @@ class Context(StrEnum):
     NVME = "nvme"
     VENDOR = "vendor"
     OBSERVE = "observe"
-
-
-class Holders(NamedTuple):
-    """The VFIO nodes that processes hold: ``group`` or ``devices/vfioN`` -> the process.
-
-    ``complete`` is False if processes exist that could not be seen; a node that is absent may then
-    be held all the same.
-    """
-
-    nodes: Mapping[str, str]
-    complete: bool
 
 
 @dataclass(frozen=True)
@@ -536,30 +524,33 @@ class SetMigLayout(Action[None]):
 
 
 @dataclass(frozen=True)
-class ReadVfioHolders(Action[Holders]):
-    """Find out which process holds each open node below /dev/vfio."""
+class ReadOpenFiles(Action[OpenFiles]):
+    """Find out which processes have which device files open."""
 
     context = Context.OBSERVE
     changes = False
 
-    def run(self, kernel: Kernel) -> Holders:
-        nodes: dict[str, str] = {}
-        complete = kernel.has_all_processes()
+    def run(self, kernel: Kernel) -> OpenFiles:
+        holders: dict[str, str] = {}
+        reason = None
+        if not kernel.has_all_processes():
+            reason = "cyborg-privileged sees only the processes of its own container"
         for process in kernel.names("/proc"):
             if not process.isdecimal():
                 continue
             try:
                 targets = kernel.links(f"/proc/{process}/fd").values()
             except exception.HostError as error:
-                complete = complete and error.fields.get("errno") in _ENDED
+                if error.fields.get("errno") not in _ENDED:
+                    reason = str(error)
                 continue
             for target in targets:
-                if target.startswith(_VFIO_NODES):
-                    nodes[target.removeprefix(_VFIO_NODES)] = _command(kernel, process)
-        return Holders(nodes, complete)
+                if target.startswith("/dev/") and target not in holders:
+                    holders[target] = _command(kernel, process)
+        return OpenFiles(holders, reason)
 
-    def answer(self, value: Any) -> Holders:
-        return Holders(*value)
+    def answer(self, value: Any) -> OpenFiles:
+        return OpenFiles(*value)
 
 
 @dataclass(frozen=True)
@@ -587,7 +578,7 @@ ACTIONS: Final[Mapping[str, type[Action[Any]]]] = {
     for action in (
         *(SetVfs, SetDriverOverride, Bind, Unbind, Probe, Reset, CreateMdev, RemoveMdev),
         *(SetVgpuType, SetQatState, SetQatServices, SetVf, FormatNamespace, Sanitize),
-        *(ReadSanitize, SetMigMode, SetMigLayout, ReadVfioHolders, ReadClaim),
+        *(ReadSanitize, SetMigMode, SetMigLayout, ReadOpenFiles, ReadClaim),
     )
 }
 

@@ -21,14 +21,12 @@ from typing import Final, NamedTuple, Protocol
 from cyborg import exception
 from cyborg.drivers import command
 from cyborg.drivers.command import Completed
-from cyborg.drivers.host import TEXT_LIMIT, LocalHost, host_errors
+from cyborg.drivers.host import INITIAL_PROCESSES, TEXT_LIMIT, LocalHost, host_errors
 from cyborg.drivers.privileged.netlink import VfSettings, check_answer, vf_request
 from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand
 
 #: The timeout of a request to the kernel over netlink, in seconds.
 _NETLINK_TIMEOUT: Final = 60.0
-#: The first process namespace: PROC_PID_INIT_INO of linux/proc_ns.h.
-_INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 #: The names of linux/prctl.h, for capabilities that a started program keeps.
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_RAISE: Final = 2
@@ -136,7 +134,7 @@ class LinuxKernel:
 
     def has_all_processes(self) -> bool:
         with host_errors("reading the process namespace"):
-            return os.readlink("/proc/self/ns/pid") == _INITIAL_NAMESPACE
+            return os.readlink("/proc/self/ns/pid") == INITIAL_PROCESSES
 
     def claimed(self, disk: Node) -> bool:
         try:

@@ -21,8 +21,8 @@ import cyborg
 from cyborg import service
 from cyborg.drivers.privileged.actions import (
     Action,
+    ReadOpenFiles,
     ReadSanitize,
-    ReadVfioHolders,
     Reset,
     SetMigMode,
     SetVf,
@@ -54,7 +54,7 @@ ONE_OF_EACH: dict[str, Action[Any]] = {
     "network": SetVf(FUNCTION, "ens1f0", 0, trust=True),
     "nvme": ReadSanitize(FUNCTION, "nvme0"),
     "vendor": SetMigMode(FUNCTION, True),
-    "observe": ReadVfioHolders(),
+    "observe": ReadOpenFiles(),
 }
 #: The messages of oslo.privsep.
 PING, PONG, CALL, RETURN = 1, 2, 3, 4
@@ -142,7 +142,7 @@ def test_actions_do_what_only_root_may_and_nothing_outside(machine: Machine, pro
         if ROOT:
             assert running.run(ONE_OF_EACH["network"])["errno"] == errno.ENODEV
         # Reading leaves no record.
-        assert len(running.run(ReadVfioHolders())["journal"]) == 4 if ROOT else 3
+        assert len(running.run(ReadOpenFiles())["journal"]) == 4 if ROOT else 3
 
 
 def test_holder_of_a_vfio_node_is_seen_although_it_is_of_another_user(
@@ -155,8 +155,8 @@ def test_holder_of_a_vfio_node_is_seen_although_it_is_of_another_user(
         with agent(machine) as running:
 
             def seen() -> bool:
-                (nodes, _) = running.run(ReadVfioHolders())["result"]
-                return bool(nodes == {"71": f"sleep (process {holder.pid})"})
+                (holders, _) = running.run(ReadOpenFiles())["result"]
+                return bool(holders.get("/dev/vfio/71") == f"sleep (process {holder.pid})")
 
             assert service.wait_until(seen, timeout=20), process.output
     finally:
@@ -240,7 +240,7 @@ def test_other_user_is_refused_even_with_access_to_the_socket(machine: Machine):
             return
         machine.socket.chmod(0o666)
         with agent(machine, user=STRANGER) as running:
-            answer = running.run(ReadVfioHolders())
+            answer = running.run(ReadOpenFiles())
             assert "did not begin to answer" in answer["reason"]
         process.wait_for(f"of user {STRANGER} refused")
 
@@ -264,7 +264,7 @@ def done(running: Agent, number: int) -> bool:
 def test_helper_command_starts_a_process_where_there_is_no_socket(machine: Machine):
     """Without privileges the helper cannot take its capabilities, and the action fails."""
     with agent(machine, user=os.geteuid(), helper=script("privsep-helper")) as running:
-        answer = running.run(ReadVfioHolders())
+        answer = running.run(ReadOpenFiles())
         assert ("result" in answer) is ROOT, answer
 
 

@@ -22,7 +22,7 @@ from cyborg.agent.state_store import (
     OperationJournal,
     StateStore,
 )
-from cyborg.drivers.privileged.actions import ReadVfioHolders, Reset
+from cyborg.drivers.privileged.actions import ReadOpenFiles, Reset
 from cyborg.drivers.privileged.client import Client
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import ProviderTree
@@ -400,7 +400,7 @@ def test_privileged_action_is_on_the_disk_before_it_is_sent(tmp_path: Path):
         client.run(Reset(PciAddress.parse("0000:81:00.0")))
     assert recorded(store) == ["Reset(function=0000:81:00.0)"]
     with pytest.raises(exception.HostError):
-        client.run(ReadVfioHolders())
+        client.run(ReadOpenFiles())
     assert len(recorded(store)) == 1
 
 

@@ -4,11 +4,13 @@
 import os
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.host import Host, LocalHost, is_missing, read_if_exists, resolve
+from cyborg.drivers.host import Host, LocalHost, OpenFiles, is_missing, read_if_exists, resolve
+from cyborg.drivers.privileged.actions import Action, ReadOpenFiles
 from cyborg.testing.fake_host import FakeHost
 
 FILES = {"/sys/a/value": "1\n", "/sys/b/deep/value": "22\n", "/etc/name": "inside\n"}
@@ -112,6 +114,35 @@ def test_device_files_that_processes_have_open_are_listed(
     files = host.open_files()
     assert files.holders == {"/dev/vfio/4": "qemu (process 7)", "/dev/null": "process 8"}
     assert files.reason == "the agent sees only the processes of its own container"
+
+
+class Privileges:
+    """A privileged process that sees more, or cannot be reached."""
+
+    def __init__(self, error: exception.HostError | None = None) -> None:
+        self._error = error
+
+    def run(self, action: Action[Any]) -> Any:
+        if self._error is not None:
+            raise self._error
+        return OpenFiles({"/dev/vfio/9": "qemu"}) if isinstance(action, ReadOpenFiles) else True
+
+
+def test_the_privileged_process_is_asked_for_what_the_agent_does_not_see(
+    tmp_path: pathlib.Path,
+) -> None:
+    FakeHost(links={"/proc/self/ns/pid": "pid:[1]", "/proc/7/fd/3": "/dev/null"}).materialise(
+        tmp_path
+    )
+    root = str(tmp_path)
+    assert LocalHost(root, Privileges()).open_files() == OpenFiles({"/dev/vfio/9": "qemu"})
+    absent = Privileges(exception.HostError(action="connecting", reason="no socket"))
+    files = LocalHost(root, absent).open_files()
+    assert dict(files.holders) == {"/dev/null": "process 7"}
+    assert "own container" in str(files.reason)
+    assert "no socket" in str(files.reason)
+    with pytest.raises(exception.HostError):
+        LocalHost(root, Privileges()).is_claimed("/dev/nvme0n1")
 
 
 def test_a_block_device_that_cannot_be_opened_is_an_error(host: Host) -> None:

@@ -15,7 +15,7 @@ import pytest
 import cyborg
 from cyborg import exception
 from cyborg.drivers.command import Completed
-from cyborg.drivers.host import LocalHost
+from cyborg.drivers.host import LocalHost, OpenFiles
 from cyborg.drivers.privileged import nvme
 from cyborg.drivers.privileged.actions import (
     ACTIONS,
@@ -24,11 +24,10 @@ from cyborg.drivers.privileged.actions import (
     Context,
     CreateMdev,
     FormatNamespace,
-    Holders,
     Probe,
     ReadClaim,
+    ReadOpenFiles,
     ReadSanitize,
-    ReadVfioHolders,
     RemoveMdev,
     Reset,
     Sanitize,
@@ -281,25 +280,20 @@ def test_failed_program_is_an_error_with_its_last_line(host: FakeHost) -> None:
     assert len(host.commands) == 1
 
 
-def test_vfio_holders_are_commands_with_their_process(host: FakeHost) -> None:
+def test_open_device_files_have_their_process(host: FakeHost) -> None:
     host.add_file("/proc/12/comm", "qemu\n")
     host.add_link("/proc/12/fd/4", "/dev/vfio/71")
-    host.add_link("/proc/12/fd/5", "/dev/vfio/devices/vfio0")
-    host.add_link("/proc/12/fd/6", "/dev/null")
-    host.add_link("/proc/13/fd/6", "/dev/vfio/72")
+    host.add_link("/proc/12/fd/6", "/tmp/file")
+    host.add_link("/proc/13/fd/6", "/dev/nvme0n1")
     host.add_file("/proc/uptime", "1")
-    nodes = {
-        "71": "qemu (process 12)",
-        "devices/vfio0": "qemu (process 12)",
-        "72": "process 13",
-    }
-    assert host.privileged.run(ReadVfioHolders()) == Holders(nodes, True)
+    holders = {"/dev/vfio/71": "qemu (process 12)", "/dev/nvme0n1": "process 13"}
+    assert host.privileged.run(ReadOpenFiles()) == OpenFiles(holders)
     host.faults["/proc/13/fd"] = errno.ESRCH
-    assert host.privileged.run(ReadVfioHolders()).complete
+    assert host.privileged.run(ReadOpenFiles()).reason is None
     host.faults["/proc/13/fd"] = errno.EACCES
-    holders = host.privileged.run(ReadVfioHolders())
-    assert not holders.complete
-    assert "72" not in holders.nodes
+    files = host.privileged.run(ReadOpenFiles())
+    assert "/proc/13/fd" in str(files.reason)
+    assert "/dev/nvme0n1" not in files.holders
 
 
 def test_claimed_disk_is_told_from_a_free_one(host: FakeHost) -> None:
@@ -355,7 +349,7 @@ GOOD: list[Action[Any]] = [
     ReadSanitize(CARD, "nvme3"),
     SetMigMode(CARD, True),
     SetMigLayout(CARD, (9, 19)),
-    ReadVfioHolders(),
+    ReadOpenFiles(),
     ReadClaim("sda"),
 ]
 #: Values that no field of any action may have.
