@@ -4,7 +4,6 @@
 import errno
 import os
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -85,14 +84,11 @@ def test_enable_reads_1_only_while_the_device_is_held(functions: Functions) -> N
     assert readings == ["0", "1", "0"]
 
 
-def test_enable_stays_1_when_the_former_driver_left_it_so(
-    functions: Functions, undo: ExitStack
-) -> None:
+def test_enable_stays_1_when_the_former_driver_left_it_so(functions: Functions) -> None:
     """The number tells nothing then: /proc tells who holds the function."""
     [card] = functions.matching(E1000E)
     functions.bind(card, None)
     functions.write(card, "enable", 1)
-    undo.callback(functions.write, card, "enable", 0)
     functions.bind(card, "vfio-pci")
     group = functions.link(card, "iommu_group") or ""
     readings = [functions.read(card, "enable")]
