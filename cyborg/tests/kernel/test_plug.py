@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that come and go, and the uevents with which the kernel tells it."""
 
+import queue
+from contextlib import ExitStack
+
 import pytest
 
+from cyborg.agent.device_events import DeviceEvents
 from cyborg.drivers.host import LocalHost
-from cyborg.tests.kernel.functions import CARD, E1000E, Functions
+from cyborg.drivers.scan import Scan
+from cyborg.tests.kernel.functions import CARD, E1000E, PATIENCE, Functions
 from cyborg.tests.kernel.monitor import Monitor
 from cyborg.tests.kernel.uevents import Recorder
 
@@ -52,3 +57,30 @@ def test_card_can_be_plugged_and_pulled(
     monitor.pull("new")
     uevents.wait("remove", card)
     assert not host.exists(functions.path(card))
+
+
+def test_plugged_and_pulled_cards_start_a_scan_each(
+    functions: Functions, host: LocalHost, monitor: Monitor, undo: ExitStack
+) -> None:
+    """The agent finds such a card without waiting for its interval."""
+    found: queue.SimpleQueue[int] = queue.SimpleQueue()
+    number = len(functions.matching(CARD))
+
+    def scan() -> None:
+        vendor, product = (int(part, 16) for part in CARD)
+        cards = Scan(host).functions.values()
+        found.put(sum((card.vendor, card.product) == (vendor, product) for card in cards))
+
+    events = DeviceEvents(host, scan)
+    events.start()
+    undo.callback(events.wait)
+    undo.callback(events.stop)
+
+    def scanned(expected: int) -> None:
+        while found.get(timeout=PATIENCE) != expected:
+            pass
+
+    monitor.plug("new", driver="edu", bus="empty")
+    scanned(number + 1)
+    monitor.pull("new")
+    scanned(number)
