@@ -16,6 +16,7 @@ from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.schedule import Event, Schedule, Step
 from cyborg.drivers.host import Host
+from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
 from cyborg.model.report import Desired, HeartbeatReply, Report
 
@@ -46,6 +47,7 @@ class AgentLoop:
         self._discoveries = heartbeats.discoveries
         self._schedule = schedule
         self._machine = machine
+        self._prober = Prober()
         #: What the last scan read from the machine; nothing is read before the first.
         self.last_scan = Scan(machine)
         self._reload_requested = threading.Event()
@@ -171,7 +173,10 @@ class AgentLoop:
         names = (provider.name for provider in desired.tree.providers) if desired else ()
         with self._schedule.run(Step.SCAN):
             self.last_scan = Scan(
-                self._machine, claims=self._providers.claims, managed_deployables=frozenset(names)
+                self._machine,
+                claims=self._providers.claims,
+                managed_deployables=frozenset(names),
+                prober=self._prober,
             )
             report = self._reporter.scan(self.last_scan)
         if last is None and cache.report is not None:

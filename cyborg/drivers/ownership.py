@@ -49,26 +49,34 @@ class Ownership:
         self._claims = claims
         self._claimed_disks: dict[str, str | None] = {}
 
-    def refusal(
-        self, function: PciFunction, *, managed: bool, whole: bool = True, probe: bool = True
-    ) -> str | None:
+    def refusal(self, function: PciFunction, *, whole: bool) -> str | None:
         """Return a clause that says why the function must not be offered, None when it may be.
 
-        ``managed`` says that the conductor keeps the function as a deployable. A guest that holds a
-        managed function most likely got it from this service: Nova attaches a bound unit through
-        VFIO, so a successful bind makes the function look held. If it were refused then, every bind
-        would withdraw its own device. Only a function that is not managed is refused because it is
-        held. ``whole`` says that a guest gets the function itself, not a part of it. Without
-        ``probe`` its disks are not tried and the open files of processes are not read.
+        ``whole`` says that a guest gets the function itself, not a part of it. Only the snapshot is
+        used: ``probe`` completes the answer.
         """
         return (
             self._kind(function)
             or self._claim(function)
             or self.uses.get(function.address)
             or self._unknown_use(function)
-            or (self._carved(function, probe=probe) or self._group(function) if whole else None)
-            or (self._disk_claim(function) if probe else None)
-            or (self._holder(function) if probe and not managed else None)
+            or (self._carved(function) or self._group(function) if whole else None)
+        )
+
+    def probe(self, function: PciFunction, *, managed: bool, whole: bool) -> str | None:
+        """Ask the function itself why it must not be offered; return a clause or None.
+
+        Its own files are read, its disks are tried, and the open files of processes are read. The
+        driver of a broken device may never answer. ``managed`` says that the conductor keeps the
+        function as a deployable. A guest that holds a managed function most likely got it from this
+        service: Nova attaches a bound unit through VFIO, so a successful bind makes the function
+        look held. If it were refused then, every bind would withdraw its own device. Only a
+        function that is not managed is refused because it is held.
+        """
+        return (
+            (self._parts(function) if whole else None)
+            or self._disk_claim(function)
+            or (None if managed else self._holder(function))
         )
 
     @cached_property
@@ -147,8 +155,8 @@ class Ownership:
                 )
         return None
 
-    def _carved(self, function: PciFunction, *, probe: bool) -> str | None:
-        """Return the parts of the function that exist, so that it is not whole."""
+    def _carved(self, function: PciFunction) -> str | None:
+        """Return the parts of the function that the snapshot has, so that it is not whole."""
         if function.vfs:
             return f"it has {function.vfs} virtual functions; those can be offered"
         parts = self._mediated.get(function.address)
@@ -156,8 +164,12 @@ class Ownership:
             return f"it has {len(parts)} mediated device(s), for example {parts[0]}; remove them"
         if str(function.address) in self._snapshot.mig:
             return "it has MIG instances; destroy them with nvidia-smi mig -dci and -dgi"
-        files = ["sriov_numvfs"] if probe else []
-        if probe and function.parent is not None and function.host_driver is not None:
+        return None
+
+    def _parts(self, function: PciFunction) -> str | None:
+        """Return what the function itself tells of its parts."""
+        files = ["sriov_numvfs"]
+        if function.parent is not None and function.host_driver is not None:
             files.append("nvidia/current_vgpu_type")
         for file in files:
             try:

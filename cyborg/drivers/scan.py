@@ -16,6 +16,7 @@ from cyborg.drivers.host import Host
 from cyborg.drivers.ownership import Ownership
 from cyborg.drivers.pci_function import PciFunction, parse_function
 from cyborg.drivers.pci_scan import Snapshot
+from cyborg.drivers.prober import Prober
 from cyborg.model.pci import PciAddress
 
 LOG = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ class Scan:
     function (Nova's providers in Placement). ``managed_deployables`` holds the names of the
     deployables that the conductor keeps for this host, lost ones included: their units may be in a
     guest because this service attached them. With ``all_managed`` every function counts as one that
-    the conductor keeps. Any thread may use a scan. Every attribute raises exception.HostError when
+    the conductor keeps. ``prober`` asks devices that may hang; the scan has one of its own without
+    it. Any thread may use a scan. Every attribute raises exception.HostError when
     the host's functions cannot be listed.
     """
 
@@ -41,11 +43,13 @@ class Scan:
         claims: Mapping[str, str] = MappingProxyType({}),
         managed_deployables: Set[str] = frozenset(),
         all_managed: bool = False,
+        prober: Prober | None = None,
     ) -> None:
         self._host = host
         self.claims = claims
         self.managed_deployables = managed_deployables
         self._all_managed = all_managed
+        self._prober = prober or Prober()
         self._lock = threading.RLock()
         self._refusals: dict[tuple[PciAddress, bool, bool, bool], str | None] = {}
 
@@ -74,14 +78,28 @@ class Scan:
     def refusal(
         self, function: PciFunction, *, managed: bool, whole: bool = True, probe: bool = True
     ) -> str | None:
-        """Return why a function must not be offered, None when it may be; see ``Ownership``."""
+        """Return a clause that says why a function must not be offered, None when it may be.
+
+        See ``Ownership`` for ``managed`` and ``whole``. Without ``probe`` the function itself is
+        not asked. A function that does not answer in time is refused.
+        """
         question = function.address, managed, whole, probe
         with self._lock:
-            if question not in self._refusals:
-                self._refusals[question] = self._ownership.refusal(
-                    function, managed=managed, whole=whole, probe=probe
+            if question in self._refusals:
+                return self._refusals[question]
+            use = self._ownership
+            reason = use.refusal(function, whole=whole)
+        if reason is None and probe:
+            try:
+                reason = self._prober.run(
+                    str(function.address),
+                    lambda: use.probe(function, managed=managed, whole=whole),
                 )
-            return self._refusals[question]
+            except exception.HostError as error:
+                reason = f"it is not known whether it is in use: {error}"
+        with self._lock:
+            self._refusals[question] = reason
+        return reason
 
     def numa_node(self, address: PciAddress) -> int | None:
         """Return the NUMA node of a function, None where the firmware does not tell it.
@@ -102,7 +120,8 @@ class Scan:
 
     def mdev_types(self, address: PciAddress) -> Mapping[str, tuple[int, int]]:
         """Return the types of mediated devices of a function; see ``pci_scan.mdev_types``."""
-        return pci_scan.mdev_types(self._host, str(address))
+        name = str(address)
+        return self._prober.run(name, lambda: pci_scan.mdev_types(self._host, name))
 
     @cached_property
     def _snapshot(self) -> Snapshot:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask one device at a time, in a thread that may hang without holding up anything else.
+
+Files of sysfs and device nodes are answered by the driver of the device. One that waits for broken
+hardware never returns, and cannot be interrupted.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from cyborg import exception
+
+T = TypeVar("T")
+
+_PATIENCE: Final = 5.0
+
+
+class _Worker:
+    """A daemon thread that runs one call after the other."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="prober", daemon=True).start()
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Run a call after those that were submitted before."""
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
+
+
+class Prober:
+    """Run calls that may hang; a device that has not answered is not asked again until it does.
+
+    ``patience`` is the time for one call, in seconds. Any thread may use a prober. An agent has one
+    for its whole life, so that each device that hangs costs one thread.
+    """
+
+    def __init__(self, patience: float = _PATIENCE) -> None:
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._hanging: set[str] = set()
+
+    def run(self, device: str, call: Callable[[], T]) -> T:
+        """Return the result of ``call``, which asks ``device``, or raise its error.
+
+        Raises exception.HostError when the device does not answer in time, or has not answered an
+        earlier call.
+        """
+        action = f"reading {device}"
+        with self._lock:
+            if device in self._hanging:
+                raise exception.HostError(action=action, reason="an earlier call still hangs")
+            worker = self._idle.pop() if self._idle else _Worker()
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def answer() -> None:
+            try:
+                answers.put((call(), None))
+            except Exception as error:  # noqa: BLE001 - it is raised in the thread that waits
+                answers.put((None, error))
+            with self._lock:
+                self._hanging.discard(device)
+                self._idle.append(worker)
+
+        worker.submit(answer)
+        try:
+            value, error = answers.get(timeout=self._patience)
+        except queue.Empty:
+            with self._lock:
+                if answers.empty():
+                    self._hanging.add(device)
+            reason = f"it did not answer within {self._patience:g} seconds"
+            raise exception.HostError(action=action, reason=reason) from None
+        if error is not None:
+            raise error
+        result: T = value
+        return result

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device that hangs costs its own answer only, and one thread."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from cyborg import exception
+from cyborg.drivers.host import TEXT_LIMIT
+from cyborg.drivers.prober import Prober
+from cyborg.drivers.scan import Scan
+from cyborg.model.pci import PciAddress
+from cyborg.testing import servers
+from cyborg.testing.fake_host import FakeHost
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Return what a call that hangs waits for."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def probers() -> int:
+    return sum(thread.name == "prober" for thread in threading.enumerate())
+
+
+def test_results_and_errors_of_calls_are_those_of_the_caller() -> None:
+    prober, before = Prober(), probers()
+    assert [prober.run("device", partial(int, text)) for text in "012"] == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        prober.run("device", lambda: 1 / 0)
+    # One thread does all.
+    assert probers() == before + 1
+
+
+def test_a_device_that_hangs_is_asked_once_until_it_answers(gate: threading.Event) -> None:
+    prober, before = Prober(0.05), probers()
+    with pytest.raises(exception.HostError, match=r"did not answer within 0.05 seconds"):
+        prober.run("broken", gate.wait)
+    for _ in range(3):
+        with pytest.raises(exception.HostError, match="an earlier call still hangs"):
+            prober.run("broken", gate.wait)
+        assert prober.run("other", lambda: "answer") == "answer"
+    assert probers() == before + 2
+    gate.set()
+    answered = threading.Event()
+    while not answered.is_set():
+        try:
+            prober.run("broken", answered.set)
+        except exception.HostError:
+            continue
+
+
+def test_a_file_that_hangs_refuses_its_own_device_only(gate: threading.Event) -> None:
+    class Broken(FakeHost):
+        def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
+            if path.endswith(f"{servers.QAT_PF}/sriov_numvfs"):
+                gate.wait()
+            return super().read_text(path, limit)
+
+    server = servers.server()
+    server.__class__ = Broken
+    for address in servers.QAT_VFS:
+        server.remove(f"/sys/bus/pci/devices/{address}")
+    scan = Scan(server, prober=Prober(0.05))
+    reasons = {
+        str(address): scan.refusal(function, managed=False)
+        for address, function in scan.functions.items()
+    }
+    assert "did not answer within 0.05 seconds" in str(reasons[servers.QAT_PF])
+    assert (reasons[servers.FPGA], reasons[servers.GPU]) == (None, None)
+    # The answer of a scan stays, and is not asked for again.
+    function = scan.functions[PciAddress.parse(servers.QAT_PF)]
+    assert scan.refusal(function, managed=False) == reasons[servers.QAT_PF]
