@@ -70,6 +70,10 @@ class AcceleratorList(ListCommand):
         provider="providers.name",
         reserved="providers.reserved",
         reasons="units.reasons",
+        identity="identity.value",
+        root_port="topology.root_port",
+        switch="topology.switch",
+        siblings="topology.siblings",
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -44,6 +45,8 @@ class VisibleDevice(Row):
     hostname = column(Device.hostname)
     device_key = column(Device.device_key)
     numa_node = column(Device.numa_node)
+    identity: list[dict[str, str]] | None = column(Device.identity)
+    topology: dict[str, Any] | None = column(Device.topology)
     driver = column(Device.driver)
     backend = column(Device.backend)
     labels: dict[str, str] | None = column(Device.labels)

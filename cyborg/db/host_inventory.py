@@ -29,6 +29,8 @@ class StoredDevice(Row):
     std_board_info = column(Device.std_board_info)
     vendor_board_info = column(Device.vendor_board_info)
     numa_node = column(Device.numa_node)
+    identity: list[dict[str, str]] | None = column(Device.identity)
+    topology: dict[str, Any] | None = column(Device.topology)
     status = column(Device.status)
     lost_ms = column(Device.lost_ms)
     health = column(Device.health)

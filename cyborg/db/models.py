@@ -123,6 +123,9 @@ class Device(Dated, Base):
     health: Mapped[Word | None]
     health_reason: Mapped[Text | None]
     health_ms: Mapped[Milliseconds | None]
+    #: A list of {kind, value, confidence}, and an object of PCI addresses; NULL: not known.
+    identity: Mapped[Any | None] = mapped_column(Json)
+    topology: Mapped[Any | None] = mapped_column(Json)
 
 
 class Deployable(Dated, Base):

@@ -6,6 +6,7 @@ devices there are, how they are offered and which commands set them up. It is th
 drivers of one vendor.
 """
 
+import contextlib
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -67,20 +68,14 @@ class GenericDriver(Driver):
         for candidate in candidates:
             if candidate.reason is not None:
                 continue
-            backend, function, node = candidate.backend, candidate.function, None
-            try:
-                if function is not None:
-                    node = scan.numa_node(function.address)
-            except exception.HostError:
-                # It has just been removed.
-                continue
+            backend, function = candidate.backend, candidate.function
             if candidate.created is None:
-                device = backend.device(
-                    self._node, candidate.address, function, names, numa_node=node
-                )
+                device = backend.device(self._node, candidate.address, function, names)
             else:
-                device = backend.complete(candidate.created, function, names, numa_node=node)
-            devices.append(device)
+                device = backend.complete(candidate.created, function, names)
+            # A function that cannot be read has just been removed.
+            with contextlib.suppress(exception.HostError):
+                devices.append(scan.with_facts(device, function) if function else device)
         return devices
 
     def hardware(self, scan: Scan) -> list[Hardware]:

@@ -118,8 +118,6 @@ class GenericBackend:
         address: PciAddress,
         function: PciFunction | None,
         names: Names,
-        *,
-        numa_node: int | None,
     ) -> Device:
         """Return a device with one deployable; ``function`` is None for a declared device."""
         vendor, model = self.vendor_and_model(function, names)
@@ -146,7 +144,6 @@ class GenericBackend:
             control_path=address.info(),
             deployables=(deployable,),
             backend=self.name,
-            numa_node=numa_node,
         )
 
     def complete(
@@ -154,14 +151,11 @@ class GenericBackend:
         created: Device,
         function: PciFunction | None,
         names: Names,
-        *,
-        numa_node: int | None,
     ) -> Device:
         """Return a device that an operator created, with values from configuration and host."""
         return replace(
             created,
             vendor=self.vendor_and_model(function, names)[0],
-            numa_node=numa_node,
             deployables=tuple(
                 replace(deployable, prepare=self.prepares, programmable=self.programs)
                 for deployable in created.deployables

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pci_driver: offers whole PCI functions of any kind that the operator's whitelist names."""
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from oslo_config import cfg
 
@@ -90,11 +91,6 @@ class PciDriver(Driver):
         for candidate in candidates:
             function = candidate.function
             if function is not None and candidate.reason is None:
-                try:
-                    node = scan.numa_node(function.address)
-                except exception.HostError:
-                    # It has just been removed.
-                    continue
                 offered = device(
                     function,
                     self._node,
@@ -102,7 +98,9 @@ class PciDriver(Driver):
                     candidate.network,
                     entry=entry_of(self._catalogue, function),
                 )
-                devices.append(replace(offered, numa_node=node))
+                # A function that cannot be read has just been removed.
+                with contextlib.suppress(exception.HostError):
+                    devices.append(scan.with_facts(offered, function))
         return devices
 
     def hardware(self, scan: Scan) -> list[Hardware]:

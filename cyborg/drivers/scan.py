@@ -17,6 +17,8 @@ from cyborg.drivers.ownership import Ownership
 from cyborg.drivers.pci_function import PciFunction, parse_function
 from cyborg.drivers.pci_scan import Snapshot
 from cyborg.drivers.prober import Prober
+from cyborg.drivers.topology import Cards
+from cyborg.model.device import Device
 from cyborg.model.pci import PciAddress
 
 LOG = logging.getLogger(__name__)
@@ -118,6 +120,21 @@ class Scan:
         node = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
         return node if 0 <= node <= _MAX_NODE else None
 
+    def with_facts(self, device: Device, function: PciFunction) -> Device:
+        """Return a device of a function with its NUMA node, identity and topology.
+
+        Only this call reads them, so call it for devices that are offered. Raises
+        exception.HostError when the function has left the bus.
+        """
+        with self._lock:
+            cards = self._cards
+        return replace(
+            device,
+            numa_node=self.numa_node(function.address),
+            topology=cards.topology(function),
+            identity=cards.identity(function),
+        )
+
     def mdev_types(self, address: PciAddress) -> Mapping[str, tuple[int, int]]:
         """Return the types of mediated devices of a function; see ``pci_scan.mdev_types``."""
         name = str(address)
@@ -142,6 +159,10 @@ class Scan:
         for address in functions.keys() & children.keys():
             functions[address] = replace(functions[address], vfs=children[address])
         return functions, unreadable
+
+    @cached_property
+    def _cards(self) -> Cards:
+        return Cards(self._host, self.functions)
 
     @cached_property
     def _ownership(self) -> Ownership:

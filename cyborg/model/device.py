@@ -8,7 +8,7 @@ whole cloud, a handle by its key within the deployable.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -183,6 +183,85 @@ class Deployable:
     programmable: bool = False
 
 
+class IdentityKind(StrEnum):
+    """What identifies a device, strongest first.
+
+    ``vendor``: a number of the manufacturer that the host driver shows, such as the serial number
+    of a disk. ``dsn``: the Device Serial Number capability of PCI Express. ``vpd``: the serial
+    number (SN) in the Vital Product Data. ``slot``: the label of the slot, with the ids of the
+    card. ``address``: the PCI address.
+    """
+
+    VENDOR = "vendor"
+    DSN = "dsn"
+    VPD = "vpd"
+    SLOT = "slot"
+    ADDRESS = "address"
+
+
+class Confidence(StrEnum):
+    """How far an equal value means the same device.
+
+    ``unique``: the manufacturer gives each device a value of its own; it moves with the device.
+    ``board``: it is burned into the board and moves with it, but some manufacturers give a whole
+    batch of boards one value. ``place``: it tells where a device is; another card at the same place
+    has the same value.
+    """
+
+    UNIQUE = "unique"
+    BOARD = "board"
+    PLACE = "place"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A fact that identifies a device on its host and does not change while it stays there.
+
+    The value belongs to one function: the number of a card ends in ``/N`` for its function N (not
+    for function 0), and in ``/vfN`` for the virtual function N of a physical function.
+    """
+
+    kind: IdentityKind
+    value: str
+    confidence: Confidence
+
+
+def merge_identity(
+    stored: Sequence[Identity], reported: tuple[Identity, ...]
+) -> tuple[Identity, ...]:
+    """Return the identity of a device that was stored at the place where it is reported now.
+
+    A kind that is not reported is not known now: for example, no driver shows the serial number of
+    a disk that a guest has. The stored value stays if it moves with the device and the report has
+    no other value of any kind, which would mean another device.
+    """
+    values = {identity.kind: identity.value for identity in reported}
+    if any(values.get(identity.kind, identity.value) != identity.value for identity in stored):
+        return reported
+    missing = (
+        identity
+        for identity in stored
+        if identity.kind not in values and identity.confidence is not Confidence.PLACE
+    )
+    order = list(IdentityKind)
+    return tuple(sorted((*missing, *reported), key=lambda identity: order.index(identity.kind)))
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Where a device is in the PCI hierarchy of its host; all members are PCI addresses.
+
+    ``root_port`` is the port of the root complex above the device. ``switch`` is the nearest bridge
+    above it with several slots below: the upstream port of a switch. ``siblings`` are the other
+    physical functions of the same card, in order; a virtual function has its parent there. None and
+    empty: the device has none.
+    """
+
+    root_port: str | None = None
+    switch: str | None = None
+    siblings: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Device:
     """One accelerator card or function of this host.
@@ -191,7 +270,8 @@ class Device:
     shown nowhere, but kept in the form the field's databases have (domain, bus, device,
     function). ``std_board_info`` becomes the JSON string of the API. ``backend`` names what drives
     the device where its driver knows several. The driver of an ``operator_created`` device only
-    tells that it is there.
+    tells that it is there. ``identity`` is strongest first, with at most one value of each kind; it
+    is empty, and ``topology`` None, where they are not known.
     """
 
     KIND: ClassVar[str] = "Device"
@@ -207,6 +287,8 @@ class Device:
     numa_node: int | None = None
     backend: str | None = None
     operator_created: bool = False
+    identity: tuple[Identity, ...] = ()
+    topology: Topology | None = None
 
     def validate(self) -> str | None:
         """Return why the database cannot hold this device, as a clause; None if it can."""
@@ -216,6 +298,8 @@ class Device:
                 return flaw
         if not -_LARGEST <= (self.numa_node or 0) <= _LARGEST:
             return f"there is no NUMA node {self.numa_node}"
+        if len({identity.kind for identity in self.identity}) < len(self.identity):
+            return "it has two identities of one kind"
         names = [deployable.name for deployable in self.deployables]
         if len(set(names)) < len(names):
             return "two of its deployables have one name"
@@ -335,6 +419,11 @@ def _texts(device: Device) -> Iterator[tuple[str, str, int]]:
         yield "its backend", device.backend, _WIDE
     if device.vendor_board_info:
         yield "its board information", device.vendor_board_info, len(device.vendor_board_info)
+    for identity in device.identity:
+        yield f"its identity {identity.kind}", identity.value, _WIDE
+    if device.topology is not None:
+        ports = (device.topology.root_port, device.topology.switch, *device.topology.siblings)
+        yield from (("its topology", port, _WIDE) for port in ports if port is not None)
     for deployable in device.deployables:
         yield "the name of a deployable", deployable.name, _WIDE
         yield f"the resource class of {deployable.name}", deployable.resource_class, _WIDE

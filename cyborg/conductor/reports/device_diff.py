@@ -24,7 +24,14 @@ from cyborg.db.models import AttachHandle, Attribute, ControlpathId, Deployable,
 from cyborg.db.transaction import Transaction
 from cyborg.model import device as facts
 from cyborg.model.attribute import Labels, Origin
-from cyborg.model.device import DeviceStatus, initial_status
+from cyborg.model.device import (
+    Confidence,
+    DeviceStatus,
+    Identity,
+    IdentityKind,
+    initial_status,
+    merge_identity,
+)
 from cyborg.model.provider import provider_uuid
 
 #: The place of a row in the tree of its host: uuid of the device, name of the deployable, and key
@@ -120,6 +127,7 @@ class DeviceDiff:
             "labels": labels or None,
             "driver": driver,
             **_device_columns(device),
+            **_place_columns(device, None),
         }
         self._control_paths[uuid] = json.dumps(device.control_path)
         self.history.append((uuid, "created" if device.operator_created else "discovered", status))
@@ -127,7 +135,8 @@ class DeviceDiff:
 
     def compare_device(self, row: StoredDevice, driver: str, device: facts.Device) -> None:
         """Compare a device with its row; another driver may have reported it, or it may be lost."""
-        self._return_device(row, {"driver": driver, **_device_columns(device)})
+        columns = {**_device_columns(device), **_place_columns(device, row)}
+        self._return_device(row, {"driver": driver, **columns})
         reported = {deployable.name for deployable in device.deployables}
         for name, deployable in self.stored.deployables[row.id].items():
             path = (row.uuid, name)
@@ -144,13 +153,13 @@ class DeviceDiff:
     def compare_created(self, row: StoredDevice, device: facts.Device) -> None:
         """Compare a device that an operator created: its facts are the operator's.
 
-        Only the driver knows whether the host prepares units for a bind, and whether the device
-        takes images.
+        Only the driver knows which hardware it is, whether the host prepares units for a bind, and
+        whether the device takes images.
         """
         self._reported[row.driver, row.device_key] = row.uuid
         if row.being_removed:
             return
-        self._return_device(row, {})
+        self._return_device(row, _place_columns(device, row))
         rows = self.stored.deployables[row.id]
         for deployable in device.deployables:
             if deployable.name in rows:
@@ -284,4 +293,25 @@ def _device_columns(device: facts.Device) -> Row:
         "vendor_board_info": device.vendor_board_info,
         "numa_node": device.numa_node,
         "backend": device.backend,
+    }
+
+
+def _place_columns(device: facts.Device, row: StoredDevice | None) -> Row:
+    """Return what identifies a device and where it is; ``row`` is None for a new device.
+
+    Databases keep the order of lists only, so that equal facts are equal values.
+    """
+    stored = [
+        Identity(IdentityKind(item["kind"]), item["value"], Confidence(item["confidence"]))
+        for item in (row.identity if row else None) or ()
+        # A later release may have stored other words.
+        if item["kind"] in set(IdentityKind) and item["confidence"] in set(Confidence)
+    ]
+    identity = merge_identity(stored, device.identity)
+    return {
+        "identity": [{name: str(value) for name, value in vars(item).items()} for item in identity]
+        or None,
+        "topology": None
+        if device.topology is None
+        else {**vars(device.topology), "siblings": list(device.topology.siblings)},
     }

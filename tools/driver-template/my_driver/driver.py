@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of the Example card: it offers whole cards, each to one guest."""
 
+import contextlib
+
+from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
 
@@ -22,7 +25,9 @@ class MyDriver(Driver):
             if (card.vendor, card.product) == (VENDOR, PRODUCT):
                 managed = scan.is_managed(self.name_of(card))
                 if scan.refusal(card, managed=managed) is None:
-                    devices.append(self.device(card))
+                    # An error means that the card has just been removed.
+                    with contextlib.suppress(exception.HostError):
+                        devices.append(scan.with_facts(self.device(card), card))
         return sorted(devices, key=lambda device: device.key)
 
     def name_of(self, card):

@@ -48,6 +48,7 @@ _TEXT = types.Text(255, minimum=1)
 _HIDDEN_FROM_PROJECTS = (
     *("hostname", "backend", "std_board_info", "vendor_board_info"),
     *("status_reason", "health_reasons", "address", "numa_node", "providers"),
+    *("identity", "topology"),
     # The other users of a device are not shown either.
     *("units", "events"),
 )
@@ -280,6 +281,8 @@ def render(row: devices.VisibleDevice, call: Call, view: View) -> dict[str, Any]
         rendered |= {
             "address": row.device_key,
             "numa_node": row.numa_node,
+            "identity": row.identity or [],
+            "topology": row.topology,
             "resource_classes": sorted({part.resource_class for part in view.parts}),
             "traits": sorted({trait for part in view.parts for trait in part.traits}),
             "providers": [

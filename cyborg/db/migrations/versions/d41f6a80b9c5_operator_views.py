@@ -41,6 +41,9 @@ def upgrade() -> None:
             sa.Column("health", sa.String(16)),
             sa.Column("health_reason", sa.Text),
             sa.Column("health_ms", sa.BigInteger),
+            # What identifies the device, and where it is in the PCI hierarchy of its host.
+            sa.Column("identity", sa.JSON(none_as_null=True)),
+            sa.Column("topology", sa.JSON(none_as_null=True)),
         ),
         # The device that an event is about, for events of every noun.
         "events": (sa.Column("device_uuid", sa.String(36)),),

@@ -74,6 +74,8 @@ attach_type = TEST_PCI
 resource_class = FPGA
 """
 _FAULTY: Final = "/run/gpu/faulty-"
+#: The root ports above the graphics cards.
+_PORT, _OTHER_PORT = "0000:3a:00.0", "0000:85:00.0"
 _PATIENCE = 60.0
 #: More turns than any step of the story takes.
 _TURNS = 30
@@ -147,6 +149,7 @@ class Site:
             clock=environment.clock.monotonic,
             load=lambda name, _options: packages[name],
             prompt=True,
+            machine=self.rack.machine,
             version=VERSION,
             scan=0.0,
             health=60.0,
@@ -244,8 +247,13 @@ def _rack(compute: str) -> Rack:
     machine.add_dir("/cards")
     machine.programs["/usr/sbin/gpu"] = _card
     machine.add_file("/run/nvidia-persistenced.pid", "1723")
-    for address in (GPU, OTHER_GPU):
-        servers.add_function(machine, address, "10de:20b5:030200", driver="nvidia", node=0)
+    for slot, (address, port) in enumerate(((GPU, _PORT), (OTHER_GPU, _OTHER_PORT)), start=1):
+        servers.add_function(machine, port, "8086:2030:060400", driver="pcieport", node=0)
+        path = servers.add_function(
+            machine, address, "10de:20b5:030200", behind=port, driver="nvidia", node=0
+        )
+        machine.add_file(f"{path}/serial_number", f"48-b0-2d-ff-ff-12-34-{slot:02x}\n")
+        machine.add_file(f"/sys/bus/pci/slots/{slot}/address", f"{address.partition('.')[0]}\n")
     traits = Traits("FPGA", programmable=True)
     rack = Rack(compute, machine, FpgaDriver(machine, compute, traits))
     rack.plug(CARD, 1)

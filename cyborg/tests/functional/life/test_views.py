@@ -31,7 +31,7 @@ Profiles = Callable[..., str]
 THIRD = "0000:83:00.0"
 #: What microversion 2.5 shows of a device, and 2.4 does not.
 ADDED = {"address", "numa_node", "resource_classes", "traits", "providers", "units", "holders"}
-ADDED |= {"health", "health_reasons", "health_since"}
+ADDED |= {"health", "health_reasons", "health_since", "identity", "topology"}
 EVENTS = "/events"
 
 
@@ -151,7 +151,8 @@ def test_members_see_devices_without_place_and_other_users(
     (listed,) = member.get("/devices")["devices"]
     shown = member.get(f"/devices/{listed['uuid']}")
     assert shown == listed
-    hidden = {"hostname", "address", "numa_node", "providers", "units", "events"}
+    hidden = {"hostname", "address", "numa_node", "identity", "topology", "providers", "units"}
+    hidden.add("events")
     assert listed.keys().isdisjoint(hidden)
     assert listed["resource_classes"] == [resource_class]
     assert [one["instance_uuid"] for one in listed["holders"]] == [instance]

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read what identifies PCI functions and where they are, for the devices that drivers offer.
+
+File names and formats are those of the kernel's ABI documents (sysfs-bus-pci, sysfs-bus-cxl), of
+its NVMe and amdgpu drivers, and of ``/sys/bus/pci/slots``.
+"""
+
+import contextlib
+import re
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Final, TypeVar
+
+from cyborg import exception
+from cyborg.drivers import serial_numbers
+from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.pci_function import PciFunction, parse_name
+from cyborg.model.device import Confidence, Identity, IdentityKind, Topology
+from cyborg.model.pci import PciAddress
+
+T = TypeVar("T")
+
+_FUNCTIONS = "/sys/bus/pci/devices"
+_SLOTS = "/sys/bus/pci/slots"
+_ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_CXL_MEMORY = re.compile(r"mem[0-9]+")
+_BRIDGE = 0x06
+#: Largest size of VPD in bytes; that of most cards has less than 1 kB.
+_VPD_LIMIT: Final = 4096
+#: Time limit of one VPD in seconds: a card may need milliseconds for each word, or not answer.
+_VPD_TIMEOUT: Final = 1.0
+#: How many VPDs that are too slow a scan waits for.
+_SLOW_VPDS: Final = 3
+
+#: A card has several functions at one place: domain, bus and device.
+_Place = tuple[int, int, int]
+
+
+class Cards:
+    """The identity and the topology of the PCI functions of one scan; any thread may ask.
+
+    Each file is read at most once. A fact that cannot be read is not known, and hides no other.
+    ``functions`` are those of the scan, ``vpd_timeout`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        functions: Mapping[PciAddress, PciFunction],
+        *,
+        vpd_timeout: float = _VPD_TIMEOUT,
+    ) -> None:
+        self._host = host
+        self._functions = functions
+        self._vpd_timeout = vpd_timeout
+        self._slow_vpds = 0
+        self._lock = threading.RLock()
+        self._cards: dict[PciAddress, tuple[Identity, ...]] = {}
+        self._vfs: dict[PciAddress, Mapping[str, int]] = {}
+        self._places: dict[str, frozenset[_Place]] = {}
+        #: Vendor id → Device Serial Number → the functions that have it.
+        self._serials: dict[int, Mapping[str, list[PciFunction]]] = {}
+        #: The Device Serial Numbers that were read.
+        self._dsns: dict[PciAddress, str] = {}
+
+    def identity(self, function: PciFunction) -> tuple[Identity, ...]:
+        """Return what identifies a function, strongest first; at least its address.
+
+        A virtual function has the identity of its parent with its number.
+        """
+        with self._lock:
+            own = Identity(IdentityKind.ADDRESS, str(function.address), Confidence.PLACE)
+            if function.parent is None:
+                return (*self._physical(function), own)
+            parent = self._functions.get(function.parent)
+            number = None if parent is None else self._vf_number(parent.address, function.address)
+            if parent is None or number is None:
+                return (own,)
+            return (
+                *(
+                    Identity(identity.kind, f"{identity.value}/vf{number}", identity.confidence)
+                    for identity in self._physical(parent)
+                ),
+                own,
+            )
+
+    def topology(self, function: PciFunction) -> Topology | None:
+        """Return where a function is; None if the host does not tell.
+
+        Raises exception.HostError when the function has left the bus.
+        """
+        with self._lock:
+            try:
+                path = self._host.realpath(f"{_FUNCTIONS}/{function.address}")
+            except exception.HostError as error:
+                if is_missing(error):
+                    raise
+                return None
+            bridges = _bridges(path)
+            switches = (
+                address
+                for address, below in reversed(bridges)
+                if len(self._places_below(below)) > 1
+            )
+            return Topology(
+                root_port=next((str(address) for address, _ in bridges), None),
+                switch=next(map(str, switches), None),
+                siblings=tuple(map(str, sorted(self._siblings(function)))),
+            )
+
+    def _physical(self, function: PciFunction) -> tuple[Identity, ...]:
+        """Return what identifies a physical function, without its address."""
+        address = function.address
+        if address not in self._cards:
+            part = f"/{address.function}" if address.function else ""
+            self._cards[address] = tuple(
+                Identity(kind, f"{value}{part}", confidence)
+                for kind, confidence, read in (
+                    (IdentityKind.VENDOR, Confidence.UNIQUE, self._vendor_number),
+                    (IdentityKind.DSN, Confidence.BOARD, lambda function: self._card(function)[0]),
+                    (IdentityKind.VPD, Confidence.BOARD, self._vpd_number),
+                    (IdentityKind.SLOT, Confidence.PLACE, self._slot),
+                )
+                if (value := read(function)) is not None
+            )
+        return self._cards[address]
+
+    def _vendor_number(self, function: PciFunction) -> str | None:
+        """Return the number of the manufacturer that the host driver of a function shows."""
+        path = f"{_FUNCTIONS}/{function.address}"
+        for name in self._names(path):
+            text: str | None = None
+            if name == "nvme":
+                controllers = self._names(f"{path}/nvme")
+                parts = [
+                    self._number(f"{path}/nvme/{controllers[0]}/{file}") if controllers else None
+                    for file in ("model", "serial")
+                ]
+                text = f"{parts[0] or ''} {parts[1]}".strip() if parts[1] else None
+            elif name == "unique_id" and function.host_driver == "amdgpu":
+                text = self._number(f"{path}/unique_id")
+            elif _CXL_MEMORY.fullmatch(name):
+                text = self._number(f"{path}/{name}/serial")
+            if text is not None:
+                return text
+        return None
+
+    def _card(self, function: PciFunction) -> tuple[str | None, list[PciFunction]]:
+        """Return the Device Serial Number of a function, and all functions that have it.
+
+        Functions of one card differ in their number or in what they are. Where two do not, the
+        manufacturer gave several cards one value, which identifies none of them.
+        """
+        vendor = function.vendor
+        if vendor not in self._serials:
+            serials: dict[str, list[PciFunction]] = defaultdict(list)
+            for address, other in self._functions.items():
+                # All ports of a switch have the value of the switch.
+                physical = other.parent is None and other.class_code >> 16 != _BRIDGE
+                if other.vendor == vendor and physical and (dsn := self._dsn(other)) is not None:
+                    self._dsns[address] = dsn
+                    serials[dsn].append(other)
+            self._serials[vendor] = serials
+        if function.address not in self._dsns:
+            return None, []
+        members = self._serials[vendor][self._dsns[function.address]]
+        kinds = Counter((member.product, member.address.function) for member in members)
+        if max(kinds.values()) > 1:
+            return None, []
+        return self._dsns[function.address], members
+
+    def _dsn(self, function: PciFunction) -> str | None:
+        path = f"{_FUNCTIONS}/{function.address}"
+        text = self._read(self._host.read_text, f"{path}/serial_number")
+        dsn = serial_numbers.dsn_of_file(text) if text is not None else None
+        if dsn is None:
+            config = self._read(self._host.read_bytes, f"{path}/config")
+            dsn = serial_numbers.dsn_of_config(config) if config is not None else None
+        return dsn
+
+    def _vpd_number(self, function: PciFunction) -> str | None:
+        """Return the serial number in the VPD of a function, if the card answers in time."""
+        path = f"{_FUNCTIONS}/{function.address}"
+        if "vpd" not in self._names(path) or self._slow_vpds >= _SLOW_VPDS:
+            return None
+        result: list[bytes | None] = []
+
+        def read() -> None:
+            result.append(
+                self._read(lambda path: self._host.read_bytes(path, _VPD_LIMIT), f"{path}/vpd")
+            )
+
+        thread = threading.Thread(target=read, name=f"vpd-{function.address}", daemon=True)
+        thread.start()
+        thread.join(self._vpd_timeout)
+        if not result:
+            self._slow_vpds += 1
+            return None
+        return None if result[0] is None else serial_numbers.vpd_serial_number(result[0])
+
+    def _slot(self, function: PciFunction) -> str | None:
+        label = self._slots.get(_place(function.address))
+        if label is None:
+            return None
+        ids = (function.vendor, function.product, *(function.subsystem or ()))
+        return f"{label} {':'.join(f'{number:04x}' for number in ids)}"
+
+    @cached_property
+    def _slots(self) -> Mapping[_Place, str]:
+        """The labels of the slots; the kernel spells the place of a slot ``dddd:bb:dd``."""
+        slots: dict[_Place, str] = {}
+        for name in self._names(_SLOTS):
+            text = self._read(self._host.read_text, f"{_SLOTS}/{name}/address") or ""
+            label, address = serial_numbers.printable(name), parse_name(f"{text.strip()}.0")
+            if label and address is not None:
+                slots.setdefault(_place(address), label)
+        return slots
+
+    def _vf_number(self, parent: PciAddress, address: PciAddress) -> int | None:
+        """Return the number of a virtual function of a parent, from its links ``virtfnN``."""
+        if parent not in self._vfs:
+            path = f"{_FUNCTIONS}/{parent}"
+            self._vfs[parent] = {
+                target.rpartition("/")[2]: int(name.removeprefix("virtfn"))
+                for name in self._names(path)
+                if re.fullmatch(r"virtfn[0-9]{1,5}", name)
+                and (target := self._read(self._host.readlink, f"{path}/{name}")) is not None
+            }
+        return self._vfs[parent].get(str(address))
+
+    def _siblings(self, function: PciFunction) -> Iterator[PciAddress]:
+        """Yield the other physical functions of the card of a function."""
+        physical = self._functions.get(function.parent or function.address, function)
+        _, members = self._card(physical)
+        for place in {_place(member.address) for member in (physical, *members)}:
+            for address in self._physical_functions[place]:
+                if address != function.address:
+                    yield address
+
+    @cached_property
+    def _physical_functions(self) -> Mapping[_Place, list[PciAddress]]:
+        """The physical functions of the host by their place."""
+        functions: dict[_Place, list[PciAddress]] = defaultdict(list)
+        for function in self._functions.values():
+            if function.parent is None:
+                functions[_place(function.address)].append(function.address)
+        return functions
+
+    def _places_below(self, bridge: str) -> frozenset[_Place]:
+        """Return the places of the physical functions directly below a bridge, by its path.
+
+        A link of PCI Express leads to one place; a bridge with several is one to a bus, such as
+        that in a switch.
+        """
+        if bridge not in self._places:
+            addresses = map(parse_name, self._names(bridge))
+            self._places[bridge] = frozenset(
+                _place(address)
+                for address in addresses
+                if address is not None and address in self._physical_functions[_place(address)]
+            )
+        return self._places[bridge]
+
+    def _number(self, path: str) -> str | None:
+        text = self._read(self._host.read_text, path)
+        return None if text is None else serial_numbers.plain(text)
+
+    def _names(self, path: str) -> list[str]:
+        with contextlib.suppress(exception.HostError):
+            return self._host.list_dir(path)
+        return []
+
+    @staticmethod
+    def _read(read: Callable[[str], T], path: str) -> T | None:
+        with contextlib.suppress(exception.HostError):
+            return read(path)
+        return None
+
+
+def _bridges(path: str) -> list[tuple[PciAddress, str]]:
+    """Return the bridges above a function in ``/sys/devices``, from the root, with their paths."""
+    bridges: list[tuple[PciAddress, str]] = []
+    parts = path.split("/")
+    for index, part in enumerate(parts[:-1]):
+        address = parse_name(part)
+        if _ROOT_COMPLEX.fullmatch(part):
+            # Intel VMD is a function with a root complex of its own below it.
+            bridges = []
+        elif address is not None:
+            bridges.append((address, "/".join(parts[: index + 1])))
+    return bridges
+
+
+def _place(address: PciAddress) -> _Place:
+    return address.domain, address.bus, address.device
