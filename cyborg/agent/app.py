@@ -73,6 +73,8 @@ class Settings:
     health: float = 0.0
     #: How long a scan waits for each driver.
     scan_timeout: float = 60.0
+    #: Whether devices have traits that tell where they are.
+    topology_traits: bool = False
     #: The timeout of such a poll: of all drivers together, and of each notification.
     poll_timeout: float = 10.0
 
@@ -142,7 +144,7 @@ def make_parts(
         driver_calls=driver_calls,
         timeout=settings.poll_timeout,
     )
-    reporter = Reporter(driver_manager, checks, driver_calls, timeout=settings.scan_timeout)
+    reporter = _reporter(settings, driver_manager, checks, driver_calls)
     schedule = Schedule(scan=settings.scan, full_check=settings.full_check, clock=clock, wake=wake)
     operations = Operations(
         drivers=driver_manager.drivers,
@@ -271,6 +273,18 @@ def assemble(
         metrics = AgentMetrics(drivers=parts.reporter.states, connected=lambda: conductor.up)
         daemon.add_server(meters.listener(metrics, BusListening(lambda: daemon.bus_error)))
     return daemon
+
+
+def _reporter(
+    settings: Settings, driver_manager: DriverManager, checks: HealthChecks, calls: DriverCalls
+) -> Reporter:
+    return Reporter(
+        driver_manager,
+        checks,
+        calls,
+        timeout=settings.scan_timeout,
+        topology_traits=settings.topology_traits,
+    )
 
 
 def _endpoint(host: str) -> str:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls, DriverManager
 from cyborg.agent.health import HealthChecks
+from cyborg.agent.topology_traits import with_topology_traits
 from cyborg.drivers.base import Driver
 from cyborg.drivers.scan import Scan
 from cyborg.model import wire
@@ -42,7 +43,8 @@ class Reporter:
 
     Idle drivers (installed, not enabled) are called once for the hardware that they support, and
     again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
-    after ``timeout`` seconds counts as failed, until it has answered.
+    after ``timeout`` seconds counts as failed, until it has answered. With ``topology_traits`` the
+    devices have traits that tell where they are.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class Reporter:
         driver_calls: DriverCalls = UNCOUNTED,
         *,
         timeout: float = 60.0,
+        topology_traits: bool = False,
     ) -> None:
         self.driver_manager = driver_manager
+        self._topology_traits = topology_traits
         self._checks = checks
         self._driver_calls = driver_calls
         self._timeout = timeout
@@ -160,6 +164,8 @@ class Reporter:
             devices = self._call(name, "discover", lambda: driver.discover(scan), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return DriverReport(name, DriverState.FAILED, error=str(error))
+        if self._topology_traits:
+            devices = tuple(map(with_topology_traits, devices))
         report = DriverReport(name, DriverState.READY, devices)
         try:
             if getattr(driver.hardware, "__func__", None) is Driver.hardware:

@@ -37,6 +37,7 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
         usage=conf.agent.usage_interval,
         health=conf.agent.health_interval,
         scan_timeout=conf.agent.scan_timeout,
+        topology_traits=conf.agent.topology_traits,
     )
 
 

@@ -94,6 +94,16 @@ def _agent() -> list[cfg.Opt]:
             "reserved, and the devices of the other drivers are reported. Raise it if a driver "
             "runs slow commands while it discovers.",
         ),
+        cfg.BoolOpt(
+            "topology_traits",
+            default=False,
+            help="Publish traits that tell where the devices of this host are: "
+            "CUSTOM_NUMA_NODE_1, and CUSTOM_PCI_SWITCH_0000_41_00_0 and "
+            "CUSTOM_PCI_ROOT_PORT_0000_40_01_0 with the PCI address of the nearest switch and of "
+            "the root port above the device. Turn it on if device profiles request devices of one "
+            "NUMA node or behind one switch. The addresses differ from host to host, and can "
+            "change when cards are added.",
+        ),
         *_polls(),
         cfg.StrOpt(
             "privileged_socket",

@@ -31,7 +31,9 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.servers import bare
 
 
-def reporter_of(*loaded: LoadResult, timeout: float = 60.0) -> Reporter:
+def reporter_of(
+    *loaded: LoadResult, timeout: float = 60.0, topology_traits: bool = False
+) -> Reporter:
     checks = HealthChecks(
         drivers={},
         devices=tuple,
@@ -40,7 +42,8 @@ def reporter_of(*loaded: LoadResult, timeout: float = 60.0) -> Reporter:
         on_change=lambda: None,
         enabled=False,
     )
-    return Reporter(DriverManager(loaded, load_nothing), checks, timeout=timeout)
+    manager = DriverManager(loaded, load_nothing)
+    return Reporter(manager, checks, timeout=timeout, topology_traits=topology_traits)
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
@@ -111,6 +114,14 @@ def test_a_driver_with_an_error_is_reported_as_failed(
     for name in ("first", "second"):
         assert (by_name[name].state, by_name[name].devices) == (DriverState.READY, (DEVICE,))
     assert report.digest()
+
+
+@pytest.mark.parametrize("option", [True, False])
+def test_devices_have_traits_of_their_place_if_the_option_is_on(option: bool) -> None:
+    driver = LoadResult("driver", Scripted(lambda _scan: [replace(DEVICE, numa_node=1)]))
+    (report,) = reporter_of(driver, topology_traits=option).scan(Scan(bare())).drivers
+    (deployable,) = report.devices[0].deployables
+    assert deployable.traits == (("CUSTOM_NUMA_NODE_1",) if option else ())
 
 
 def test_a_driver_that_hangs_costs_its_own_devices_only() -> None:
