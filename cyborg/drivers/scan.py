@@ -162,7 +162,7 @@ class Scan:
 
     @cached_property
     def _cards(self) -> Cards:
-        return Cards(self._host, self.functions)
+        return Cards(self._host, self.functions, self._prober)
 
     @cached_property
     def _ownership(self) -> Ownership:

@@ -17,6 +17,7 @@ from cyborg import exception
 from cyborg.drivers import serial_numbers
 from cyborg.drivers.host import Host, is_missing
 from cyborg.drivers.pci_function import PciFunction, parse_name
+from cyborg.drivers.prober import Prober
 from cyborg.model.device import Confidence, Identity, IdentityKind, Topology
 from cyborg.model.pci import PciAddress
 
@@ -29,10 +30,6 @@ _CXL_MEMORY = re.compile(r"mem[0-9]+")
 _BRIDGE = 0x06
 #: Largest size of VPD in bytes; that of most cards has less than 1 kB.
 _VPD_LIMIT: Final = 4096
-#: Time limit of one VPD in seconds: a card may need milliseconds for each word, or not answer.
-_VPD_TIMEOUT: Final = 1.0
-#: How many VPDs that are too slow a scan waits for.
-_SLOW_VPDS: Final = 3
 
 #: A card has several functions at one place: domain, bus and device.
 _Place = tuple[int, int, int]
@@ -42,20 +39,15 @@ class Cards:
     """The identity and the topology of the PCI functions of one scan; any thread may ask.
 
     Each file is read at most once. A fact that cannot be read is not known, and hides no other.
-    ``functions`` are those of the scan, ``vpd_timeout`` is in seconds.
+    ``functions`` are those of the scan; ``prober`` asks cards that may not answer.
     """
 
     def __init__(
-        self,
-        host: Host,
-        functions: Mapping[PciAddress, PciFunction],
-        *,
-        vpd_timeout: float = _VPD_TIMEOUT,
+        self, host: Host, functions: Mapping[PciAddress, PciFunction], prober: Prober
     ) -> None:
         self._host = host
         self._functions = functions
-        self._vpd_timeout = vpd_timeout
-        self._slow_vpds = 0
+        self._prober = prober
         self._lock = threading.RLock()
         self._cards: dict[PciAddress, tuple[Identity, ...]] = {}
         self._vfs: dict[PciAddress, Mapping[str, int]] = {}
@@ -115,15 +107,18 @@ class Cards:
         address = function.address
         if address not in self._cards:
             part = f"/{address.function}" if address.function else ""
+            numbers = [
+                (IdentityKind.VENDOR, Confidence.UNIQUE, self._vendor_number(function)),
+                (IdentityKind.DSN, Confidence.BOARD, self._card(function)[0]),
+            ]
+            if all(value is None for _, _, value in numbers):
+                # Cards answer this slowly.
+                numbers.append((IdentityKind.VPD, Confidence.BOARD, self._vpd_number(function)))
+            numbers.append((IdentityKind.SLOT, Confidence.PLACE, self._slot(function)))
             self._cards[address] = tuple(
                 Identity(kind, f"{value}{part}", confidence)
-                for kind, confidence, read in (
-                    (IdentityKind.VENDOR, Confidence.UNIQUE, self._vendor_number),
-                    (IdentityKind.DSN, Confidence.BOARD, lambda function: self._card(function)[0]),
-                    (IdentityKind.VPD, Confidence.BOARD, self._vpd_number),
-                    (IdentityKind.SLOT, Confidence.PLACE, self._slot),
-                )
-                if (value := read(function)) is not None
+                for kind, confidence, value in numbers
+                if value is not None
             )
         return self._cards[address]
 
@@ -183,22 +178,16 @@ class Cards:
     def _vpd_number(self, function: PciFunction) -> str | None:
         """Return the serial number in the VPD of a function, if the card answers in time."""
         path = f"{_FUNCTIONS}/{function.address}"
-        if "vpd" not in self._names(path) or self._slow_vpds >= _SLOW_VPDS:
+        if "vpd" not in self._names(path):
             return None
-        result: list[bytes | None] = []
-
-        def read() -> None:
-            result.append(
-                self._read(lambda path: self._host.read_bytes(path, _VPD_LIMIT), f"{path}/vpd")
+        try:
+            vpd = self._prober.run(
+                f"the VPD of {function.address}",
+                lambda: self._host.read_bytes(f"{path}/vpd", _VPD_LIMIT),
             )
-
-        thread = threading.Thread(target=read, name=f"vpd-{function.address}", daemon=True)
-        thread.start()
-        thread.join(self._vpd_timeout)
-        if not result:
-            self._slow_vpds += 1
+        except exception.HostError:
             return None
-        return None if result[0] is None else serial_numbers.vpd_serial_number(result[0])
+        return serial_numbers.vpd_serial_number(vpd)
 
     def _slot(self, function: PciFunction) -> str | None:
         label = self._slots.get(_place(function.address))

@@ -8,6 +8,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.host import TEXT_LIMIT
+from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.topology import Cards
 from cyborg.model.device import Confidence, Identity, IdentityKind, Topology
@@ -37,8 +38,8 @@ def host() -> FakeHost:
     return made
 
 
-def cards(host: FakeHost, **arguments: float) -> Cards:
-    return Cards(host, Scan(host).functions, **arguments)
+def cards(host: FakeHost) -> Cards:
+    return Cards(host, Scan(host).functions, Prober())
 
 
 def identity(host: FakeHost, address: str) -> dict[str, str]:
@@ -75,7 +76,6 @@ def test_facts_are_ordered_by_strength_and_equal_in_each_scan(host: FakeHost) ->
     assert list(identity(host, NIC).items()) == [
         ("vendor", "MODEL X S123"),
         ("dsn", DSN),
-        ("vpd", "MT2201X00123"),
         ("slot", "4-1 8086:1572"),
         ("address", NIC),
     ]
@@ -237,17 +237,25 @@ class SlowVpd(FakeHost):
         return super().read_bytes(path, limit)
 
 
-def test_vpd_that_is_slow_is_left_out_and_not_tried_at_every_card() -> None:
+def test_vpd_is_read_only_where_no_other_number_is_known(host: FakeHost) -> None:
+    """Cards answer this slowly, and some not at all."""
+    file(host, NIC, "vpd", vpd(PART, SERIAL))
+    assert identity(host, NIC) == {"vpd": "MT2201X00123", "address": NIC}
+    burn(host, DSN, NIC)
+    assert identity(host, NIC) == {"dsn": DSN, "address": NIC}
+
+
+def test_vpd_that_is_slow_is_left_out() -> None:
     host = SlowVpd()
-    addresses = [f"0000:{bus:02x}:00.0" for bus in range(0x20, 0x30)]
-    for address in addresses:
-        servers.add_function(host, address, NETWORK)
-        file(host, address, "vpd", vpd(SERIAL))
+    servers.add_function(host, NIC, NETWORK)
+    file(host, NIC, "vpd", vpd(SERIAL))
+    function = Scan(host).functions[PciAddress.parse(NIC)]
+    prober = Prober(0.01)
     try:
-        functions = Scan(host).functions
-        reader = Cards(host, functions, vpd_timeout=0.01)
-        facts = [reader.identity(functions[PciAddress.parse(address)]) for address in addresses]
+        facts = [
+            Cards(host, {function.address: function}, prober).identity(function) for _ in range(3)
+        ]
     finally:
         host.end.set()
-    assert [[item.kind.value for item in items] for items in facts] == [["address"]] * 16
-    assert host.reads == 3
+    assert [[item.kind.value for item in items] for items in facts] == [["address"]] * 3
+    assert host.reads == 1
