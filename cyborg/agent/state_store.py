@@ -108,6 +108,30 @@ class StateStore:
         )
 
 
+class ReadOnlyStateStore(StateStore):
+    """The state file of an agent that may be running; reading it changes and creates nothing.
+
+    ``error`` says why the file cannot be read, as a clause; None while it could.
+    """
+
+    def __init__(self, directory: Path, host: str) -> None:
+        super().__init__(directory, host)
+        self.error: str | None = None
+
+    def run(self, job: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Return the result of ``job``, which must only read; None if that failed."""
+        try:
+            if not self.path.exists():
+                self.error = f"there is no state file {self.path}"
+                return None
+            uri = f"file:{quote(str(self.path))}?mode=ro"
+            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT)) as file:
+                return job(file)
+        except (OSError, sqlite3.Error) as error:
+            self.error = f"the state file {self.path} cannot be read: {error}"
+            return None
+
+
 class OperationJournal:
     """A row for each call that changes hardware: its begin, its end, and its fault.
 

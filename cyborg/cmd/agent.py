@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``cyborg-agent`` process."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cyborg.agent.state_store import ActionJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.clients.http import Sessions
 from cyborg.clients.placement import Placement
+from cyborg.cmd import discover
 from cyborg.drivers import loader
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.privileged.client import Client
@@ -42,10 +44,19 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
 
 
 def main() -> int:
-    """Run until the process receives a signal to stop; return the exit status."""
+    """Run until the process receives a signal to stop, or discover; return the exit status."""
     conf = cfg.CONF
+    conf.register_cli_opts(discover.OPTIONS)
     try:
-        configuration.prepare(sys.argv[1:], prog=AGENT, conf=conf)
+        configuration.prepare(
+            sys.argv[1:], prog=AGENT, conf=conf, logs=lambda conf: not conf.discover
+        )
+        discover.check(conf)
+        if conf.discover:
+            # Refusals and failures of drivers are in the output; only --debug prints them twice.
+            handler = logging.StreamHandler() if conf.debug else logging.NullHandler()
+            logging.basicConfig(level=logging.DEBUG, handlers=[handler], force=True)
+            return discover.run(conf, sys.stdout)
         sessions = Sessions(conf)
         with configuration.checked(conf):
             journal = ActionJournal(StateStore(Path(conf.state_path), conf.host))

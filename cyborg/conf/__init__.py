@@ -2,7 +2,7 @@
 """Configuration of the service: declaration of all options, reading of files, checks at start."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ def prepare(
     prog: str,
     default_config_files: Sequence[str] | None = None,
     conf: cfg.ConfigOpts | None = None,
+    logs: Callable[[cfg.ConfigOpts], bool] = lambda _: True,
 ) -> cfg.ConfigOpts:
     """Read the configuration of the process ``prog``, check all of it, and set up logging.
 
@@ -37,6 +38,7 @@ def prepare(
     With ``default_config_files`` it reads only these files and no directory. If a log directory
     is set, the log file is named after ``prog``. ``conf`` defaults to the global ``cfg.CONF``,
     which oslo.messaging requires. A repeated call discards the values that were read before.
+    ``logs`` says whether this command line writes a log; without one, no log file is opened.
 
     Raises ``exception.ConfigError`` with one sentence that names the option and its value. Wrong
     usage of the command line, ``--help`` and ``--version`` end the process, as argparse does.
@@ -63,6 +65,8 @@ def prepare(
         raise exception.ConfigError(reason=_sentence(fault)) from fault
     # Set up logging first: oslo.config's warnings about deprecated options go to the log.
     with checked(conf):
+        if not logs(conf):
+            return conf
         # The default of oslo.log for the name of the file is the name of the WSGI server.
         if conf.log_dir and not conf.log_file:
             conf.set_default("log_file", f"{prog}.log")

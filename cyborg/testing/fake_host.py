@@ -3,9 +3,6 @@
 
 import copy
 import errno
-import json
-import os
-import pathlib
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,23 +10,12 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from cyborg import exception
+from cyborg.drivers.archive import ArchivedHost, os_error
 from cyborg.drivers.command import OUTPUT_CAP, Completed
-from cyborg.drivers.host import (
-    INITIAL_PROCESSES,
-    TEXT_LIMIT,
-    OpenFiles,
-    host_errors,
-    is_missing,
-    process_name,
-    resolve,
-)
+from cyborg.drivers.host import TEXT_LIMIT, host_errors, resolve
 from cyborg.drivers.uevents import Uevent
 from cyborg.testing.fake_privileges import SimulatedPrivileges
 
-#: More entries than the recording of any machine has.
-_RECORDED = 200_000
-#: Where a recording keeps what no tree of files can show: faults, and answers of commands.
-_NOTES = "/.cyborg-recording.json"
 #: What a program does, given its host and its argument vector.
 Program = Callable[["FakeHost", tuple[str, ...]], Completed]
 
@@ -108,17 +94,15 @@ class FakeEvents:
         self._queue.put(None)
 
 
-class FakeHost:
+class FakeHost(ArchivedHost):
     """A host made of ``files`` and ``links`` by absolute path.
 
-    Faults: ``faults`` maps real paths (links followed) to the errno that touching them gives;
-    ``vanish`` pulls a sub-tree after some more calls. What a driver did to the host stands in
-    ``writes`` (path and text) and ``commands`` (argument vectors); ``touches`` counts the calls.
-    ``answers`` maps argument vectors to what a command prints.
+    Faults: ``faults`` of the archive; ``vanish`` pulls a sub-tree after some more calls. What a
+    driver did to the host stands in ``writes`` (path and text) and ``commands`` (argument vectors);
+    ``touches`` counts the calls.
     ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
     command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
-    commands were given. ``foreign`` are the paths that others than root can change, ``claimed`` the
-    block devices that something has claimed exclusively.
+    commands were given. ``foreign`` are the paths that others than root can change.
 
     A write stores its text, unless ``kernel`` gives the file another meaning.
     """
@@ -126,76 +110,24 @@ class FakeHost:
     def __init__(
         self, files: Mapping[str, str] | None = None, links: Mapping[str, str] | None = None
     ) -> None:
+        super().__init__()
         self.clock = FakeClock()
-        self.faults: dict[str, int] = {}
         self.writes: list[tuple[str, str]] = []
         self.commands: list[tuple[str, ...]] = []
-        self.answers: dict[tuple[str, ...], Completed] = {}
         self.programs: dict[str, Program] = {}
         self.hanging = False
         self.patience: list[float] = []
         self.foreign: set[str] = set()
-        self.claimed: set[str] = set()
         self.touches = 0
         self.kernel: Kernel | None = None
         self._listeners: list[FakeEvents] = []
-        self._files: dict[str, bytes] = {}
-        self._links: dict[str, str] = {}
-        self._names: dict[str, set[str]] = {"/": set()}
         self._vanishing: list[tuple[int, str]] = []
         for path, text in (files or {}).items():
             self.add_file(path, text)
         for path, target in (links or {}).items():
             self.add_link(path, target)
 
-    @classmethod
-    def recorded(cls, directory: pathlib.Path, *, most: int = _RECORDED) -> Self:
-        """Return a host with the tree of a real directory, as ``materialise`` writes it.
-
-        Raises ValueError for a directory with more entries than any recording has.
-        """
-        host = cls()
-        entries = 0
-        for place, names, files in os.walk(directory):
-            path = pathlib.Path(place)
-            entries += len(names) + len(files)
-            if entries > most:
-                raise ValueError(
-                    f"{directory} has more than {most} entries, so it is not a recorded tree"
-                )
-            for one in (path / name for name in (*names, *files)):
-                inside = f"/{one.relative_to(directory)}"
-                if inside == _NOTES:
-                    notes = json.loads(one.read_text())
-                    host.faults.update(notes["faults"])
-                    host.claimed.update(notes["claimed"])
-                    for argv, *answer in notes["commands"]:
-                        host.answers[tuple(argv)] = Completed(*answer)
-                    continue
-                if one.is_symlink():
-                    host.add_link(inside, os.readlink(one))
-                elif one.is_dir():
-                    host.add_dir(inside)
-                else:
-                    host.add_file(inside, one.read_bytes())
-        return host
-
     # What a test does to the host.
-
-    def add_file(self, path: str, content: str | bytes) -> None:
-        """Put a file there, with the directories above it; one that is there is replaced."""
-        self._enter(path)
-        self._files[path] = content if isinstance(content, bytes) else content.encode()
-
-    def add_link(self, path: str, target: str) -> None:
-        """Put a symbolic link there, with the directories above it."""
-        self._enter(path)
-        self._links[path] = target
-
-    def add_dir(self, path: str) -> None:
-        """Put a directory there; one that is there stays as it is."""
-        self._enter(path)
-        self._names.setdefault(path, set())
 
     def remove(self, path: str) -> None:
         """Take a file, a link or a whole sub-tree away; nothing there does no harm.
@@ -257,119 +189,25 @@ class FakeHost:
         """Return an independent copy of the host, to which nobody listens."""
         return copy.deepcopy(self, {id(self._listeners): []})
 
-    def materialise(self, directory: pathlib.Path) -> None:
-        """Write the tree below a real directory, absolute links as they are.
-
-        Faults and answers of commands go to a file of their own, which ``recorded`` reads.
-        """
-        notes = {
-            "faults": self.faults,
-            "claimed": sorted(self.claimed),
-            "commands": [
-                [argv, answer.status, answer.stdout, answer.stderr]
-                for argv, answer in self.answers.items()
-            ],
-        }
-        for path in self._names:
-            (directory / path[1:]).mkdir(parents=True, exist_ok=True)
-        for path, content in self._files.items():
-            (directory / path[1:]).write_bytes(content)
-        for path, target in self._links.items():
-            (directory / path[1:]).symlink_to(target)
-        if self.faults or self.answers or self.claimed:
-            (directory / _NOTES[1:]).write_text(json.dumps(notes, indent=1))
-
     # The ports.
-
-    def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
-        """See Host."""
-        return self.read_bytes(path, limit).decode(errors="replace")
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """See Host."""
-        with host_errors(f"reading {path}"):
-            real = self._touch(path)
-            content = self._files.get(real)
-            if content is None:
-                raise _os_error(errno.EISDIR if real in self._names else errno.ENOENT)
-            if self.kernel is not None:
-                self.kernel.check_read(real)
-            if len(content) > limit:
-                raise OSError(errno.EFBIG, f"more than {limit} bytes")
-            return content
+        content = super().read_bytes(path, limit)
+        if self.kernel is not None:
+            with host_errors(f"reading {path}"):
+                self.kernel.check_read(resolve(path, self._links.get))
+        return content
 
     def write_text(self, path: str, text: str) -> None:
         """See Host."""
         with host_errors(f"writing {path}"):
             real = self._touch(path)
             if real not in self._files:
-                raise _os_error(errno.EISDIR if real in self._names else errno.ENOENT)
+                raise os_error(errno.EISDIR if real in self._names else errno.ENOENT)
             self.writes.append((real, text))
             if self.kernel is None or not self.kernel.write(real, text):
                 self._files[real] = text.encode()
-
-    def list_dir(self, path: str) -> list[str]:
-        """See Host."""
-        with host_errors(f"listing {path}"):
-            real = self._touch(path)
-            if real not in self._names:
-                raise _os_error(errno.ENOTDIR if real in self._files else errno.ENOENT)
-            return sorted(self._names[real])
-
-    def exists(self, path: str) -> bool:
-        """See Host."""
-        try:
-            self.realpath(path)
-        except exception.HostError as error:
-            if is_missing(error):
-                return False
-            raise
-        return True
-
-    def readlink(self, path: str) -> str:
-        """See Host."""
-        with host_errors(f"reading link {path}"):
-            parent, _, name = path.rpartition("/")
-            real = f"{self._touch(parent or '/').rstrip('/')}/{name}"
-            self._fail(real)
-            if real not in self._links:
-                there = real in self._files or real in self._names
-                raise _os_error(errno.EINVAL if there else errno.ENOENT)
-            return self._links[real]
-
-    def realpath(self, path: str) -> str:
-        """See Host."""
-        with host_errors(f"resolving {path}"):
-            real = self._touch(path)
-            if real not in self._files and real not in self._names:
-                raise _os_error(errno.ENOENT)
-            return real
-
-    def open_files(self) -> OpenFiles:
-        """See Host; processes are directories of ``/proc`` with links in ``fd``."""
-        reason = None
-        if self._links.get("/proc/self/ns/pid") != INITIAL_PROCESSES:
-            reason = "the agent sees only the processes of its own container"
-        holders: dict[str, str] = {}
-        for process in filter(str.isdigit, self.list_dir("/proc")):
-            try:
-                for descriptor in self.list_dir(f"/proc/{process}/fd"):
-                    target = self.readlink(f"/proc/{process}/fd/{descriptor}")
-                    if target.startswith("/dev/"):
-                        holders[target] = process_name(self, process)
-            except exception.HostError as error:
-                if not is_missing(error):
-                    reason = "the agent may not see the open files of other users' processes"
-        return OpenFiles(holders, reason)
-
-    def is_claimed(self, path: str) -> bool:
-        """See Host."""
-        self.read_bytes(path)
-        return path in self.claimed
-
-    def owned_by_root(self, path: str) -> bool:
-        """See Host."""
-        return self.writable_by_others(path) is None
 
     def writable_by_others(self, path: str) -> str | None:
         """See Host."""
@@ -412,28 +250,10 @@ class FakeHost:
         """Run the actions of the agent on this host."""
         return SimulatedPrivileges(self)
 
-    def _enter(self, path: str) -> None:
-        parent, _, name = path.rpartition("/")
-        if parent and parent not in self._names:
-            self.add_dir(parent)
-        self._names[parent or "/"].add(name)
-
     def _touch(self, path: str) -> str:
         """Count a call, let happen what is due, and follow the links of its path."""
         self.touches += 1
         for at, doomed in self._vanishing:
             if at < self.touches:
                 self.remove(doomed)
-        if "\0" in path:
-            raise ValueError("embedded null byte")
-        real = resolve(path, self._links.get)
-        self._fail(real)
-        return real
-
-    def _fail(self, real: str) -> None:
-        if real in self.faults:
-            raise _os_error(self.faults[real])
-
-
-def _os_error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))
+        return super()._touch(path)

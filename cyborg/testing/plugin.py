@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="test the driver of this name among the entry points 'cyborg.accelerator.driver'",
     )
     texts = {
-        "host": "simulated host with the driver's hardware: the directory of a recorded tree, or "
-        "module:function of one that makes a cyborg.testing.fake_host.FakeHost",
+        "host": "simulated host with the driver's hardware: an archive of a host (directory or "
+        "tar.gz), or module:function of one that makes a cyborg.testing.fake_host.FakeHost",
         "config": "configuration file with the options that the driver needs",
     }
     for name, text in texts.items():

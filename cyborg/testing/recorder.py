@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record what a driver reads here: python3 -m cyborg.testing.recorder DRIVER DIRECTORY.
 
-The recording is a directory with every file, link and directory that the driver reads, and the
-answers of the commands that it runs. ``pytest --cyborg-driver`` and ``FakeHost.recorded`` play it
-back on any other machine. Nothing is written to the machine itself, apart from the recording.
+The recording is an archive (see cyborg.drivers.archive): a directory with every file, link and
+directory that the driver reads, and the answers of the commands that it runs. ``pytest
+--cyborg-driver`` and ``cyborg-agent --discover --host`` read it on any other machine. Nothing is
+written to the machine itself, apart from the recording.
 """
 
 import argparse
@@ -40,6 +41,7 @@ class RecordingHost(LocalHost):
     def __init__(self, root: str = "/") -> None:
         super().__init__(root)
         self.tree = FakeHost()
+        self.tree.kernel = f"{os.uname().release} {os.uname().machine}"
         self._real_root = os.path.realpath(root).rstrip("/")
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:

@@ -2,7 +2,6 @@
 """The driver that a contract is about: its class, its options, and a host with its hardware."""
 
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +36,9 @@ class Subject:
 def load(name: str, host: str | None, config: str | None) -> Subject:
     """Find the driver as an agent would.
 
-    ``host`` is a directory or ``module:function``; without it the machine has nothing.
-    ``config`` is a configuration file. Raises ValueError with a clause that says what cannot be
-    used.
+    ``host`` is an archive (directory or tar.gz) or ``module:function``; without it the machine has
+    nothing. ``config`` is a configuration file. Raises ValueError with a clause that says what
+    cannot be used.
     """
     conf = read_configuration(config)
     make_host = _maker(host)
@@ -75,12 +74,7 @@ def read_configuration(config: str | None) -> cfg.ConfigOpts:
 def _maker(host: str | None) -> Callable[[], FakeHost]:
     if host is None:
         return bare
-    if Path(host).is_dir():
-        if any(os.path.ismount(Path(host, name)) for name in ("proc", "sys")):
-            raise ValueError(
-                f"{host} is a running machine and not a recorded tree; record it first with "
-                "'python3 -m cyborg.testing.recorder DRIVER DIRECTORY', and name that directory"
-            )
+    if Path(host).exists():
         return FakeHost.recorded(Path(host)).copy
     module, _, function = host.partition(":")
     try:

@@ -11,10 +11,11 @@ from cyborg_tools.quickstart.options import parse
 def test_all_options_are_parsed() -> None:
     default = parse([])
     assert (default.port, default.whitelist) == (6666, [])
-    assert (default.demo, default.clean) == (False, False)
+    assert (default.demo, default.clean, default.host) == (False, False, None)
     assert default.state.parts[-2:] == (".quickstart", "state")
     arguments = ["--demo", "--clean", "--port", "0", "--state", "x"]
-    asked = parse([*arguments, "--whitelist", "{}", "--whitelist=[]"])
+    asked = parse([*arguments, "--whitelist", "{}", "--whitelist=[]", "--host", "h.tar.gz"])
+    assert asked.host == Path("h.tar.gz")
     assert (asked.demo, asked.clean) == (True, True)
     assert (asked.port, asked.state, asked.whitelist) == (0, Path("x"), ["{}", "[]"])
 

@@ -14,7 +14,7 @@ from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import AttachHandle, Deployable
 from cyborg.drivers.fake import FakeDriver
-from cyborg.drivers.host import LocalHost
+from cyborg.drivers.host import Host
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -43,15 +43,19 @@ def units(reader: Reader, provider: str) -> dict[str, int]:
 
 @contextmanager
 def opened(
-    conf: cfg.ConfigOpts, state: State, screen: Screen, whitelist: Sequence[str]
+    conf: cfg.ConfigOpts,
+    state: State,
+    screen: Screen,
+    whitelist: Sequence[str],
+    *,
+    machine: Host,
 ) -> Iterator[tuple[Scenario, Findings]]:
     """Start everything, and stop it at the end in reverse order.
 
     ``conf`` is the global configuration, read from the state's file; ``whitelist`` has the entries
-    of the command line. Raises an error of Cyborg with one sentence when something cannot be
-    started.
+    of the command line, ``machine`` is the host of the agent. Raises an error of Cyborg with one
+    sentence when something cannot be started.
     """
-    machine = LocalHost()
     pci, fake = PciDriver(machine, conf), FakeDriver(machine, conf)
     screen.heading("Starting everything in one process, on the loopback interface only")
     with ExitStack() as endings:
@@ -79,8 +83,9 @@ def opened(
         screen.fact("REST API", f"{url}/v2, without Keystone: whoever reaches it may do all")
         stack.start_conductor(conf.host)
         screen.fact("Conductor", "running; messages stay within the process")
-        findings = look(pci, fake, [entry for entry in whitelist if not pci.lists(entry)])
-        drivers = [LoadResult(one.name, one) for one in (pci, fake)]
+        drivers = [LoadResult(driver.name, driver) for driver in (pci, fake)]
+        unmatched = [entry for entry in whitelist if not pci.lists(entry)]
+        findings = look(drivers, machine, unmatched)
         stack.start_agent(conf.host, machine=machine, drivers=drivers, state_path=state.directory)
         screen.fact("Agent", f"running for this host, {conf.host}")
         screen.fact("Log", shown(state.log))

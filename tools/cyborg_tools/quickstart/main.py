@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from cyborg import conf as configuration
+from cyborg.drivers import archive
+from cyborg.drivers.host import LocalHost
 from cyborg.tests.fixtures.loopback import bypass_proxies
 from cyborg_tools import program
 from cyborg_tools.quickstart import cloud, lines, machine, options
@@ -38,8 +40,10 @@ def _run(asked: argparse.Namespace, screen: Screen) -> int:
         files = [str(state.write_conf(asked.port, asked.whitelist))]
         conf = configuration.prepare([], prog=options.PROG, default_config_files=files)
         _report_faults(state)
-        with cloud.opened(conf, state, screen, asked.whitelist) as (scenario, findings):
-            screen.heading("What this machine has")
+        host = LocalHost() if asked.host is None else archive.read(asked.host)
+        opening = cloud.opened(conf, state, screen, asked.whitelist, machine=host)
+        with opening as (scenario, findings):
+            screen.heading("What this machine has" if asked.host is None else "What the host has")
             machine.show(screen, findings)
             held = _walk(scenario, state, screen)
             if held and not asked.demo:

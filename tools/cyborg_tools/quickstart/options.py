@@ -65,6 +65,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         """example '{"address": "0000:81:00.0"}'; may be given more than once""",
     )
     parser.add_argument(
+        "--host",
+        type=Path,
+        metavar="ARCHIVE",
+        help="show and offer the devices of an archive of another host, a directory or tar.gz file "
+        "that tools/capture-host wrote, instead of this machine's",
+    )
+    parser.add_argument(
         "--python",
         metavar="PATH",
         help="run with this Python, which has openstack-cyborg[quickstart] installed already; "

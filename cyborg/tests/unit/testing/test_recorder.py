@@ -55,8 +55,8 @@ def test_recording_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_directory_with_too_many_entries_is_refused() -> None:
-    with pytest.raises(ValueError, match="so it is not a recorded tree"):
-        FakeHost.recorded(Path("/usr"), most=100)
+    with pytest.raises(ValueError, match="so it is not an archive of a host"):
+        FakeHost.recorded(Path("/usr"), max_entries=100)
 
 
 def test_command_records_and_prints_how_to_replay(tmp_path: Path) -> None:
