@@ -13,10 +13,13 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.agent import discover as agent
 from cyborg.agent.discover import Row
 from cyborg.agent.state_store import DesiredStateCache, StateStore
 from cyborg.cmd import discover
 from cyborg.conf import opts
+from cyborg.drivers import loader
+from cyborg.drivers.host import LocalHost
 from cyborg.model.report import Report
 from cyborg.tests.unit.agent.fake_peers import report_of
 
@@ -175,13 +178,9 @@ def test_changes_of_the_next_report_are_printed_and_nothing_is_written(tmp_path:
 
 
 def test_report_without_changes_is_named(tmp_path: Path) -> None:
-    conf = configured(tmp_path, "--discover", "--driver", "fake_driver")
-    result = discover.discover.discover(
-        discover.loader.load(["fake_driver"], discover.LocalHost(), conf),
-        discover.LocalHost(),
-        timeout=60,
-    )
-    stored(tmp_path, result.report)
+    host = LocalHost()
+    drivers = loader.load(["fake_driver"], host, configured(tmp_path))
+    stored(tmp_path, agent.discover(drivers, host, timeout=60).report)
     text = printed(tmp_path, "--diff", "--driver", "fake_driver")
     assert "The next report would change nothing." in text
 
