@@ -53,7 +53,7 @@ class ArchivedHost:
     """
 
     def __init__(self) -> None:
-        self.kernel = ""
+        self.release = ""
         self.faults: dict[str, int] = {}
         self.answers: dict[tuple[str, ...], Completed] = {}
         self.claimed: set[str] = set()
@@ -102,7 +102,7 @@ class ArchivedHost:
             (directory / path[1:]).symlink_to(target)
         notes = {
             "format": FORMAT,
-            "kernel": self.kernel,
+            "kernel": self.release,
             "unreadable": self.faults,
             "claimed": sorted(self.claimed),
             "commands": [
@@ -235,7 +235,7 @@ class ArchivedHost:
             notes: dict[str, Any] = json.loads(text)
             if notes["format"] != FORMAT:
                 raise ValueError(f"its format is {notes['format']!r}, supported is {FORMAT}")
-            self.kernel = str(notes["kernel"])
+            self.release = str(notes["kernel"])
             self.claimed.update(notes["claimed"])
             for argv, *answer in notes["commands"]:
                 self.answers[tuple(argv)] = Completed(*answer)

@@ -41,7 +41,7 @@ class RecordingHost(LocalHost):
     def __init__(self, root: str = "/") -> None:
         super().__init__(root)
         self.tree = FakeHost()
-        self.tree.kernel = f"{os.uname().release} {os.uname().machine}"
+        self.tree.release = f"{os.uname().release} {os.uname().machine}"
         self._real_root = os.path.realpath(root).rstrip("/")
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
@@ -95,9 +95,12 @@ class RecordingHost(LocalHost):
         files = super().open_files()
         namespace = INITIAL_PROCESSES if files.reason is None else files.reason
         self.tree.add_link("/proc/self/ns/pid", namespace)
-        for number, (path, process) in enumerate(sorted(files.holders.items()), 1):
-            self.tree.add_file(f"/proc/{number}/comm", process)
-            self.tree.add_link(f"/proc/{number}/fd/0", path)
+        for number, (path, process) in enumerate(sorted(files.holders.items())):
+            # The name of a process ends with its number; see process_name.
+            name, _, end = process.rpartition("process ")
+            place = f"/proc/{end.rstrip(')')}"
+            self.tree.add_file(f"{place}/comm", name.rstrip(" ("))
+            self.tree.add_link(f"{place}/fd/{number}", path)
         return files
 
     def is_claimed(self, path: str) -> bool:

@@ -251,7 +251,7 @@ def test_this_machine_is_captured_unprivileged_or_as_root(tmp_path: Path) -> Non
     assert (ended.returncode, ended.stderr) == (0, "")
     assert path.stat().st_mode & 0o777 == 0o600
     host = ArchivedHost.recorded(path)
-    assert os.uname().release in host.kernel
+    assert os.uname().release in host.release
     assert host.exists("/proc/self/mountinfo")
 
 

@@ -46,6 +46,22 @@ def refusal(*words: str, **env: str) -> str:
     return line
 
 
+def test_archive_of_another_host_is_offered(tmp_path: Path) -> None:
+    archive = ROOT / "cyborg" / "tests" / "fixtures" / "hosts" / "guest.tar.gz"
+    whitelist = ("--whitelist", '{"address": "0000:44:00.0"}')
+    words = command(tmp_path / "state", "--demo", "--host", str(archive), *whitelist)
+    ended = run(*words)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert re.search(r"^0000:44:00.0 .* yes, by pci_driver$", ended.stdout, re.MULTILINE)
+    assert "The walk asks for the first function that is offered, " in ended.stdout
+    assert ended.stdout.endswith("\nEvery step held.\n")
+
+
+def test_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    words = command(tmp_path / "state", "--demo", "--host", __file__)
+    assert "cannot be read as an archive of a host" in refusal(*words)
+
+
 def test_quickstart_serves_ends_and_starts_again(tmp_path_factory: pytest.TempPathFactory) -> None:
     # Its path is printed, in lines that are not to be wide.
     state = tmp_path_factory.mktemp("q") / "state"
@@ -91,7 +107,7 @@ def check_printed(printed: str) -> None:
     bus = Path("/sys/bus/pci/devices")
     for function in bus.iterdir() if bus.exists() else ():
         assert re.search(rf"^{re.escape(function.name)} .* no: ", printed, re.MULTILINE)
-    assert re.search(r"^fake .* yes", printed, re.MULTILINE)
+    assert re.search(r"^0000:0c:00.0 .* yes, by fake_driver", printed, re.MULTILINE)
 
 
 def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -164,7 +164,9 @@ def _source(word: str) -> str | None:
         )
     module = ROOT / "cyborg" / "cmd" / f"{Path(word).name.removeprefix('cyborg-')}.py"
     if Path(word).name.startswith("cyborg-") and module.is_file():
-        return module.read_text()
+        # The agent takes the options of its preview.
+        also = [module.with_name("discover.py")] if module.stem == "agent" else []
+        return "".join(file.read_text() for file in [module, *also])
     return None
 
 
@@ -177,7 +179,9 @@ def _check_command(words: Sequence[str]) -> None:
         known = ("--config-file", "--config-dir", "--debug")
         command = own[:1] if '.add_parser("' in source else []
         for word in [*command, *(word.partition("=")[0] for word in own if word[0] == "-")]:
-            if f'"{word}"' not in source and word not in known:
+            # Programs with a configuration declare their options for oslo.config.
+            declared = re.search(rf'Opt\(\s*"{re.escape(word.removeprefix("--"))}"', source)
+            if f'"{word}"' not in source and not declared and word not in known:
                 raise ValueError(f"{program} has no {word}")
         return
     line = re.sub(r"--os-\S+ \S+ ", "", shlex.join(rest) + " ")

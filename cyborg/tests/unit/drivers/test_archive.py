@@ -108,14 +108,14 @@ def test_directory_and_tar_file_say_the_same(tmp_path: Path) -> None:
     host.faults["/sys/class/net"] = errno.EACCES
     host.claimed.add("/dev/nvme1n1")
     host.answers["lspci",] = Completed(1, "", "no")
-    host.kernel = "6.12 x86_64"
+    host.release = "6.12 x86_64"
     host.materialise(tmp_path / "tree")
     with tarfile.open(tmp_path / "host.tar.gz", "w:gz") as file:
         file.add(tmp_path / "tree", arcname=".")
     for path in (tmp_path / "tree", tmp_path / "host.tar.gz"):
         copy = FakeHost.recorded(path)
         assert (copy.faults, copy.claimed) == (host.faults, host.claimed)
-        assert (copy.answers, copy.kernel) == (host.answers, host.kernel)
+        assert (copy.answers, copy.release) == (host.answers, host.release)
         assert copy.paths() == host.paths()
 
 

@@ -4,13 +4,14 @@
 import errno
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from cyborg import exception
 from cyborg.drivers.pci import PciDriver
-from cyborg.testing import recorder, servers
+from cyborg.testing import recorder, servers, subject
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.recorder import RecordingHost
@@ -44,6 +45,29 @@ def test_command_answers_and_unreadable_files_are_recorded(tmp_path: Path) -> No
     assert host.faults == {"/sys/bus/pci/devices": errno.EISDIR}
     assert host.run(["/bin/echo", "ready"], timeout=10.0) == answer
     assert answer.stdout == "ready\n"
+
+
+def test_processes_that_hold_devices_are_recorded(tmp_path: Path) -> None:
+    host = servers.server()
+    servers.open_vfio(host, "4", 77, "qemu")
+    host.add_link("/proc/77/fd/18", "/dev/vfio/5")
+    host.add_link("/proc/78/fd/1", "/dev/vfio/6")
+    host.materialise(tmp_path / "machine")
+    recording = RecordingHost(str(tmp_path / "machine"))
+    files = recording.open_files()
+    assert files.holders["/dev/vfio/4"] == "qemu (process 77)"
+    assert replayed(recording, tmp_path / "recording").open_files() == files
+
+
+def test_archive_in_one_file_is_a_host_of_the_kit(tmp_path: Path) -> None:
+    servers.server().materialise(tmp_path / "tree")
+    with tarfile.open(tmp_path / "host.tar.gz", "w:gz") as file:
+        file.add(tmp_path / "tree", arcname="")
+    host = subject.load("fake_driver", str(tmp_path / "host.tar.gz"), None).make_host()
+    assert host.list_dir("/sys/bus/pci/devices")
+    (tmp_path / "host.tar.gz").write_text("no archive")
+    with pytest.raises(ValueError, match="cannot be read as an archive of a host"):
+        subject.load("fake_driver", str(tmp_path / "host.tar.gz"), None)
 
 
 def test_recording_changes_nothing(tmp_path: Path) -> None:
