@@ -2,6 +2,7 @@
 """The ``cyborg-agent`` process."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -56,7 +57,12 @@ def main() -> int:
             # Refusals and failures of drivers are in the output; only --debug prints them twice.
             handler = logging.StreamHandler() if conf.debug else logging.NullHandler()
             logging.basicConfig(level=logging.DEBUG, handlers=[handler], force=True)
-            return discover.run(conf, sys.stdout)
+            try:
+                return discover.run(conf, sys.stdout)
+            except BrokenPipeError:
+                # Nobody reads the rest; keep the interpreter from failing on it at exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return 1
         sessions = Sessions(conf)
         with configuration.checked(conf):
             journal = ActionJournal(StateStore(Path(conf.state_path), conf.host))

@@ -106,7 +106,7 @@ def run(conf: cfg.ConfigOpts, out: TextIO) -> int:
         if conf.discover_diff:
             document["diff"] = None if changes is None else [_change(change) for change in changes]
             document["diff_error"] = problem
-        print(json.dumps(document, indent=2), file=out)
+        print(json.dumps(document, indent=2), file=out, flush=True)
         return 0
     page = Page(out)
     page.show(discovery)
@@ -114,6 +114,7 @@ def run(conf: cfg.ConfigOpts, out: TextIO) -> int:
         page.show_changes(changes)
     elif problem is not None:
         page.say(f"The next report cannot be compared: {problem}.")
+    out.flush()
     return 0
 
 

@@ -2,6 +2,7 @@
 """``cyborg-agent --discover`` needs no peer, and neither writes nor logs anything."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,22 @@ def test_this_machine_is_shown_as_json(home: Path) -> None:
     document = json.loads(ended.stdout)
     assert (document["format"], document["host"], document["archive"]) == (1, "compute-1", None)
     assert "pci_driver" in [driver["name"] for driver in document["drivers"]]
+
+
+def test_output_that_nobody_reads_is_no_error_message(home: Path) -> None:
+    command = [processes.script("cyborg-agent"), "--discover", "--host", str(GUEST)]
+    with subprocess.Popen(
+        command,
+        env=processes.at_home(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as agent:
+        assert agent.stdout is not None
+        assert agent.stderr is not None
+        agent.stdout.close()
+        assert agent.stderr.read() == ""
+        assert agent.wait(processes.PATIENCE) == 1
 
 
 @pytest.mark.parametrize(
