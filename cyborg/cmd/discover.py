@@ -251,7 +251,11 @@ def table(rows: Sequence[Row], width: int, *, coloured: bool = False) -> Iterato
         widths[others.index(max(others)) if widest is None else widest] -= 1
     cells.insert(1, tuple("-" * column for column in widths))
     for row, colour in zip(cells, colours, strict=True):
-        wrapped = [textwrap.wrap(cell, room) for cell, room in zip(row, widths, strict=True)]
+        # Names such as vfio-pci stay whole, so that they can be copied.
+        wrapped = [
+            textwrap.wrap(cell, room, break_on_hyphens=False)
+            for cell, room in zip(row, widths, strict=True)
+        ]
         for parts in itertools.zip_longest(*wrapped, fillvalue=""):
             texts = [f"{part:<{room}}" for part, room in zip(parts, widths, strict=True)]
             answer = texts.pop().rstrip()
