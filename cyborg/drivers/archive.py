@@ -36,6 +36,7 @@ from cyborg.drivers.host import (
     process_name,
     resolve,
 )
+from cyborg.drivers.privileged.actions import NoPrivileges, Privileged
 
 FORMAT: Final = 1
 _NOTES: Final = "/.cyborg-host.json"
@@ -223,6 +224,11 @@ class ArchivedHost:
         if (answer := self.answers.get(tuple(argv))) is not None:
             return answer
         raise exception.HostError(action=f"running {argv[0]}", reason="it is not in the archive")
+
+    @property
+    def privileged(self) -> Privileged:
+        """Return what refuses every action."""
+        return NoPrivileges()
 
     def events(self) -> Events:
         """Refuse: nothing happens in an archive."""

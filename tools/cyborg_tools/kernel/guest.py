@@ -19,6 +19,8 @@ _DISK: Final = 64 * 1024 * 1024
 _CHUNK: Final = 64 * 1024
 #: Kernel parameters of every machine. A machine without an emulated IOMMU ignores the first.
 _PARAMETERS: Final = (
+    # Under load the kernel may find that the timer does not interrupt, and stop.
+    "no_timer_check",
     *("intel_iommu=on", "iommu.strict=0", "console=ttyS0", "quiet", "loglevel=3"),
     *("panic=-1", "tsc=reliable", "net.ifnames=0"),
 )
