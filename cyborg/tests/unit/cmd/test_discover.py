@@ -111,7 +111,10 @@ def test_table_has_the_width_of_the_terminal(
     assert max(map(len, printed(tmp_path).splitlines())) <= 72
 
 
-def test_every_device_of_the_archive_is_in_the_table(tmp_path: Path) -> None:
+def test_every_device_of_the_archive_is_in_the_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     text = printed(tmp_path)
     assert text.count("0000:44:00.0") == 1
     assert "28 device(s), 1 offered. Enabled drivers: fake_driver." in text
