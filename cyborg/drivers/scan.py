@@ -123,16 +123,19 @@ class Scan:
     def with_facts(self, device: Device, function: PciFunction) -> Device:
         """Return a device of a function with its NUMA node, identity and topology.
 
-        Only this call reads them, so call it for devices that are offered. Raises
-        exception.HostError when the function has left the bus.
+        Only this call reads them, so call it for devices that are offered. An identity that the
+        driver gave comes first, and replaces one of the same kind. Raises exception.HostError when
+        the function has left the bus.
         """
         with self._lock:
             cards = self._cards
+        given = {identity.kind for identity in device.identity}
+        others = (fact for fact in cards.identity(function) if fact.kind not in given)
         return replace(
             device,
             numa_node=self.numa_node(function.address),
             topology=cards.topology(function),
-            identity=cards.identity(function),
+            identity=(*device.identity, *others),
         )
 
     def mdev_types(self, address: PciAddress) -> Mapping[str, tuple[int, int]]:

@@ -224,7 +224,7 @@ def test_project_sees_devices_that_it_holds(scenario: Scenario, who: str) -> Non
     one = scenario.sessions.cyborg(who, f"accelerator-show {scenario.held} -f json").json
     assert [each["uuid"] for each in one["instances"]] == [scenario.server.uuid]
     places = {"hostname", "backend", "std_board_info", "vendor_board_info", "address", "numa_node"}
-    assert one.keys().isdisjoint({*places, "providers", "units", "events"})
+    assert one.keys().isdisjoint({*places, "identity", "topology", "providers", "units", "events"})
     foreign = scenario.sessions.cyborg(who, f"accelerator-show {scenario.spare}")
     assert "(HTTP 404)" in foreign.err
     where = scenario.sessions.cyborg(who, f"accelerator-list --host {scenario.host}")

@@ -41,6 +41,12 @@ REASON = "its disk nvme0n1p1 is mounted at /; " + "unmount it " * 10
 REFUSED = replace(ROW, kind="storage", type=None, offered_by=None, reasons={"pci_driver": REASON})
 
 
+@pytest.fixture(autouse=True)
+def width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the table be as wide as that of a usual terminal."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 class Terminal(io.StringIO):
     """A terminal that keeps what is printed."""
 
@@ -111,10 +117,7 @@ def test_table_has_the_width_of_the_terminal(
     assert max(map(len, printed(tmp_path).splitlines())) <= 72
 
 
-def test_every_device_of_the_archive_is_in_the_table(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+def test_every_device_of_the_archive_is_in_the_table(tmp_path: Path) -> None:
     text = printed(tmp_path)
     assert text.count("0000:44:00.0") == 1
     assert "28 device(s), 1 offered. Enabled drivers: fake_driver." in text

@@ -14,7 +14,7 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model import creation
 from cyborg.model.creation import Creation
-from cyborg.model.device import AttachType, Backend, BackendService, Device, DeviceType
+from cyborg.model.device import AttachType, Backend, BackendService, Device, DeviceType, Topology
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
@@ -244,6 +244,8 @@ def test_a_device_has_the_values_of_its_backend(file: Path) -> None:
     assert (first.type, first.vendor) == (DeviceType.GPU, "10de")
     assert first.model == "GA100 [A100 PCIe 80GB]"
     assert first.numa_node == 0
+    assert first.topology == Topology(root_port=servers.ROOT_PORT)
+    assert [(fact.kind, fact.value) for fact in first.identity] == [("address", servers.GPU)]
     assert first.backend == "gpus"
     (deployable,) = first.deployables
     assert deployable.name == f"compute-1_{servers.GPU}"

@@ -13,7 +13,7 @@ from cyborg.drivers.base import Driver
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.scan import Scan
-from cyborg.model.device import AttachType, DeviceType
+from cyborg.model.device import AttachType, DeviceType, Topology
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -98,6 +98,8 @@ def test_a_gpu_has_the_values_of_existing_deployments() -> None:
     assert device.vendor == "10de"
     assert device.model == "GA100 [A100 PCIe 80GB]"
     assert device.numa_node == 0
+    assert device.topology == Topology(root_port=servers.ROOT_PORT)
+    assert [(fact.kind, fact.value) for fact in device.identity] == [("address", servers.GPU)]
     assert json.dumps(device.std_board_info) == '{"product_id": "20b5", "controller": null}'
     assert device.vendor_board_info == "miss_vb_info"
     assert deployable.name == "compute-1_0000:3b:00.0"

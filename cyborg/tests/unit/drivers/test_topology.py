@@ -11,7 +11,14 @@ from cyborg.drivers.host import TEXT_LIMIT
 from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.topology import Cards
-from cyborg.model.device import Confidence, Identity, IdentityKind, Topology
+from cyborg.model.device import (
+    Confidence,
+    Device,
+    DeviceType,
+    Identity,
+    IdentityKind,
+    Topology,
+)
 from cyborg.model.pci import PciAddress
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
@@ -259,3 +266,13 @@ def test_vpd_that_is_slow_is_left_out() -> None:
         host.end.set()
     assert [[item.kind.value for item in items] for items in facts] == [["address"]] * 3
     assert host.reads == 1
+
+
+def test_number_that_the_driver_knows_replaces_that_of_the_host(host: FakeHost) -> None:
+    file(host, NIC, "nvme/nvme0/serial", "S1\n")
+    own = Identity(IdentityKind.VENDOR, "GPU-1", Confidence.UNIQUE)
+    device = Device(NIC, DeviceType.NIC, "8086", "m", {}, (), identity=(own,))
+    scan = Scan(host)
+    described = scan.with_facts(device, scan.functions[PciAddress.parse(NIC)])
+    address = Identity(IdentityKind.ADDRESS, NIC, Confidence.PLACE)
+    assert described.identity == (own, address)
