@@ -3,6 +3,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from cyborg import exception
 from cyborg.drivers.base import Driver, Health
@@ -20,8 +21,8 @@ from cyborg.model.device import (
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
-from cyborg.testing.fake_host import FakeHost
 
+Item = TypeVar("Item")
 #: Widths of the columns that keep what a driver says.
 WIDE = 255
 DRIVER_NAME = 100
@@ -127,6 +128,27 @@ def made_on(backend: Backend) -> Device:
     return creation.device(wanted, creation.handles(wanted, backend.creates, ()), "compute-1")
 
 
+def facts_of(device: Device) -> tuple[object, ...]:
+    """Return what a device says about its card, without its address."""
+    return device.type, device.vendor, device.model, device.numa_node
+
+
+def functions_of(devices: Sequence[Device]) -> dict[str, bool]:
+    """Return the PCI functions that guests get, and whether they get them as a whole."""
+    return {
+        str(PciAddress.from_info(handle.info)): handle.type is AttachType.PCI
+        for deployable in deployables_of(devices)
+        for handle in deployable.handles
+        if handle.type is not AttachType.TEST_PCI
+    }
+
+
+def sample(items: Sequence[Item], most: int) -> list[Item]:
+    """Return up to ``most`` of the items, evenly spaced, the first among them."""
+    step = max(1, -(-len(items) // most))
+    return list(items[::step])
+
+
 def deployables_of(devices: Sequence[Device]) -> list[Deployable]:
     """Return the deployables of these devices."""
     return [one for device in devices for one in device.deployables]
@@ -154,20 +176,38 @@ def units_of(driver: Driver) -> set[Unit] | None:
         return None
 
 
-def everything(host: FakeHost) -> dict[str, bytes | None]:
-    """Return all files and links of the host, for a later comparison."""
-    return {path: host.content(path) for path in host.paths()}
-
-
 def verbs(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], object]]:
     """Return a call for each verb that may access the host; no call has been made yet."""
-    yield look(driver).discover
-    yield look(driver).hardware
-    yield look(driver).backends
-    yield look(driver).prepared
+    yield from readers(driver, [])
     for task in tasks_for(driver.name, devices):
         yield functools.partial(driver.install, task.device_key, task.request_key)
         yield functools.partial(driver.prepare, task)
         yield functools.partial(driver.release, task)
         yield functools.partial(look(driver).health, task.device_key)
         yield functools.partial(look(driver).stats, task.device_key)
+
+
+def readers(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], object]]:
+    """Return a call for each verb that only reads; no call has been made yet."""
+    yield look(driver).discover
+    yield look(driver).hardware
+    yield look(driver).backends
+    yield look(driver).prepared
+    for device in devices:
+        yield functools.partial(look(driver).health, device.key)
+        yield functools.partial(look(driver).stats, device.key)
+
+
+def results_of(driver: Driver, devices: Sequence[Device]) -> dict[str, object]:
+    """Return the health of devices and the names of their statistics, for a later comparison."""
+    results: dict[str, object] = {}
+    for device in devices:
+        for text, verb in (
+            ("health", look(driver).health),
+            ("stats", lambda key: sorted(look(driver).stats(key))),
+        ):
+            try:
+                results[f"{text}({device.key})"] = verb(device.key)
+            except exception.CyborgError as error:
+                results[f"{text}({device.key})"] = type(error)
+    return results

@@ -102,7 +102,9 @@ class FakeHost(ArchivedHost):
     ``touches`` counts the calls.
     ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
     command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
-    commands were given. ``foreign`` are the paths that others than root can change.
+    commands were given. ``foreign`` are the paths that others than root can change. ``on_call`` gets
+    each call of a port before its effect, as a real path or as the words of a command, and may
+    raise an error.
 
     A write stores its text, unless ``kernel`` gives the file another meaning.
     """
@@ -119,6 +121,7 @@ class FakeHost(ArchivedHost):
         self.patience: list[float] = []
         self.foreign: set[str] = set()
         self.touches = 0
+        self.on_call: Callable[[str], None] | None = None
         self.kernel: Kernel | None = None
         self._listeners: list[FakeEvents] = []
         self._vanishing: list[tuple[int, str]] = []
@@ -166,6 +169,10 @@ class FakeHost(ArchivedHost):
     def paths(self) -> list[str]:
         """Return the paths of all files and links, sorted."""
         return sorted([*self._files, *self._links])
+
+    def tree(self) -> dict[str, bytes | str | None]:
+        """Return all there is by path: bytes of files, targets of links, None for directories."""
+        return {**dict.fromkeys(self._names), **self._links, **self._files}
 
     def content(self, path: str) -> bytes | None:
         """Return the bytes of a file by its real path; None if there is no such file."""
@@ -220,6 +227,8 @@ class FakeHost(ArchivedHost):
         action = f"running {argv[0]}"
         self.commands.append(tuple(argv))
         self.patience.append(timeout)
+        if self.on_call is not None:
+            self.on_call(" ".join(argv))
         if self.hanging:
             self.clock.advance(timeout)
             raise exception.HostError(action=action, reason="it did not end in time")
@@ -256,4 +265,6 @@ class FakeHost(ArchivedHost):
         for at, doomed in self._vanishing:
             if at < self.touches:
                 self.remove(doomed)
+        if self.on_call is not None and "\0" not in path:
+            self.on_call(resolve(path, self._links.get))
         return super()._touch(path)

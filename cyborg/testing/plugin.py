@@ -5,17 +5,12 @@ pytest loads this wherever the service is installed, so that nothing of it is im
 somebody asks for a driver.
 """
 
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
-if TYPE_CHECKING:
-    from cyborg.testing.subject import Subject
-
-    KEY: pytest.StashKey[Subject]
-
-#: What is to be tested, where pytest keeps such things.
-KEY = pytest.StashKey()
+#: The name of the driver and the module with its contract, where pytest keeps such things.
+KEY = pytest.StashKey[tuple[str, ModuleType]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "host": "simulated host with the driver's hardware: an archive of a host (directory or "
         "tar.gz), or module:function of one that makes a cyborg.testing.fake_host.FakeHost",
         "config": "configuration file with the options that the driver needs",
+        "contract": "module:Class of a class derived from "
+        "cyborg.testing.driver_kit.DriverContract, with hooks such as break_device, and limits",
     }
     for name, text in texts.items():
         group.addoption(f"--cyborg-{name}", metavar=name.upper(), help=text)
@@ -41,10 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
     name = config.getoption("--cyborg-driver")
     if name is None:
         return
-    from cyborg.testing import subject
+    from cyborg.testing import driver_suite, subject
 
     try:
-        config.stash[KEY] = subject.load(name, _given(config, "host"), _given(config, "config"))
+        contract = driver_suite.load_contract(_given(config, "contract"))
+        driver = subject.load(name, _given(config, "host"), _given(config, "config"))
+        config.stash[KEY] = name, driver_suite.suite(driver, contract)
     except ValueError as error:
         raise pytest.UsageError(f"--cyborg-driver {name}: {error}") from error
 
@@ -56,15 +55,11 @@ def pytest_collection_modifyitems(
     """Add the contract to whatever tests the repository has."""
     if KEY not in config.stash:
         return
-    from cyborg.testing import driver_suite
-
+    name, suite = config.stash[KEY]
     module = pytest.Module.from_parent(
-        session,
-        path=config.rootpath,
-        name="contract",
-        nodeid=f"contract of {config.stash[KEY].name}",
+        session, path=config.rootpath, name="contract", nodeid=f"contract of {name}"
     )
-    module.obj = driver_suite
+    module.obj = suite
     items.extend(session.genitems(module))
 
 

@@ -4,12 +4,16 @@
 import contextlib
 
 from cyborg import exception
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, Health
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
+from cyborg.model.work import Unit
 
 VENDOR, PRODUCT = 0x1D55, 0x0001
 RESOURCE_CLASS = "CUSTOM_EXAMPLE"
 TRAITS = ("OWNER_CYBORG", "CUSTOM_EXAMPLE_CARD")
+# The files of the card's kernel module, with their text for a guest and for an idle card. The last
+# one tells that the card is prepared.
+SETTINGS = (("scheduler", "exclusive", "shared"), ("mode", "guest", "host"))
 
 
 class MyDriver(Driver):
@@ -21,14 +25,45 @@ class MyDriver(Driver):
 
     def discover(self, scan):
         devices = []
-        for card in scan.functions.values():
-            if (card.vendor, card.product) == (VENDOR, PRODUCT):
-                managed = scan.is_managed(self.name_of(card))
-                if scan.refusal(card, managed=managed) is None:
-                    # An error means that the card has just been removed.
-                    with contextlib.suppress(exception.HostError):
-                        devices.append(scan.with_facts(self.device(card), card))
+        for card in self.cards(scan):
+            managed = scan.is_managed(self.name_of(card))
+            if scan.refusal(card, managed=managed) is None:
+                # An error means that the card has just been removed.
+                with contextlib.suppress(exception.HostError):
+                    devices.append(scan.with_facts(self.device(card), card))
         return sorted(devices, key=lambda device: device.key)
+
+    # Absolute values, written in one order and taken back in the other: each call can be repeated,
+    # also after one that was interrupted.
+    def prepare(self, task):
+        for file, guest, _ in SETTINGS:
+            self.host.write_text(self.path(task.device_key, file), guest)
+
+    def release(self, task):
+        for file, _, idle in reversed(SETTINGS):
+            self.host.write_text(self.path(task.device_key, file), idle)
+
+    def prepared(self, scan):
+        file, guest, _ = SETTINGS[-1]
+        return [
+            Unit(self.name_of(card), str(card.address))
+            for card in self.cards(scan)
+            if self.read(str(card.address), file) == guest
+        ]
+
+    def health(self, scan, device_key):
+        text = self.read(device_key, "health")
+        return Health(True) if text == "ok" else Health(False, text or "the card reports nothing")
+
+    def cards(self, scan):
+        cards = scan.functions.values()
+        return [card for card in cards if (card.vendor, card.product) == (VENDOR, PRODUCT)]
+
+    def path(self, key, file):
+        return f"/sys/bus/pci/devices/{key}/{file}"
+
+    def read(self, key, file):
+        return self.host.read_text(self.path(key, file)).strip()
 
     def name_of(self, card):
         return f"{self.node}_{card.address}"
@@ -45,5 +80,6 @@ class MyDriver(Driver):
                 Attribute("rc", RESOURCE_CLASS),
                 *(Attribute(f"trait{number}", trait) for number, trait in enumerate(TRAITS)),
             ),
+            prepare=True,
         )
         return Device(key, DeviceType.AICHIP, f"{VENDOR:04x}", "Example card", info, (deployable,))

@@ -3,7 +3,7 @@
 
 import json
 
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.fake import FakeDriver
 from cyborg.model.device import AttachType, Device, DeviceType
 from cyborg.testing.driver_checks import look
@@ -11,6 +11,8 @@ from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.servers import bare
 from cyborg.tests.unit.drivers.configured import configured
+
+DEVICE = "0000:0c:00.0"
 
 
 class TestContract(DriverContract):
@@ -24,6 +26,13 @@ class TestContract(DriverContract):
     def make_driver(self, host: FakeHost) -> Driver:
         return FakeDriver(host, configured())
 
+    def test_health_follows_the_device(self) -> None:
+        """The option decides about the health of this device, not the host."""
+        conf = configured()
+        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Health(True)
+        conf.set_override("fault", "overheated", "fake_driver")
+        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Health(False, "overheated")
+
 
 def discovered(host: str = "compute-1") -> Device:
     (device,) = look(FakeDriver(bare(), configured(host=host))).discover()
@@ -32,7 +41,7 @@ def discovered(host: str = "compute-1") -> Device:
 
 def test_discover_returns_the_device_that_clients_expect() -> None:
     device = discovered()
-    assert device.key == "0000:0c:00.0"
+    assert device.key == DEVICE
     assert device.type is DeviceType.FPGA
     assert device.vendor == "0xABCD"
     assert device.model == "miss model info"

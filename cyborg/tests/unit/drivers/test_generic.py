@@ -92,8 +92,10 @@ def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
             host.add_file(f"{place}/given", "")
         case "take":
             host.remove(f"{place}/given")
+            if host.exists(place) and not host.list_dir(place):
+                host.remove(place)
         case "wipe":
-            host.add_file(f"{place}/wiped", "")
+            pass
         case "stats":
             return Completed(0, "temperature_celsius 41.5\nutilisation 0\n", "")
         case "health":
@@ -110,6 +112,7 @@ def mdevs(address: str, name: str) -> str:
 def server() -> FakeHost:
     host = servers.server()
     host.programs["/usr/sbin/card"] = card
+    host.add_dir("/run/card")
     host.add_link("/sys/class/accel/accel0", f"../../..{servers.place(servers.FPGA)}/accel/accel0")
     host.add_dir(f"{servers.place(servers.FPGA)}/accel/accel0")
     host.add_file(mdevs(servers.FPGA, "fpga-4/available_instances"), "4\n")
@@ -135,6 +138,12 @@ class Contract(DriverContract):
 
 class TestGpus(Contract):
     text = GPUS
+
+    def break_device(self, host: FakeHost, key: str) -> None:
+        host.add_file(f"/run/card/{key}/broken", "")
+
+    def mend_device(self, host: FakeHost, key: str) -> None:
+        host.remove(f"/run/card/{key}/broken")
 
 
 class TestAccels(Contract):
@@ -478,6 +487,7 @@ def test_a_repeated_release_resets_the_unit_after_a_failed_reset(file: Path) -> 
     with pytest.raises(exception.HostError, match="busy"):
         driver.release(task(servers.GPU))
     host.programs["/usr/sbin/card"] = card
+    host.add_dir("/run/card")
     driver.release(task(servers.GPU))
     assert ran(host)[-1] == f"wipe {servers.GPU}"
 

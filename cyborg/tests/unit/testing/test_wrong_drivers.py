@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract refuses each driver that breaks a rule, with the check for this rule alone."""
+
+import pytest
+
+from cyborg import exception
+from cyborg.drivers.base import Driver
+from cyborg.testing.driver_kit import DriverContract
+from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.unit.testing import wrong_drivers
+from cyborg.tests.unit.testing.wrong_drivers import CorrectDriver
+
+
+class Contract(DriverContract):
+    """The contract with one kind of driver."""
+
+    rounds = 20
+
+    def __init__(self, kind: type[CorrectDriver]) -> None:
+        self._kind = kind
+
+    def make_host(self) -> FakeHost:
+        return wrong_drivers.host()
+
+    def make_driver(self, host: FakeHost) -> Driver:
+        return self._kind(host)
+
+    def break_device(self, host: FakeHost, key: str) -> None:
+        self._show(host, key, "too hot")
+
+    def mend_device(self, host: FakeHost, key: str) -> None:
+        self._show(host, key, "ok")
+
+    def _show(self, host: FakeHost, key: str, text: str) -> None:
+        host.add_file(host.realpath(f"/sys/bus/pci/devices/{key}/health"), text)
+
+
+def failures(kind: type[CorrectDriver]) -> dict[str, str]:
+    """Return the checks that fail for a kind of driver, with the message of each."""
+    messages = {}
+    for name in sorted(dir(Contract)):
+        if name.startswith("test_"):
+            try:
+                getattr(Contract(kind), name)()
+            except (AssertionError, pytest.fail.Exception, exception.CyborgError) as error:
+                messages[name] = str(error)
+    return messages
+
+
+def test_contract_accepts_a_correct_driver() -> None:
+    assert failures(CorrectDriver) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "test", "message"),
+    [
+        (
+            wrong_drivers.OffersMountedDisks,
+            "test_what_is_in_use_is_not_offered",
+            "discover() must not offer 0000:c1:00.0 when a disk behind it is mounted",
+        ),
+        (
+            wrong_drivers.WithdrawsBoundCards,
+            "test_what_a_guest_has_stays_offered",
+            "discover() must return 0000:c1:00.0 unchanged while its guest has it",
+        ),
+        (
+            wrong_drivers.Leaks,
+            "test_release_restores_the_host",
+            "0000:c1:00.0/owner changed from b'none' to ",
+        ),
+        (
+            wrong_drivers.AlwaysHealthy,
+            "test_health_follows_the_device",
+            "health(0000:c1:00.0) must not be healthy when the device is broken",
+        ),
+        (
+            wrong_drivers.HealthyForEver,
+            "test_health_follows_the_device",
+            "read the device in each call",
+        ),
+        (
+            wrong_drivers.HalfPrepares,
+            "test_interrupted_work_can_be_repeated",
+            "prepare(0000:c1:00.0) was interrupted at its call 2; prepare() must then complete",
+        ),
+        (
+            wrong_drivers.IgnoresFailures,
+            "test_interrupted_work_can_be_repeated",
+            "by an error of the host, and must do all its work or raise",
+        ),
+        (
+            wrong_drivers.KeysByPosition,
+            "test_moved_card_is_offered_at_its_new_address",
+            "derive names and keys from the address, not from the position in a list",
+        ),
+        (
+            wrong_drivers.RemembersCards,
+            "test_swapped_cards_are_read_again",
+            "discover() must answer as after a restart when 0000:c1:00.0 and 0000:c2:00.0 were",
+        ),
+        (
+            wrong_drivers.RemembersOverRestarts,
+            "test_swapped_cards_are_read_again",
+            "discover() must return 0000:c1:00.0 with the facts of the card that is there now",
+        ),
+        (
+            wrong_drivers.WaitsForFiles,
+            "test_hanging_files_cost_their_device_only",
+            "health() waited 200 s because /sys/devices/pci0000:c1/0000:c1:00.0/health hangs",
+        ),
+        (
+            wrong_drivers.StopsAtFiles,
+            "test_hanging_files_cost_their_device_only",
+            "discover() must return the other devices unchanged when /sys/devices/pci0000:c1/",
+        ),
+        (
+            wrong_drivers.StopsAtTools,
+            "test_hanging_tools_cost_their_device_only",
+            "health() and stats() of the other devices must not change when a tool for 0000:c1",
+        ),
+        (
+            wrong_drivers.RunsTools,
+            "test_reading_stays_within_its_budget",
+            "discover() must run no command, but runs ('/usr/bin/card-tool', '0000:c1:00.0')",
+        ),
+        (
+            wrong_drivers.ScansAgain,
+            "test_reading_stays_within_its_budget",
+            "and 100 are allowed (40, and 20 for each device); use what scan has",
+        ),
+        (
+            wrong_drivers.RunsToolsWithoutTimeout,
+            "test_hanging_commands_hold_up_nothing",
+            "every command needs a timeout of at most 3600 s",
+        ),
+        (
+            wrong_drivers.WritesInDiscover,
+            "test_looking_changes_nothing",
+            "discover() must not write to the host, but to [('/var/lib/card/trace', 'seen')",
+        ),
+        (
+            wrong_drivers.WritesInHealth,
+            "test_looking_changes_nothing",
+            "health() must not write to the host",
+        ),
+        (
+            wrong_drivers.ChangesItsAnswers,
+            "test_discovers_the_same_twice",
+            "hardware() must answer the same twice on an unchanged host",
+        ),
+    ],
+)
+def test_contract_refuses_a_wrong_driver(
+    kind: type[CorrectDriver], test: str, message: str
+) -> None:
+    messages = failures(kind)
+    assert messages.keys() == {test}, messages
+    assert message in messages[test]

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A correct driver of a simulated card, and drivers that each break one rule of the contract."""
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from cyborg import exception
+from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.command import Completed
+from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.scan import Scan
+from cyborg.model.device import (
+    AttachHandle,
+    AttachType,
+    Attribute,
+    Deployable,
+    Device,
+    DeviceType,
+    Hardware,
+)
+from cyborg.model.pci import PciAddress
+from cyborg.model.work import HandleTask, Unit
+from cyborg.testing import servers
+from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.unit.drivers.configured import configured
+
+CARDS = ("0000:c1:00.0", "0000:c2:00.0", "0000:c3:00.0")
+_FUNCTIONS = "/sys/bus/pci/devices"
+_CLASS = "CUSTOM_CARD"
+
+
+def host() -> FakeHost:
+    """Return a machine with three cards; the files ``mode`` and ``owner`` prepare a card."""
+    machine = servers.bare()
+    servers.add_function(machine, servers.ROOT_PORT, "8086:2030:060400", driver="pcieport")
+    for node, address in enumerate(CARDS):
+        path = servers.add_function(machine, address, "1d55:0001:120000", node=node)
+        for name, text in {"health": "ok", "serial": str(node), **IDLE}.items():
+            machine.add_file(f"{path}/{name}", text)
+        machine.answers["/usr/bin/card-tool", address] = Completed(0, "", "")
+    machine.add_file("/var/lib/card/trace", "")
+    return machine
+
+
+#: What the files of an idle card read.
+IDLE = {"owner": "none", "mode": "host"}
+
+
+class CorrectDriver(Driver):
+    """Offers whole cards, each to one guest, and prepares a card in two steps."""
+
+    name = "card_driver"
+
+    def __init__(self, machine: Host) -> None:
+        super().__init__(machine, configured())
+
+    def discover(self, scan: Scan) -> list[Device]:
+        devices = (self.device(scan, card) for card in self.cards(scan))
+        return [device for device in devices if device is not None]
+
+    def hardware(self, scan: Scan) -> list[Hardware]:
+        entries = []
+        for card in self.cards(scan):
+            reason, device = self.refusal(scan, card), self.describe(scan, card, None)
+            entries.append(replace(Hardware.of(device), offered=reason is None, reason=reason))
+        return entries
+
+    def prepare(self, task: HandleTask) -> None:
+        self.write(task, "owner", task.handle_uuid)
+        self.write(task, "mode", "guest")
+
+    def release(self, task: HandleTask) -> None:
+        for name in ("mode", "owner"):
+            self.write(task, name, IDLE[name])
+
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
+        return [
+            Unit(self.name_of(scan, card), str(card.address))
+            for card in self.cards(scan)
+            if self.read(str(card.address), "mode") == "guest"
+        ]
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        text = self.read(device_key, "health")
+        return Health(text == "ok", None if text == "ok" else text)
+
+    def cards(self, scan: Scan) -> list[PciFunction]:
+        """Return the cards on the bus, ordered by address."""
+        cards = [card for card in scan.functions.values() if card.vendor == 0x1D55]
+        return sorted(cards, key=lambda card: str(card.address))
+
+    def refusal(self, scan: Scan, card: PciFunction) -> str | None:
+        """Return why a card must not be offered."""
+        return scan.refusal(card, managed=scan.is_managed(self.name_of(scan, card)))
+
+    def name_of(self, scan: Scan, card: PciFunction) -> str:
+        """Return the name of the deployable of a card."""
+        return f"compute-1_{card.address}"
+
+    def device(self, scan: Scan, card: PciFunction) -> Device | None:
+        """Return a card as a device, None when it is not offered."""
+        if self.refusal(scan, card) is not None:
+            return None
+        try:
+            return self.describe(scan, card, scan.numa_node(card.address))
+        except exception.HostError:
+            # It has just been removed.
+            return None
+
+    def describe(self, scan: Scan, card: PciFunction, node: int | None) -> Device:
+        """Return what is known about a card."""
+        key, info = str(card.address), card.address.info()
+        deployable = Deployable(
+            name=self.name_of(scan, card),
+            resource_class=_CLASS,
+            driver_name="CARD",
+            handles=(AttachHandle(key, AttachType.PCI, info),),
+            attributes=(Attribute("rc", _CLASS),),
+            prepare=True,
+        )
+        vendor = f"{card.vendor:04x}"
+        device = Device(key, DeviceType.AICHIP, vendor, "card", info, (deployable,))
+        return replace(device, numa_node=node)
+
+    def read(self, key: str, name: str) -> str:
+        """Return the text of a file of a card."""
+        return self.host.read_text(f"{_FUNCTIONS}/{key}/{name}").strip()
+
+    def write(self, task: HandleTask, name: str, text: str) -> None:
+        """Write a file of the card of a task."""
+        self.host.write_text(f"{_FUNCTIONS}/{task.device_key}/{name}", text)
+
+
+class OffersMountedDisks(CorrectDriver):
+    """Never asks whether a card is in use."""
+
+    def refusal(self, scan: Scan, card: PciFunction) -> str | None:
+        return None
+
+
+class WithdrawsBoundCards(CorrectDriver):
+    """Takes the guest of a bound card for a foreign one."""
+
+    def refusal(self, scan: Scan, card: PciFunction) -> str | None:
+        return scan.refusal(card, managed=False)
+
+
+class Leaks(CorrectDriver):
+    """Leaves the owner on a released card."""
+
+    def release(self, task: HandleTask) -> None:
+        self.write(task, "mode", IDLE["mode"])
+
+
+class AlwaysHealthy(CorrectDriver):
+    """Reports each device that is there as healthy."""
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        self.read(device_key, "health")
+        return Health(True)
+
+
+class HealthyForEver(CorrectDriver):
+    """Reads the health of a device once."""
+
+    def __init__(self, machine: Host) -> None:
+        super().__init__(machine)
+        self._verdicts: dict[str, Health] = {}
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        if device_key not in self._verdicts:
+            self._verdicts[device_key] = super().health(scan, device_key)
+        return self._verdicts[device_key]
+
+
+class HalfPrepares(CorrectDriver):
+    """Takes a card whose first step is done for one that is prepared."""
+
+    def prepare(self, task: HandleTask) -> None:
+        if self.read(task.device_key, "owner") != task.handle_uuid:
+            super().prepare(task)
+
+
+class IgnoresFailures(CorrectDriver):
+    """Reports success when the second step fails."""
+
+    def prepare(self, task: HandleTask) -> None:
+        self.write(task, "owner", task.handle_uuid)
+        try:
+            self.write(task, "mode", "guest")
+        except exception.HostError:
+            return
+
+
+class KeysByPosition(CorrectDriver):
+    """Names a deployable by the position of its card, counted from the end."""
+
+    def name_of(self, scan: Scan, card: PciFunction) -> str:
+        cards = self.cards(scan)
+        return f"compute-1_{len(cards) - cards.index(card)}"
+
+
+class RemembersCards(CorrectDriver):
+    """Reads the NUMA node at an address once."""
+
+    def __init__(self, machine: Host) -> None:
+        super().__init__(machine)
+        self._nodes: dict[PciAddress, int | None] = {}
+
+    def describe(self, scan: Scan, card: PciFunction, node: int | None) -> Device:
+        return super().describe(scan, card, self._nodes.setdefault(card.address, node))
+
+
+class RemembersOverRestarts(CorrectDriver):
+    """Reads the NUMA node at an address once, for all drivers of the process."""
+
+    nodes: ClassVar[dict[PciAddress, int | None]] = {}
+
+    def device(self, scan: Scan, card: PciFunction) -> Device | None:
+        device = super().device(scan, card)
+        if device is None:
+            return None
+        node = self.nodes.setdefault(card.address, device.numa_node)
+        return replace(device, numa_node=node)
+
+
+class WaitsForFiles(CorrectDriver):
+    """Reads a file that does not answer again and again."""
+
+    def read(self, key: str, name: str) -> str:
+        for _ in range(9):
+            try:
+                return super().read(key, name)
+            except exception.HostError:
+                continue
+        return super().read(key, name)
+
+
+class StopsAtFiles(CorrectDriver):
+    """Reports nothing when one card cannot be read."""
+
+    def device(self, scan: Scan, card: PciFunction) -> Device | None:
+        device = super().device(scan, card)
+        try:
+            serial = self.read(str(card.address), "serial")
+        except exception.HostError as error:
+            if is_missing(error):
+                return None
+            raise
+        return device and replace(device, vendor_board_info=serial)
+
+
+class RunsTools(CorrectDriver):
+    """Runs a command for each card in each discovery."""
+
+    patience = 5.0
+
+    def discover(self, scan: Scan) -> list[Device]:
+        for card in self.cards(scan):
+            with contextlib.suppress(exception.HostError):
+                self.host.run(["/usr/bin/card-tool", str(card.address)], timeout=self.patience)
+        return super().discover(scan)
+
+
+class RunsToolsWithoutTimeout(CorrectDriver):
+    """Waits for a command for ever."""
+
+    def prepare(self, task: HandleTask) -> None:
+        self.host.run(["/usr/bin/card-tool", task.device_key], timeout=math.inf)
+        super().prepare(task)
+
+
+class StopsAtTools(CorrectDriver):
+    """Needs the answer of the tool of the first card for the health of each card."""
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        self.host.run(["/usr/bin/card-tool", CARDS[0]], timeout=5.0)
+        return super().health(scan, device_key)
+
+
+class ScansAgain(CorrectDriver):
+    """Reads the whole host instead of using the scan."""
+
+    def cards(self, scan: Scan) -> list[PciFunction]:
+        assert Scan(self.host).functions is not scan.functions
+        return super().cards(scan)
+
+
+class WritesInDiscover(CorrectDriver):
+    """Leaves a trace in each discovery."""
+
+    def discover(self, scan: Scan) -> list[Device]:
+        self.host.write_text("/var/lib/card/trace", "seen")
+        return super().discover(scan)
+
+
+class WritesInHealth(CorrectDriver):
+    """Leaves a trace when it reads the health."""
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        self.host.write_text("/var/lib/card/trace", "seen")
+        return super().health(scan, device_key)
+
+
+class ChangesItsAnswers(CorrectDriver):
+    """Counts its answers in the list of hardware."""
+
+    count = 0
+
+    def hardware(self, scan: Scan) -> list[Hardware]:
+        self.count += 1
+        return [
+            replace(entry, capability={"answer": self.count}) for entry in super().hardware(scan)
+        ]
