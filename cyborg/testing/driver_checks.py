@@ -187,6 +187,11 @@ def verbs(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], ob
         yield functools.partial(look(driver).stats, task.device_key)
 
 
+def name_of(verb: Callable[..., object]) -> str:
+    """Return the name of the method that a call of ``verbs`` or ``readers`` stands for."""
+    return str(getattr(getattr(verb, "func", verb), "__name__", verb))
+
+
 def readers(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], object]]:
     """Return a call for each verb that only reads; no call has been made yet."""
     yield look(driver).discover

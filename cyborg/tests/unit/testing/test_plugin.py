@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import NAMESPACE
 from cyborg.drivers.pci import PciDriver
-from cyborg.testing import servers, subject
+from cyborg.testing import driver_suite, servers, subject
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
@@ -115,6 +115,28 @@ def test_missing_hosts_and_files_are_named(
     with pytest.raises(ValueError) as caught:
         subject.load("fake_driver", host, config)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("contract", "sentence"),
+    [
+        ("cyborg.testing.servers", "there is no contract 'cyborg.testing.servers'"),
+        ("nowhere:Contract", "there is no contract 'nowhere:Contract'"),
+        ("cyborg.testing.servers:server", "is not a class derived from DriverContract"),
+    ],
+)
+def test_missing_contracts_are_named(contract: str, sentence: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        driver_suite.load_contract(contract)
+    assert sentence in str(caught.value)
+
+
+def test_health_without_hooks_names_the_option(package: Path) -> None:
+    project = package / "pyproject.toml"
+    project.write_text(project.read_text().replace("cyborg_contract", "cyborg_config = ''\n#"))
+    status, said = contract(package, "-k", "health_follows")
+    assert status == 1, said
+    assert "name it with --cyborg-contract=module:Class" in said
 
 
 def test_refused_driver_options_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the contract of drivers must know about a driver: how to make hosts with it, and limits."""
+
+import abc
+
+import pytest
+
+from cyborg.drivers.base import Driver
+from cyborg.model.device import Device
+from cyborg.testing.driver_checks import look
+from cyborg.testing.fake_host import FakeHost
+
+
+class DriverSetup(abc.ABC):
+    """The hooks and limits of a contract; ``rounds`` and ``seed`` steer the random corruption.
+
+    ``longest_look`` is how long, in seconds, a verb that only looks may wait for commands and files
+    that hang, all together; ``longest_command`` the most that any command may be given.
+    ``calls`` and ``calls_per_device`` bound how often a verb that only looks calls the host beside
+    what the scan reads. ``commands_in_discover`` says that ``discover`` runs commands.
+    ``selects_by_address`` says that the options of the driver name addresses, so that a card in
+    another slot is not offered.
+    """
+
+    rounds = 200
+    seed = 2027
+    longest_look = 60.0
+    longest_command = 3600.0
+    calls = 40
+    calls_per_device = 20
+    commands_in_discover = False
+    selects_by_address = False
+
+    @abc.abstractmethod
+    def make_host(self) -> FakeHost:
+        """Return a new host on which the driver offers at least one device."""
+
+    @abc.abstractmethod
+    def make_driver(self, host: FakeHost) -> Driver:
+        """Return a new driver on this host, as after a restart of the agent."""
+
+    def break_device(self, host: FakeHost, key: str) -> None:
+        """Let the host show that a device is broken, as ``health`` would see it on a machine."""
+        pytest.fail(
+            f"health({key}) cannot be tested: derive a class from DriverContract that defines "
+            "break_device(host, key) and mend_device(host, key), and name it with "
+            "--cyborg-contract=module:Class"
+        )
+
+    def mend_device(self, host: FakeHost, key: str) -> None:
+        """Take back what ``break_device`` did."""
+        self.break_device(host, key)
+
+    def found(self, driver: Driver) -> list[Device]:
+        """Return the devices that the driver offers, at least one."""
+        devices = look(driver).discover()
+        assert devices, "discover() finds no device on the host of the test (see --cyborg-host)"
+        return devices
