@@ -10,7 +10,7 @@ import functools
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask
@@ -107,7 +107,7 @@ class SituationContract(DriverSetup):
             for verb, start in (("prepare", clean), ("release", prepared)):
                 rehearsal = start.copy()
                 work = functools.partial(getattr(self.make_driver(rehearsal), verb), task)
-                for number in interruption.moments(rehearsal, work, 8):
+                for number in interruption.moments(rehearsal, work, 4):
                     for error in (interruption.Crash(), interruption.failure()):
                         host = start.copy()
                         work = functools.partial(getattr(self.make_driver(host), verb), task)
@@ -151,7 +151,12 @@ class SituationContract(DriverSetup):
             before = results_of(driver, others)
             self.break_device(host, key)
             for kind in (driver, self.make_driver(host)):
-                assert not look(kind).health(key).healthy, (
+                verdict = results_of(kind, [device])[f"health({key})"]
+                assert isinstance(verdict, Health), (
+                    f"health({key}) must return a verdict when the device is broken, and raises "
+                    f"{verdict}"
+                )
+                assert not verdict.healthy, (
                     f"health({key}) must not be healthy when the device is broken; read the "
                     "device in each call"
                 )
