@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interrupt a verb of a driver at one call of a port: the process ends, or the call fails or hangs.
 
-The calls of a verb are numbered from 0. All functions remove their hook from the host again.
+The calls of a verb are numbered from 0; those of threads that the verb starts are not counted, and
+not interrupted. All functions remove their hook from the host again.
 """
 
 import contextlib
 import errno
+import threading
 from collections.abc import Callable, Iterator
 
 from cyborg import exception
@@ -40,7 +42,13 @@ def moments(host: FakeHost, verb: Callable[[], object], others: int) -> list[int
     These are the calls around each write and each command, and ``others`` of the other calls.
     """
     changes: list[int] = []
-    with _hooked(host, lambda call: changes.append(len(host.writes) + len(host.commands))):
+    thread = threading.get_ident()
+
+    def note(call: str) -> None:
+        if threading.get_ident() == thread:
+            changes.append(len(host.writes) + len(host.commands))
+
+    with _hooked(host, note):
         verb()
     count = len(changes)
     changes.append(len(host.writes) + len(host.commands))
@@ -59,12 +67,14 @@ def interrupt(
     Returns whether the verb ended normally. Raises AssertionError for a driver that catches Crash.
     """
     left = number
+    thread = threading.get_ident()
 
     def count(call: str) -> None:
         nonlocal left
-        left -= 1
-        if left == -1:
-            raise error
+        if threading.get_ident() == thread:
+            left -= 1
+            if left == -1:
+                raise error
 
     try:
         with _hooked(host, count):
