@@ -102,9 +102,9 @@ class FakeHost(ArchivedHost):
     ``touches`` counts the calls.
     ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
     command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
-    commands were given. ``foreign`` are the paths that others than root can change. ``on_call`` gets
-    each call of a port before its effect, as a real path or as the words of a command, and may
-    raise an error.
+    commands were given. ``foreign`` are the paths that others than root can change. ``on_call``
+    gets each call of a port before its effect, as a real path or as the words of a command, and
+    may raise an error.
 
     A write stores its text, unless ``kernel`` gives the file another meaning.
     """
