@@ -94,26 +94,8 @@ def _agent() -> list[cfg.Opt]:
             "reserved, and the devices of the other drivers are reported. Raise it if a driver "
             "runs slow commands while it discovers.",
         ),
-        cfg.BoolOpt(
-            "topology_traits",
-            default=False,
-            help="Publish traits that tell where the devices of this host are: "
-            "CUSTOM_NUMA_NODE_1, and CUSTOM_PCI_SWITCH_0000_41_00_0 and "
-            "CUSTOM_PCI_ROOT_PORT_0000_40_01_0 with the PCI address of the nearest switch and of "
-            "the root port above the device. Turn it on if device profiles request devices of one "
-            "NUMA node or behind one switch. The addresses differ from host to host, and can "
-            "change when cards are added.",
-        ),
         *_polls(),
-        cfg.StrOpt(
-            "privileged_socket",
-            default=PRIVILEGED_SOCKET,
-            help="Path of the socket of cyborg-privileged, the process that runs the actions of "
-            "drivers that need privileges, such as a reset. Change it together with the socket of "
-            "that process. The agent connects for the first such action. If the socket does not "
-            "exist, the agent uses [cyborg_sys_admin] helper_command, and without that option "
-            "these actions fail.",
-        ),
+        *_devices(),
         metrics_listen(),
     ]
 
@@ -141,5 +123,29 @@ def _polls() -> list[cfg.Opt]:
             "healthy. A small value finds faults sooner and runs the health checks of drivers more "
             "often. 0 turns polling off: the health of all devices is unknown, and no device is "
             "reserved because of it.",
+        ),
+    ]
+
+
+def _devices() -> list[cfg.Opt]:
+    return [
+        cfg.BoolOpt(
+            "topology_traits",
+            default=False,
+            help="Publish traits that tell where the devices of this host are: "
+            "CUSTOM_NUMA_NODE_1, and CUSTOM_PCI_SWITCH_0000_41_00_0 and "
+            "CUSTOM_PCI_ROOT_PORT_0000_40_01_0 with the PCI address of the nearest switch and of "
+            "the root port above the device. Turn it on if device profiles request devices of one "
+            "NUMA node or behind one switch. The addresses differ from host to host, and can "
+            "change when cards are added.",
+        ),
+        cfg.StrOpt(
+            "privileged_socket",
+            default=PRIVILEGED_SOCKET,
+            help="Path of the socket of cyborg-privileged, the process that runs the actions of "
+            "drivers that need privileges, such as a reset. Change it together with the socket of "
+            "that process. The agent connects for the first such action. If the socket does not "
+            "exist, the agent uses [cyborg_sys_admin] helper_command, and without that option "
+            "these actions fail.",
         ),
     ]
