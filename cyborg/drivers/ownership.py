@@ -138,7 +138,10 @@ class Ownership:
 
     def _unknown_use(self, function: PciFunction) -> str | None:
         """Return which list that decides about the function cannot be read."""
-        base, (storage, network) = function.class_code >> 16, self._devices[function.address]
+        base, (storage, network) = (
+            function.class_code >> 16,
+            self._devices.get(function.address, ([], [])),
+        )
         errors = {
             self._snapshot.storage.error: bool(storage) or base == _STORAGE,
             self._snapshot.network.error: bool(network) or base == _NETWORK,
@@ -157,6 +160,8 @@ class Ownership:
 
     def _carved(self, function: PciFunction) -> str | None:
         """Return the parts of the function that the snapshot has, so that it is not whole."""
+        if self._snapshot.parts_error is not None:
+            return f"it is not known which parts it has: {self._snapshot.parts_error}"
         if function.vfs:
             return f"it has {function.vfs} virtual functions; those can be offered"
         parts = self._mediated.get(function.address)
@@ -200,7 +205,7 @@ class Ownership:
                 if all(other.group is None for other in self._functions.values())
                 else "it is in no IOMMU group, so it cannot be assigned"
             )
-        for other in self._groups[function.group]:
+        for other in self._groups.get(function.group, ()):
             if (
                 other.address != function.address
                 and other.host_driver not in _NEUTRAL_DRIVERS
@@ -222,7 +227,7 @@ class Ownership:
 
     def _disk_claim(self, function: PciFunction) -> str | None:
         """Return the disk of the function that something has claimed or opened."""
-        for name in self._devices[function.address][0]:
+        for name in self._devices.get(function.address, ([], []))[0]:
             if name not in self._claimed_disks:
                 self._claimed_disks[name] = self._try_disk(name)
             if (reason := self._claimed_disks[name]) is not None:

@@ -96,7 +96,7 @@ class Snapshot:
 
     ``mediated`` are the paths of the mediated devices in ``/sys/devices``, with the name of the
     type of each. ``mig`` are the addresses, as NVIDIA's driver spells them, of the GPUs with MIG
-    instances.
+    instances. ``parts_error`` says which of these lists cannot be read.
     """
 
     functions: tuple[RawFunction, ...] = ()
@@ -104,6 +104,7 @@ class Snapshot:
     network: Network = Network()
     mediated: Mapping[str, str] = field(default_factory=dict)
     mig: frozenset[str] = frozenset()
+    parts_error: str | None = None
 
 
 def read(host: Host) -> Snapshot:
@@ -116,13 +117,12 @@ def read(host: Host) -> Snapshot:
     if not functions:
         return Snapshot()
     nvidia = any(function.files.get("DRIVER") == "nvidia" for function in functions)
-    return Snapshot(
-        functions=functions,
-        storage=_storage(host),
-        network=_network(host),
-        mediated=_mediated(host),
-        mig=frozenset(_mig(host)) if nvidia else frozenset(),
-    )
+    snapshot = Snapshot(functions, _storage(host), _network(host))
+    try:
+        mig = frozenset(_mig(host)) if nvidia else frozenset()
+        return replace(snapshot, mediated=_mediated(host), mig=mig)
+    except exception.HostError as error:
+        return replace(snapshot, parts_error=str(error))
 
 
 def read_function(host: Host, name: str) -> RawFunction | None:

@@ -311,6 +311,23 @@ def test_a_carved_card_is_not_whole() -> None:
     assert refusal(host, servers.QAT_VFS[0]) == ""
 
 
+@pytest.mark.parametrize("path", ["/sys/bus/mdev/devices", "/proc/driver/nvidia/gpus"])
+def test_a_list_of_parts_that_cannot_be_read_makes_no_card_whole(path: str) -> None:
+    host = servers.server()
+    host.add_dir(path)
+    assert refusal(host, servers.GPU) == ""
+    host.faults[path] = errno.EIO
+    assert "it is not known which parts it has" in refusal(host, servers.GPU)
+    assert refusal(host, servers.GPU, whole=False) == ""
+
+
+def test_a_function_of_an_earlier_scan_has_an_answer() -> None:
+    host = servers.server()
+    function = Scan(host).functions[PciAddress.parse(servers.GPU)]
+    host.remove(f"/sys/bus/pci/devices/{servers.GPU}")
+    assert Scan(host).refusal(function, managed=False) is None
+
+
 def test_a_host_without_iommu_offers_no_whole_function(host: FakeHost) -> None:
     for address in (DISK, PORT):
         host.remove(f"{servers.place(address)}/iommu_group")
