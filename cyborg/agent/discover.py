@@ -5,7 +5,6 @@ Nothing is changed or sent: the drivers read the host, or an archive of one, as 
 agent. Placement is not asked, so claims of Nova are missing.
 """
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -17,6 +16,7 @@ from cyborg.agent.reporter import Reporter
 from cyborg.drivers.host import Host
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci_function import PciFunction, parse_name
+from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, Hardware
 from cyborg.model.pci import PciAddress
@@ -187,21 +187,10 @@ def _text(value: Any) -> str:
 
 def _functions(scan: Scan, timeout: float) -> tuple[Mapping[PciAddress, PciFunction], str | None]:
     """Return the functions of a scan, and why they are missing; a file may hang."""
-    results: list[Mapping[PciAddress, PciFunction]] = []
-    errors: list[str] = []
-
-    def run() -> None:
-        try:
-            results.append(scan.functions)
-        except exception.HostError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=run, name="scan", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if results:
-        return results[0], None
-    return {}, next(iter(errors), f"no answer within {timeout:g} seconds")
+    try:
+        return Prober(timeout).run("the PCI bus", lambda: scan.functions), None
+    except exception.HostError as error:
+        return {}, str(error)
 
 
 def _rows(report: Report, functions: Mapping[PciAddress, PciFunction]) -> Iterator[Row]:
