@@ -406,3 +406,37 @@ def test_virtual_functions_that_are_not_on_the_bus_are_in_doubt() -> None:
     assert "sriov_numvfs reads '2'" in refusal(host, servers.QAT_PF)
     host.faults[f"{servers.place(servers.QAT_PF)}/sriov_numvfs"] = errno.EIO
     assert "it may have parts" in refusal(host, servers.QAT_PF)
+
+
+def test_the_last_domain_that_libvirt_knows_is_offered() -> None:
+    host = servers.bare()
+    servers.add_function(host, "ffff:01:00.0", "10de:20b5:030200")
+    assert refusal(host, "ffff:01:00.0") == ""
+
+
+def test_a_controller_without_disks_is_in_doubt_without_the_lists_of_uses() -> None:
+    host = servers.bare()
+    servers.add_function(host, DISK, "144d:a808:010802", driver="nvme")
+    servers.add_function(host, PORT, "8086:0b25:088000", driver="idxd")
+    host.remove("/proc/swaps")
+    assert "/proc/swaps" in refusal(host, DISK)
+    assert refusal(host, PORT) == ""
+    servers.add_disk(host, PORT, "block/pmem0", number="259:7")
+    assert "/proc/swaps" in refusal(host, PORT)
+
+
+def test_a_mediated_device_belongs_to_the_nearest_function() -> None:
+    host = servers.bare()
+    servers.add_function(host, "0000:5d:05.5", "8086:201d:010400", driver="vmd")
+    card = f"{servers.place('0000:5d:05.5')}/pci10000:e1/10000:e1:00.0"
+    host.add_link("/sys/bus/mdev/devices/8f5d", f"{card}/8f5d")
+    host.add_dir(f"{card}/8f5d")
+    assert refusal(host, "0000:5d:05.5") == ""
+
+
+def test_a_function_whose_vfio_devices_cannot_be_listed_is_in_doubt() -> None:
+    host = servers.server()
+    path = f"{servers.place(servers.GPU_ON_VFIO)}/vfio-dev"
+    host.add_dir(path)
+    host.faults[path] = errno.EIO
+    assert "a process may hold it through VFIO" in refusal(host, servers.GPU_ON_VFIO)
