@@ -30,12 +30,17 @@ class _Call:
     def __init__(self, driver: Driver, report: Callable[[], DriverReport]) -> None:
         self.driver = driver
         self.report: DriverReport | None = None
+        #: What ended the thread before the driver answered: vendors' code may even exit.
+        self.end: BaseException | None = None
         self._report = report
         self.thread = threading.Thread(target=self._run, name=f"scan-{driver.name}", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        self.report = self._report()
+        try:
+            self.report = self._report()
+        except BaseException as error:  # noqa: BLE001 - the scan reports it
+            self.end = error
 
 
 class Reporter:
@@ -150,7 +155,9 @@ class Reporter:
                 reports[name] = call.report
             else:
                 verb = self._verbs.get(name, "discover")
-                reason = f"it has not answered {verb} within {self._timeout:g} seconds"
+                reason = f"it has not answered within {self._timeout:g} seconds"
+                if call.end is not None:
+                    reason = f"{type(call.end).__name__}: {call.end}"
                 error = str(exception.DriverFailed(driver=name, verb=verb, reason=reason))
                 reports[name] = DriverReport(name, DriverState.FAILED, error=error)
         return reports

@@ -42,7 +42,7 @@ OWN: Options = {
         "capabilities": "CAP_SYS_ADMIN,CAP_DAC_OVERRIDE",
     },
 }
-#: A driver whose maker thought of a program of his own: it ends whoever asks it.
+#: A driver whose author wrote a program of its own: it ends the thread that asks it.
 RUDE = """
 import pathlib, sys
 from cyborg.drivers.fake import FakeDriver
@@ -50,10 +50,16 @@ from cyborg.drivers.fake import FakeDriver
 class RudeDriver(FakeDriver):
     name = "rude"
 
-    def discover(self, context):
-        if pathlib.Path(__file__).with_name("rude").exists():
+    def discover(self, scan):
+        return [] if self.left() else super().discover(scan)
+
+    def prepared(self, scan):
+        if self.left():
             sys.exit("no card, no work")
-        return super().discover(context)
+        return []
+
+    def left(self):
+        return pathlib.Path(__file__).with_name("rude").exists()
 """
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scan of the host: an error of one driver does not concern the other drivers."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -139,7 +140,8 @@ def test_a_driver_that_hangs_costs_its_own_devices_only() -> None:
         reports = {driver.driver: driver for driver in reporter.scan(Scan(bare())).drivers}
         assert (reports["good"].state, reports["good"].devices) == (DriverState.READY, (DEVICE,))
         assert (reports["hung"].state, reports["hung"].devices) == (DriverState.FAILED, ())
-        assert "has not answered discover within 0.2 seconds" in str(reports["hung"].error)
+        assert "discover" in str(reports["hung"].error)
+        assert "has not answered within 0.2 seconds" in str(reports["hung"].error)
         assert reporter.current_call == "discover of driver hung"
     # It is not called again before it has answered.
     assert len(calls) == 1
@@ -147,6 +149,18 @@ def test_a_driver_that_hangs_costs_its_own_devices_only() -> None:
     while reporter.scan(Scan(bare())).drivers[1].state is DriverState.FAILED:
         pass
     assert reporter.current_call == ""
+
+
+def test_a_driver_that_exits_is_reported_as_failed() -> None:
+    def leave(scan: Scan) -> list[Device]:
+        sys.exit("no card, no work")
+
+    reporter = reporter_of(LoadResult("good", Scripted(good)), LoadResult("rude", Scripted(leave)))
+    for _ in range(2):
+        reports = {driver.driver: driver for driver in reporter.scan(Scan(bare())).drivers}
+        assert reports["good"].state is DriverState.READY
+        assert reports["rude"].state is DriverState.FAILED
+        assert "SystemExit: no card, no work" in str(reports["rude"].error)
 
 
 ENTRY = Hardware("other", "CRYPTO", "v", "m", offered=False, reason="no firmware", num=3)
