@@ -28,6 +28,8 @@ TEXT_LIMIT = 64 * 1024
 #: Maximum size of a list below /proc in bytes, for hosts with very many mounts or routes.
 TABLE_LIMIT = 16 * 1024 * 1024
 _MAX_LINKS = 40
+_PAGE = 4096
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 #: The namespace of the processes that a machine starts with (PROC_PID_INIT_INO in the kernel's
 #: include/linux/proc_ns.h): in any other one, /proc does not show all processes of the machine.
@@ -165,6 +167,9 @@ class LocalHost:
                 content = b""
                 while chunk := os.read(handle, min(limit + 1 - len(content), TEXT_LIMIT)):
                     content += chunk
+                    if len(chunk) < _PAGE and path.startswith("/sys/"):
+                        # sysfs answers a read with all that is left, up to one page.
+                        break
             finally:
                 os.close(handle)
             if len(content) > limit:
@@ -225,15 +230,19 @@ class LocalHost:
                 reason = "the agent sees only the processes of its own container"
         holders: dict[str, str] = {}
         for process in processes:
-            directory = f"{proc}/{process}/fd/"
             try:
-                for descriptor in os.listdir(directory):
-                    try:
-                        target = os.readlink(directory + descriptor)
-                    except FileNotFoundError:
-                        continue
-                    if target.startswith("/dev/"):
-                        holders[target] = process
+                # A host has very many open files: names in an open directory are looked up faster.
+                directory = os.open(f"{proc}/{process}/fd", _DIRECTORY)
+                try:
+                    for descriptor in os.listdir(directory):
+                        try:
+                            target = os.readlink(descriptor, dir_fd=directory)
+                        except FileNotFoundError:
+                            continue
+                        if target.startswith("/dev/"):
+                            holders[target] = process
+                finally:
+                    os.close(directory)
             except PermissionError:
                 reason = reason or "the agent may not see the open files of other users' processes"
             except (FileNotFoundError, ProcessLookupError):
