@@ -25,9 +25,34 @@ GLOBAL_ID: Final = "global_request_id"
 class RequestContext(context.RequestContext):
     """The identity of a request; oslo.log uses the latest context of a thread in its log lines."""
 
-    def is_service(self, service_roles: Set[str]) -> bool:
-        """Return whether the request has a valid service token with one of these roles."""
-        return not service_roles.isdisjoint(self.service_roles)
+    def is_for_compute(self, service_roles: Set[str], compute_users: Set[str]) -> bool:
+        """Return whether the service token of the request is one of Nova.
+
+        It has one of ``service_roles`` and belongs to one of ``compute_users``, or, if there are
+        none, to another user than the request: no account can vouch for itself.
+        """
+        if service_roles.isdisjoint(self.service_roles):
+            return False
+        user = self.service_user_id, self.service_user_name, self.service_user_domain_id
+        return self.service_user_id != self.user_id and (
+            not compute_users or _is_one_of(compute_users, *user)
+        )
+
+    def is_compute(self, service_roles: Set[str], compute_users: Set[str]) -> bool:
+        """Return whether the user of the request is Nova itself.
+
+        The user has one of ``service_roles``, and is one of ``compute_users`` or sends a service
+        token of Nova.
+        """
+        user = self.user_id, self.user_name, self.user_domain_id
+        return not service_roles.isdisjoint(self.roles) and (
+            _is_one_of(compute_users, *user) or self.is_for_compute(service_roles, compute_users)
+        )
+
+
+def _is_one_of(users: Set[str], id_: str | None, name: str | None, domain_id: str | None) -> bool:
+    """Return whether a user is listed by id, or by name if its domain has the id ``default``."""
+    return id_ in users or (domain_id == "default" and name in users)
 
 
 @contextmanager

@@ -80,6 +80,19 @@ class BoundArqs(Forbidden):
     )
 
 
+class OverLimit(Forbidden):
+    """The request would exceed a limit; ``usage`` is what counts towards it before the request.
+
+    ``remedy`` tells what to do next.
+    """
+
+    kind = "OverLimit"
+    sentence = (
+        "The request needs {requested} {resource}, but the limit is {limit} and {usage} are in "
+        "use. {remedy}"
+    )
+
+
 class NotFound(CyborgError):
     """The object does not exist, or the caller is not allowed to see it."""
 
@@ -129,13 +142,26 @@ class BadState(Conflict):
 
 
 class NoFreeHandle(Conflict):
-    """The resource provider has too few free units for this bind; ``requested`` is their number."""
+    """The resource provider has too few free units for this bind; ``requested`` is their number.
+
+    ``pools``, if given, are the pools of the device that have no room for them, with amounts.
+    """
 
     kind = "NoFreeHandle"
     sentence = (
         "Resource provider {provider} has too few free attach handles for {requested} accelerator "
         "request(s). Use another resource provider, or delete instances that hold its units."
     )
+
+    def __str__(self) -> str:
+        """Return the sentence; with ``pools``, it names what is used up of the device instead."""
+        if "pools" not in self.fields:
+            return super().__str__()
+        return (
+            "Resource provider {provider} has no capacity left for {requested} accelerator "
+            "request(s): its device shares {pools}. Use another resource provider, or delete "
+            "instances that hold units of the device."
+        ).format(**self.fields)
 
 
 class DeviceUnavailable(Conflict):

@@ -68,6 +68,14 @@ class Policy:
             raise exception.Forbidden(reason=f"Policy does not allow {rule} to be performed.")
         return all_projects
 
+    def allows(self, context: RequestContext, rule: str) -> bool:
+        """Return whether ``rule`` passes for the caller's own project."""
+        try:
+            self.authorize(context, rule)
+        except exception.Forbidden:
+            return False
+        return True
+
     def _decide(self, rule: str, creds: dict[str, Any]) -> bool | None:
         """Return the result of ``authorize``, or None when the rule does not pass."""
         own = {"project_id": creds["project_id"], "user_id": creds["user_id"]}

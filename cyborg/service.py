@@ -7,6 +7,7 @@ daemons of this service need.
 
 import logging
 import os
+import queue
 import random
 import signal
 import sys
@@ -124,7 +125,7 @@ class PeriodicTask:
             with working_for(waker_ids):
                 self._run_once()
             self._run_began = None
-            spread = random.uniform(1 - self._jitter, 1 + self._jitter)
+            spread = random.uniform(1 - self._jitter, 1 + self._jitter)  # noqa: S311 - spreads load
             self._due.wait(self._interval * spread)
 
     def _run_once(self) -> None:
@@ -164,9 +165,12 @@ class Daemon:
         self._reloads: list[Callable[[], None]] = []
         self._alive_checks: list[Callable[[], bool]] = []
         self._trouble_checks: list[Callable[[], BusFault | None]] = []
-        self._stop_requested = threading.Event()
-        self._restart_requested = threading.Event()
-        self._reload_requested = threading.Event()
+        # What signals and ``restart`` request. An event would not do: its methods take a lock, and
+        # a signal that arrives in the handler of another would wait for the lock forever. ``put``
+        # of a SimpleQueue may be called again while it runs.
+        self._requests: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._restarting = False
+        self._stopping = threading.Event()
         self._starters: list[threading.Thread] = []
 
     def add_server(
@@ -196,7 +200,7 @@ class Daemon:
         self._cleanups += cleanups
 
     def at_reload(self, *steps: Callable[[], None]) -> None:
-        """Add functions to call, in this order, within a second after SIGHUP.
+        """Add functions to call, in this order, after SIGHUP.
 
         They must return at once. Without any, the daemon ignores the signal.
         """
@@ -234,14 +238,13 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # A reload signal of a container runtime must not end a daemon that has nothing to reload.
-        signal.signal(signal.SIGHUP, self._on_reload if self._reloads else signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, self._on_signal if self._reloads else signal.SIG_IGN)
         self.start()
         threading.Thread(target=self._report_status, name="systemd", daemon=True).start()
-        while not self._stop_requested.wait(_TICK):
-            if self._reload_requested.is_set():
-                self._reload_requested.clear()
-                for step in self._reloads:
-                    step()
+        while self._requests.get() == signal.SIGHUP:
+            for step in self._reloads:
+                step()
+        self._stopping.set()
         action = "restarting" if self.restarting else "stopping"
         LOG.info("%s is %s; it finishes its current work first", self._name, action)
         if self.restarting:
@@ -251,18 +254,18 @@ class Daemon:
         self._manager.status("Finishing the current work")
         self.stop()
         if self.restarting:
-            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - itself
         return 0
 
     def restart(self) -> None:
         """Request that ``run`` finishes the current work and executes the program again."""
-        self._restart_requested.set()
-        self._stop_requested.set()
+        self._restarting = True
+        self._requests.put(signal.SIGTERM)
 
     @property
     def restarting(self) -> bool:
         """Return whether a restart was requested, and no signal to stop has come since."""
-        return self._restart_requested.is_set()
+        return self._restarting
 
     @property
     def stuck(self) -> str:
@@ -314,15 +317,15 @@ class Daemon:
         """
         manager, logged = self._manager, ""
         wait_until(
-            lambda: self._stop_requested.is_set() or not self._connecting,
+            lambda: self._stopping.is_set() or not self._connecting,
             timeout=self._ready_timeout,
         )
         # Several times within the watchdog interval, so that one late report does not matter.
         tick = min(_TICK, (manager.watchdog or _TICK) / 3)
-        if not self._stop_requested.is_set():
+        if not self._stopping.is_set():
             manager.status(self.state)
             manager.ready()
-        while not self._stop_requested.wait(tick):
+        while not self._stopping.wait(tick):
             stuck = self.stuck
             manager.status(f"Stuck: {stuck}" if stuck else self.state)
             if not stuck:
@@ -337,12 +340,10 @@ class Daemon:
             manager.alive()
             time.sleep(tick)
 
-    def _on_reload(self, number: int, frame: object) -> None:
-        self._reload_requested.set()
-
     def _on_signal(self, number: int, frame: object) -> None:
-        self._restart_requested.clear()
-        self._stop_requested.set()
+        if number != signal.SIGHUP:
+            self._restarting = False
+        self._requests.put(number)
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: float, step: float = 0.05) -> bool:

@@ -85,7 +85,8 @@ def ensure(venv, requirements=(), extras="", lowest=False):
 
     ``requirements`` are files below the root, ``extras`` names extras of the distribution. With
     ``lowest`` everything that requirements.txt and these files name has exactly the release of its
-    lower bound. An environment that is up to date is not changed. Raises ``Trouble``.
+    lower bound; without, ``requirements`` come with the releases of constraints.txt. An environment
+    that is up to date is not changed. Raises ``Trouble``.
 
     What the command starts may keep its bytecode, whatever the caller's PYTHONDONTWRITEBYTECODE
     says: the commands start many processes, and each would compile this checkout again.
@@ -109,6 +110,8 @@ def ensure(venv, requirements=(), extras="", lowest=False):
         bounds = venv / "lowest.txt"
         bounds.write_text("".join(_lowest(["requirements.txt", *requirements])))
         command += ["-c", str(bounds)]
+    elif requirements:
+        command += ["-c", str(ROOT / "constraints.txt")]
     _install(command, venv / "install.log")
     stamp.write_text(digest)
     return str(inside)
@@ -153,7 +156,14 @@ def become(python, module, options=()):
 def _digest(venv, requirements, extras):
     """Return a digest of everything that an environment depends on."""
     digest = hashlib.sha256(repr((str(venv), str(ROOT), extras)).encode())
-    for name in ["requirements.txt", "setup.cfg", "setup.py", "pyproject.toml", *requirements]:
+    for name in [
+        "requirements.txt",
+        "constraints.txt",
+        "setup.cfg",
+        "setup.py",
+        "pyproject.toml",
+        *requirements,
+    ]:
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "doc" / "source" / "_ext"))
 
-extensions = ["openstackdocstheme", "os_api_ref", "examples"]
+extensions = ["openstackdocstheme", "os_api_ref", "examples", "openapi_file"]
 
 project = "Accelerator API Reference"
 copyright = "Cyborg contributors"

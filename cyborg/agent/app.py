@@ -3,7 +3,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import TIMEOUT_MAX
 
@@ -20,8 +21,10 @@ from cyborg.agent.driver_manager import (
     load_nothing,
 )
 from cyborg.agent.endpoint import Endpoint
+from cyborg.agent.findings import Findings
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.heartbeats import Heartbeats
+from cyborg.agent.layout_sync import LayoutSync
 from cyborg.agent.loop import AgentLoop
 from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
@@ -29,10 +32,18 @@ from cyborg.agent.providers import Providers
 from cyborg.agent.readings import Readings
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.schedule import Schedule
-from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateStore
+from cyborg.agent.state_store import (
+    DesiredStateCache,
+    HealthBaselines,
+    OperationJournal,
+    StateStore,
+)
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
+from cyborg.drivers import health_policy
+from cyborg.drivers.base import Driver
+from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.loader import LoadResult
 from cyborg.metrics import catalogue
@@ -71,6 +82,9 @@ class Settings:
     usage: float = 0.0
     #: The interval between polls of device health; 0: never.
     health: float = 0.0
+    #: How many prepares of a device must fail in a row to take it out of service; 0: none do.
+    failed_prepares: int = 3
+    health_policy: HealthPolicy = field(default_factory=health_policy.shipped)
     #: How long a scan waits for each driver.
     scan_timeout: float = 60.0
     #: Whether devices have traits that tell where they are.
@@ -133,7 +147,10 @@ def make_parts(
     """
     store = StateStore(settings.state_path, settings.host)
     journal, cache = OperationJournal(store), DesiredStateCache(store)
-    driver_manager = DriverManager(loaded, load, cache.desired)
+    checks: HealthChecks
+    equip = partial(_equip, settings, lambda: checks)
+    driver_manager = DriverManager(loaded, load, cache.desired, equip)
+    machine = machine or LocalHost()
     checks = HealthChecks(
         drivers=driver_manager.drivers,
         devices=lambda: reporter.devices(),
@@ -143,6 +160,7 @@ def make_parts(
         enabled=settings.health > 0,
         driver_calls=driver_calls,
         timeout=settings.poll_timeout,
+        findings=_findings(settings, machine, store, clock),
     )
     reporter = _reporter(settings, driver_manager, checks, driver_calls)
     schedule = Schedule(scan=settings.scan, full_check=settings.full_check, clock=clock, wake=wake)
@@ -155,15 +173,9 @@ def make_parts(
         request_scan=schedule.rescan,
         driver_calls=driver_calls,
         health=checks.after_set_up,
+        on_prepare=checks.note_prepare,
     )
-    providers = Providers(
-        host=settings.host,
-        names=settings.provider_names,
-        schedule=schedule,
-        conductor=conductor,
-        placement=placement,
-        publisher=Publisher(placement),
-    )
+    providers = _providers(settings, schedule, conductor, placement)
     heartbeats = Heartbeats(
         version=settings.version,
         endpoint=_endpoint(settings.host),
@@ -186,11 +198,32 @@ def make_parts(
             journal=journal,
             conductor=conductor,
             driver_calls=driver_calls,
+            timeout=settings.scan_timeout,
         ),
+        layout_sync=LayoutSync(operations),
         schedule=schedule,
-        machine=machine or LocalHost(),
+        machine=machine,
     )
     return Parts(reporter, heartbeats, loop, operations, checks, schedule)
+
+
+def _findings(
+    settings: Settings, machine: Host, store: StateStore, clock: Callable[[], float]
+) -> Findings:
+    return Findings(
+        machine=machine,
+        policy=settings.health_policy,
+        baselines=HealthBaselines(store),
+        failed_prepares=settings.failed_prepares,
+        clock=clock,
+    )
+
+
+def _equip(settings: Settings, checks: Callable[[], HealthChecks], driver: Driver) -> None:
+    """Give a driver the policy of the host, and a way to have a device checked at once."""
+    if settings.health > 0:
+        driver.health_policy = settings.health_policy
+        driver.on_health_event(lambda key: checks().check_now(driver.name, [key]))
 
 
 def assemble(
@@ -246,7 +279,7 @@ def assemble(
     daemon.at_end(bus.close, conductor.close, parts.operations.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
     daemon.add_server(server, trouble=lambda: server.trouble)
-    daemon.add_server(DeviceEvents(machine, parts.schedule.rescan))
+    daemon.add_server(DeviceEvents(machine, parts.schedule.rescan, parts.checks.note_events))
     daemon.add_task(inventory)
     daemon.add_task(heartbeat)  # It starts later and stops later, because it reports the other.
     if settings.health:
@@ -255,17 +288,7 @@ def assemble(
         )
     if settings.usage:
         daemon.at_end(notifier.close)
-        readings = Readings(
-            host=settings.host,
-            drivers=parts.reporter.driver_manager.drivers,
-            devices=parts.reporter.devices,
-            last_scan=lambda: parts.loop.last_scan,
-            epoch=lambda: heartbeats.epoch,
-            conductor=conductor,
-            notifier=notifier,
-            driver_calls=driver_calls,
-            timeout=settings.poll_timeout,
-        )
+        readings = _readings(settings, parts, conductor, notifier, driver_calls=driver_calls)
         daemon.add_task(
             PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=_JITTER)
         )
@@ -273,6 +296,28 @@ def assemble(
         metrics = AgentMetrics(drivers=parts.reporter.states, connected=lambda: conductor.up)
         daemon.add_server(meters.listener(metrics, BusListening(lambda: daemon.bus_error)))
     return daemon
+
+
+def _readings(
+    settings: Settings,
+    parts: Parts,
+    conductor: ConductorClient,
+    notifier: Notifier,
+    *,
+    driver_calls: DriverCalls,
+) -> Readings:
+    return Readings(
+        host=settings.host,
+        drivers=parts.reporter.driver_manager.drivers,
+        devices=parts.reporter.devices,
+        last_scan=lambda: parts.loop.last_scan,
+        providers=lambda: parts.loop.provider_uuids,
+        epoch=lambda: parts.heartbeats.epoch,
+        conductor=conductor,
+        notifier=notifier,
+        driver_calls=driver_calls,
+        timeout=settings.poll_timeout,
+    )
 
 
 def _reporter(
@@ -284,6 +329,19 @@ def _reporter(
         calls,
         timeout=settings.scan_timeout,
         topology_traits=settings.topology_traits,
+    )
+
+
+def _providers(
+    settings: Settings, schedule: Schedule, conductor: ConductorClient, placement: Placement
+) -> Providers:
+    return Providers(
+        host=settings.host,
+        names=settings.provider_names,
+        schedule=schedule,
+        conductor=conductor,
+        placement=placement,
+        publisher=Publisher(placement),
     )
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scan the host after kernel events, without waiting for the next interval."""
+"""Check devices and scan the host after kernel events, without waiting for the next interval."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cyborg import exception
@@ -28,11 +28,18 @@ _SUBSYSTEMS: Final = frozenset(
 class DeviceEvents:
     """A thread that listens to the kernel; ``on_change`` is called after each burst of events.
 
+    ``on_events`` is called with each event at once: an error must not wait for the end of a burst.
     Where the kernel's events cannot be received, this is logged once and only the interval counts.
     """
 
-    def __init__(self, machine: Host, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        machine: Host,
+        on_change: Callable[[], None],
+        on_events: Callable[[Sequence[Uevent]], None] = lambda events: None,
+    ) -> None:
         self._machine = machine
+        self._on_events = on_events
         self._on_change = on_change
         self._events: Events | None = None
         self._thread: threading.Thread | None = None
@@ -69,10 +76,14 @@ class DeviceEvents:
                 event = events.poll()
                 if event is None or not _matters(event):
                     continue
+                self._on_events([event])
                 end = time.monotonic() + _LONGEST
                 while (left := end - time.monotonic()) > 0:
-                    if events.poll(min(_QUIET, left)) is None:
+                    event = events.poll(min(_QUIET, left))
+                    if event is None:
                         break
+                    if _matters(event):
+                        self._on_events([event])
                 if not events.closed:
                     self._on_change()
         except OSError as error:

@@ -114,8 +114,8 @@ def discover(
         on_change=lambda: None,
         enabled=False,
     )
-    providers = desired.tree.providers if desired is not None else ()
-    scan = Scan(host, managed_deployables=frozenset(provider.name for provider in providers))
+    managed = desired.tree.deployables() if desired is not None else frozenset()
+    scan = Scan(host, managed_deployables=managed)
     report = Reporter(manager, checks, timeout=timeout).scan(scan)
     functions, error = _functions(scan, timeout)
     notes = [

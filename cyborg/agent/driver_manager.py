@@ -33,12 +33,17 @@ class DriverManager:
     ``installed_drivers`` is what each of all these drivers says about itself, ``accepts`` the
     options that operators may set of it. All are changed in place. ``refusals`` are the drivers
     whose last requested state could not be reached, with the reason; a driver whose new options are
-    not valid keeps its old ones.
+    not valid keeps its old ones. ``equip`` is called with each driver before it is used.
     """
 
     def __init__(
-        self, loaded: Sequence[LoadResult], load: Load, last_desired: Desired | None = None
+        self,
+        loaded: Sequence[LoadResult],
+        load: Load,
+        last_desired: Desired | None = None,
+        equip: Callable[[Driver], None] = lambda driver: None,
     ) -> None:
+        self._equip_driver = equip
         self._configured = {result.name: result for result in loaded if result.enabled}
         self._others = {result.name: result for result in loaded if not result.enabled}
         self._load = load
@@ -50,12 +55,20 @@ class DriverManager:
         self.refusals: dict[str, str] = {}
         self._created: dict[str, dict[str, Device]] = {}
         self._options: dict[str, Mapping[str, str]] = {name: {} for name in self.drivers}
+        #: Why some of the requested options of loaded drivers have no effect.
+        self._ignored: dict[str, str] = {}
         for name, reason in self.failures.items():
             level = logging.ERROR if name in self._configured else logging.INFO
             LOG.log(level, "Driver %s failed to load: %s", name, reason)
         if last_desired is not None:
             # What operators last requested, until the conductor answers.
             self.apply(last_desired.drivers, last_desired.operator_created)
+        if not self._configured and not self.drivers:
+            LOG.warning(
+                "No driver is enabled, so this host offers no device. Name drivers in [agent] "
+                "enabled_drivers, or load one with 'cyborg install-driver'. Installed drivers: %s",
+                ", ".join(sorted(self._others)) or "none",
+            )
 
     def apply(
         self, requested: Sequence[RequestedDriver], created: Sequence[CreatedDevice] = ()
@@ -78,12 +91,16 @@ class DriverManager:
             else:
                 self._unload(name)
         for name, driver in self.drivers.items():
-            driver.operator_created = self._created.get(name, {})
+            self._equip(name, driver)
         return (created_before, drivers_before, failures_before) != (
             self._created,
             self.drivers,
             self.failures,
         )
+
+    def _equip(self, name: str, driver: Driver) -> None:
+        driver.operator_created = self._created.get(name, {})
+        self._equip_driver(driver)
 
     def reload(self) -> bool:
         """Construct the loaded and the idle drivers again, so that they read their files again.
@@ -99,7 +116,7 @@ class DriverManager:
                 errors.setdefault(result.error or "it cannot be loaded", []).append(name)
                 continue
             reloaded.append(name)
-            result.driver.operator_created = self._created.get(name, {})
+            self._equip(name, result.driver)
             loaded = name in self.drivers
             (self.drivers if loaded else self.idle)[name] = result.driver
             self.installed_drivers[name] = replace(result, enabled=loaded).installed
@@ -119,6 +136,8 @@ class DriverManager:
         """Load a driver with these options unless it is loaded so, or note why it is not."""
         if name in self.drivers and self._options.get(name) == options:
             self.refusals.pop(name, None)
+            if name in self._ignored:
+                self.refusals[name] = self._ignored[name]
             return
         result = self._configured.get(name)
         if options or result is None or result.driver is None:
@@ -129,8 +148,21 @@ class DriverManager:
             self.installed_drivers[name] = result.installed
             self.accepts[name] = result.accepts
             self._options[name] = dict(options)
-            for outdated in (self.failures, self.refusals, self.idle):
+            for outdated in (self.failures, self.refusals, self.idle, self._ignored):
                 outdated.pop(name, None)
+            if result.ignored:
+                self._ignored[name] = self.refusals[name] = (
+                    f"only the configuration files of the host can set {', '.join(result.ignored)}"
+                )
+                LOG.warning(
+                    "Driver %s ignores options that were set through the API: %s. Set them in the "
+                    "configuration files of the hosts that need them, and remove them with 'cyborg "
+                    "update-driver %s%s'",
+                    name,
+                    ", ".join(result.ignored),
+                    name,
+                    "".join(f" --unset-option {key}" for key in result.ignored),
+                )
             return
         reason = result.error or "it cannot be loaded"
         if self.refusals.get(name, self.failures.get(name)) != reason:
@@ -147,7 +179,7 @@ class DriverManager:
         A driver that could not be loaded as requested returns to its state at the start, if it
         had any.
         """
-        for outdated in (self.failures, self.refusals, self._options):
+        for outdated in (self.failures, self.refusals, self._options, self._ignored):
             outdated.pop(name, None)
         driver = self.drivers.pop(name, None)
         if driver is not None:
@@ -199,8 +231,9 @@ class DriverCalls:
         except exception.CyborgError as error:
             self._on_failure(driver, verb)
             raise exception.DriverFailed(driver=driver, verb=verb, reason=str(error)) from error
-        except Exception as error:
-            # Vendors' code may raise anything. It must not stop the agent or another driver.
+        except (Exception, SystemExit) as error:
+            # Vendors' code may raise anything, and even exit. It must not stop the agent or another
+            # driver.
             LOG.exception("Driver %s failed in %s", driver, verb)
             self._on_failure(driver, verb)
             reason = f"{type(error).__name__}: {error}"

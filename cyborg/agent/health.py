@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of the devices of this host: read from the drivers, and added to each report.
+"""The health of the devices of this host: from drivers and own findings, added to each report.
 
 Each driver is polled in a thread of its own, one poll at a time. A driver that hangs blocks this
-thread only; its devices keep their last health.
+thread only; its devices keep its last answer. What the agent itself finds counts meanwhile.
 """
 
 import functools
@@ -15,21 +15,27 @@ from typing import Final
 
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
+from cyborg.agent.findings import Findings
 from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.uevents import Uevent
 from cyborg.model.device import Device
-from cyborg.model.health import Condition, DeviceHealth, legible
+from cyborg.model.health import Condition, DeviceHealth, legible, legible_all, merged
 from cyborg.model.report import DriverReport, Report
 
 LOG = logging.getLogger(__name__)
 
 _NO_ANSWER: Final = "it has not answered yet"
+#: A poll that ends within this many seconds is one change, so that a fault that all devices of a
+#: driver share is reported at once.
+_TOGETHER: Final = 0.3
 
 
 class _Poll:
     """Read the health of some devices of one driver in a thread of its own.
 
-    ``answers`` and ``faults`` grow by device key; ``on_result`` is called after each of them.
+    ``answers`` and ``faults`` grow by device key; ``on_result`` is called after each of them, and
+    ``on_end`` at the end. ``unsent``: a result has changed, and nobody was told of it.
     """
 
     def __init__(
@@ -40,6 +46,7 @@ class _Poll:
         keys: Sequence[str],
         driver_calls: DriverCalls,
         on_result: Callable[[str], None],
+        on_end: Callable[[], None],
     ) -> None:
         self.driver = driver
         self._scan = scan
@@ -48,27 +55,38 @@ class _Poll:
         self.faults: dict[str, str] = {}
         self._driver_calls = driver_calls
         self._on_result = on_result
+        self._on_end = on_end
+        self.unsent = False
+        self.ended = False
+        #: Tells of the results of a poll that has not ended by then.
+        self.timer: threading.Timer | None = None
         self.thread = threading.Thread(target=self._run, name=f"health-{driver.name}", daemon=True)
 
     def _run(self) -> None:
-        for key in self.keys:
-            call = functools.partial(self._health, key)
-            try:
-                self.answers[key] = self._driver_calls(self.driver.name, "health", call)
-            except exception.DriverCannot:
-                self.answers[key] = DeviceHealth(key)
-            except exception.DriverFailed as error:
-                self.faults[key] = legible(str(error)) or ""
-            self._on_result(key)
+        try:
+            for key in self.keys:
+                call = functools.partial(self._health, key)
+                try:
+                    self.answers[key] = self._driver_calls(self.driver.name, "health", call)
+                except exception.DriverCannot:
+                    self.answers[key] = DeviceHealth(key)
+                except exception.DriverFailed as error:
+                    self.faults[key] = legible(str(error)) or ""
+                self._on_result(key)
+        finally:
+            self._on_end()
 
     def _health(self, key: str) -> DeviceHealth:
         answer = self.driver.health(self._scan, key)
-        if not isinstance(answer, Health) or type(answer.healthy) is not bool:
+        if not isinstance(answer, Health) or not (
+            type(answer.verdict) is Condition and type(answer.evidence) is tuple
+        ):
             raise TypeError(f"{answer!r} is not a cyborg.drivers.base.Health")
-        if answer.healthy:
+        if answer.verdict is Condition.OK:
             return DeviceHealth(key, Condition.OK)
-        reason = None if answer.reason is None else legible(str(answer.reason))
-        return DeviceHealth(key, Condition.DRAIN, reason or "Its driver gives no reason.")
+        texts = (*answer.evidence, answer.action)
+        reasons = legible_all(None if text is None else str(text) for text in texts)
+        return DeviceHealth(key, answer.verdict, reasons or ("Its driver gives no reason.",))
 
 
 class HealthChecks:
@@ -79,7 +97,8 @@ class HealthChecks:
     report of this host before the agent started; its answers count until there are newer ones.
     ``on_change`` is called when an answer or fault has changed. Without ``enabled`` no driver is
     polled, and the health of every device is reported as not known. ``timeout``, in seconds, is
-    that of the first poll of new devices, and of the poll after a set-up.
+    that of the first poll of new devices, and of the poll after a set-up. Without ``findings`` the
+    answers of the drivers are all that counts.
     """
 
     def __init__(
@@ -93,6 +112,7 @@ class HealthChecks:
         enabled: bool = True,
         driver_calls: DriverCalls = UNCOUNTED,
         timeout: float = 10.0,
+        findings: Findings | None = None,
     ) -> None:
         self._drivers = drivers
         self._devices = devices
@@ -101,8 +121,11 @@ class HealthChecks:
         self._enabled = enabled
         self._driver_calls = driver_calls
         self._timeout = timeout
+        self._findings = findings if enabled else None
         self._lock = threading.Lock()
         self._polls: dict[str, _Poll] = {}
+        #: By name of a driver: the devices to poll when its poll has ended.
+        self._waiting: dict[str, set[str]] = {}
         self._answers = {
             (report.driver, health.key): health
             for report in (last_report.drivers if last_report else ())
@@ -115,7 +138,8 @@ class HealthChecks:
     def run_once(self) -> None:
         """Start a poll of all devices of every driver; do not wait for the answers.
 
-        A driver that has not answered the previous poll is not polled again.
+        A driver that has not answered the previous poll is not polled again. The PCI functions of
+        the devices are read meanwhile.
         """
         keys: dict[str, list[str]] = {}
         for name, device in self._devices():
@@ -123,6 +147,45 @@ class HealthChecks:
         for name in sorted(keys):
             if self._start_poll(name, keys[name], self._last_scan()) is None:
                 self._note_no_answer(name)
+        if self._findings is not None and self._findings.check(self._devices()):
+            self._on_change()
+
+    def note_events(self, events: Sequence[Uevent]) -> None:
+        """Check the devices that kernel events are about now; return before drivers answer."""
+        if self._findings is None:
+            return
+        # A scan follows every event, and finds out which devices have been removed on purpose.
+        events = [event for event in events if event.action != "remove"]
+        affected = self._findings.note_events(events, self._devices())
+        if affected:
+            self._findings.check(affected)
+            self._on_change()
+        for name in sorted({name for name, _ in affected}):
+            self.check_now(name, [device.key for driver, device in affected if driver == name])
+
+    def check_now(self, name: str, keys: Sequence[str]) -> None:
+        """Poll devices of a driver now; return before it answers.
+
+        While a poll of the driver runs, the devices are polled when it has ended.
+        """
+        if self._start_poll(name, keys) is None:
+            with self._lock:
+                poll = self._polls.get(name)
+                if poll is not None and not poll.ended:
+                    self._waiting.setdefault(name, set()).update(keys)
+                    return
+            # It has ended in the meantime, or the driver has no health check.
+            self._start_poll(name, keys)
+
+    def note_prepare(self, name: str, key: str, fault: str | None) -> None:
+        """Note the result of a prepare of a unit; ``fault`` None: it succeeded."""
+        if self._findings is not None and self._findings.note_prepare((name, key), fault):
+            self._on_change()
+
+    def acknowledge(self, report: Report) -> None:
+        """Note that the conductor has this report."""
+        if self._findings is not None:
+            self._findings.acknowledge(report)
 
     def poll_new(self, report: Report, scan: Scan) -> None:
         """Poll the devices that were never polled; wait for the answers for a limited time.
@@ -130,6 +193,8 @@ class HealthChecks:
         A device that is offered as soon as it is discovered is thus reported with its health.
         """
         deadline = time.monotonic() + self._timeout
+        if self._findings is not None:
+            self._findings.check(self._findings.unchecked(report))
         polls = []
         for driver in report.drivers:
             name = driver.driver
@@ -170,8 +235,11 @@ class HealthChecks:
         for device in report.devices:
             place = report.driver, device.key
             answer = self._answers.get(place)
-            if can_poll and answer is not None:
-                health.append(answer)
+            findings = None if self._findings is None else self._findings.of(place)
+            counted = answer if can_poll else None
+            whole = merged(device.key, counted, findings)
+            if whole is not None:
+                health.append(whole)
             elif answer is not None or (has_checks and not self._enabled):
                 # There will be no newer answer: the last one must not stay valid for ever.
                 health.append(DeviceHealth(device.key))
@@ -199,7 +267,7 @@ class HealthChecks:
             if driver is None or not self._enabled or not self._has_checks(name):
                 return None
             # A driver with new options does not wait for the one that it replaces.
-            if previous is not None and previous.thread.is_alive() and previous.driver is driver:
+            if previous is not None and previous.driver is driver and not previous.ended:
                 return None
             poll = _Poll(
                 driver=driver,
@@ -207,6 +275,7 @@ class HealthChecks:
                 keys=keys,
                 driver_calls=self._driver_calls,
                 on_result=lambda key: self._store(poll, key),
+                on_end=lambda: self._end(poll),
             )
             self._polls[name] = poll
             polled = self._polled.get(name)
@@ -232,13 +301,42 @@ class HealthChecks:
         if before != (answer, fault):
             if fault is not None:
                 LOG.warning("Health of device %s of driver %s is not known: %s", key, name, fault)
+            with self._lock:
+                poll.unsent = True
+                if poll.timer is None:
+                    poll.timer = threading.Timer(_TOGETHER, self._tell, [poll])
+                    poll.timer.daemon = True
+                    poll.timer.start()
+                    return
+                waits = poll.timer.is_alive()
+            if not waits:
+                self._tell(poll)
+
+    def _tell(self, poll: _Poll) -> None:
+        """Call ``on_change`` if a result of a poll has changed since the last call."""
+        with self._lock:
+            unsent, poll.unsent = poll.unsent, False
+        if unsent:
             self._on_change()
+
+    def _end(self, poll: _Poll) -> None:
+        """Tell of the results of a poll that has ended, and poll the devices that wait for that."""
+        name = poll.driver.name
+        with self._lock:
+            poll.ended = True
+            current = self._polls.get(name) is poll
+            waiting = self._waiting.pop(name, None) if current else None
+        if poll.timer is not None:
+            poll.timer.cancel()
+        self._tell(poll)
+        if waiting:
+            self._start_poll(name, sorted(waiting))
 
     def _note_no_answer(self, name: str) -> None:
         """Store a fault for each device whose poll is still running."""
         with self._lock:
             poll = self._polls.get(name)
-            if poll is None or not poll.thread.is_alive():
+            if poll is None or poll.ended:
                 return
             changed = [
                 key

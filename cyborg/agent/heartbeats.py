@@ -81,6 +81,8 @@ class Heartbeats:
         #: this host: this agent must change nothing then.
         self.last: LastHeartbeat | None = None
         self._failures = 0
+        #: Why the conductor has refused the last report; empty: it has not.
+        self._refusal = ""
         self._lock = threading.Lock()
         #: How many answers of conductors there were that are no replies to heartbeats.
         self._answers = 0
@@ -136,17 +138,25 @@ class Heartbeats:
             raise placement_error
 
     def report(self, epoch: int, report: Report, digest: str) -> Acknowledged:
-        """Send a report with this digest to the conductor, and store it for the next start."""
-        acknowledged = self._conductor.request(SendReport(self.host, epoch, report))
+        """Send a report with this digest to the conductor, and store it for the next start.
+
+        The next heartbeats tell why a report is refused, until one is accepted.
+        """
+        try:
+            acknowledged = self._conductor.request(SendReport(self.host, epoch, report))
+        except exception.Invalid as error:
+            self._refusal = f"The conductor refuses the report of the host. {error}"
+            raise
+        self._refusal = ""
         self.cache.store(report=report)
-        self._note(digest=digest, desired_generation=acknowledged.desired_generation)
+        self._note(acknowledged.desired_generation, digest=digest)
         return acknowledged
 
     def desired(self, epoch: int) -> Desired:
         """Return the desired state from the conductor, and store it for the next start."""
         desired = self._conductor.request(FetchDesired(self.host, epoch))
         self.cache.store(desired=desired)
-        self._note(desired_generation=desired.generation)
+        self._note(desired.generation)
         return desired
 
     def check(self, epoch: int) -> None:
@@ -164,11 +174,17 @@ class Heartbeats:
         if overdue:
             reason = f"{call} has not returned" if call else "see the log of the agent"
             return f"The hardware is not scanned any more: {overdue}; {reason}."
-        return self._reporter.failure()
+        return self._refusal or self._reporter.failure()
 
-    def _note(self, **values: Any) -> None:
-        """Take over what an answer says into the reply to the last heartbeat."""
+    def _note(self, generation: int, **values: Any) -> None:
+        """Take over what an answer says into the reply to the last heartbeat.
+
+        The conductor may have read the answer before it read that reply.
+        """
         with self._lock:
             self._answers += 1
             if self.last is not None and self.last.reply is not None:
-                self.last = replace(self.last, reply=replace(self.last.reply, **values))
+                reply = self.last.reply
+                generation = max(generation, reply.desired_generation)
+                reply = replace(reply, desired_generation=generation, **values)
+                self.last = replace(self.last, reply=reply)

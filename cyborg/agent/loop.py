@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's inventory job: scan, report, prepared units, Placement; it runs after each heartbeat.
+"""The agent's inventory job: scan, report, units, layouts, Placement; it runs after each heartbeat.
 
 Any peer may be away. Without the bus or a conductor the agent still scans, and reserves the
 providers in Placement that the host lost. Without Placement (or the compute's provider in it) the
 agent still reports. When the peer is back, the next run brings everything into the desired state.
 """
 
+import contextlib
 import logging
 import threading
 
 from cyborg import exception
 from cyborg.agent.heartbeats import Heartbeats
+from cyborg.agent.layout_sync import LayoutSync
 from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
@@ -18,6 +20,7 @@ from cyborg.agent.schedule import Event, Schedule, Step
 from cyborg.drivers.host import Host
 from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.topology import FactCache
 from cyborg.model.report import Desired, HeartbeatReply, Report
 
 LOG = logging.getLogger(__name__)
@@ -36,6 +39,7 @@ class AgentLoop:
         reporter: Reporter,
         providers: Providers,
         prepared_sync: PreparedUnitsSync,
+        layout_sync: LayoutSync,
         schedule: Schedule,
         machine: Host,
     ) -> None:
@@ -44,14 +48,18 @@ class AgentLoop:
         self._reporter = reporter
         self._providers = providers
         self._prepared_sync = prepared_sync
+        self._layout_sync = layout_sync
         self._discoveries = heartbeats.discoveries
         self._schedule = schedule
         self._machine = machine
         self._prober = Prober()
+        self._cache = FactCache()
         #: What the last scan read from the machine; nothing is read before the first.
         self.last_scan = Scan(machine)
         self._reload_requested = threading.Event()
         self._desired: Desired | None = None
+        #: The scan that the conductor knows.
+        self._reported: Report | None = None
         #: The epoch and the number of failures of the last heartbeat that a run has used.
         self._epoch: int | None = None
         self._failures = 0
@@ -61,6 +69,12 @@ class AgentLoop:
     def reload(self) -> None:
         """Have the next run construct the drivers again; any thread may call the method."""
         self._reload_requested.set()
+
+    @property
+    def provider_uuids(self) -> dict[str, str]:
+        """The uuids of the host's providers by the name that the driver uses, as last desired."""
+        desired = self._desired or self._heartbeats.cache.desired
+        return {} if desired is None else desired.tree.uuids()
 
     def run_once(self) -> None:
         """Run all steps that are due and possible; raise the first error at the end."""
@@ -102,7 +116,12 @@ class AgentLoop:
             self._reporter.forget_idle()
             self._schedule.rerun(Event.DISCOVERY_REQUESTED)
 
-        # 3. Scan the hardware.
+        # 3. Scan the hardware. A fault that is known already does not wait for slow drivers.
+        if self._schedule.is_due(Step.SCAN):
+            desired = self._report_health(reply, desired)
+            if self._heartbeats.last is None or self._heartbeats.last.reply is None:
+                return
+            reply = self._heartbeats.last.reply
         report = self._scan()
 
         # 4. Report it, and answer the discovery requests.
@@ -124,13 +143,55 @@ class AgentLoop:
             except exception.CyborgError as error:
                 sync_error = error
 
-        # 6. Publish the desired providers, unless another agent has taken over in the meantime.
+        # 6. Start to divide cards, unless it is not certain who uses them.
+        self._divide_cards(desired, report)
+
+        # 7. Publish the desired providers.
+        self._publish(reply, desired)
+        if sync_error is not None:
+            raise sync_error
+
+    def _report_health(self, reply: HeartbeatReply, desired: Desired) -> Desired:
+        """Report and publish the health of devices, if nothing else has changed since the report.
+
+        Return what is desired then.
+        """
+        last = self._reporter.last
+        if last is None or last is not self._reported:
+            return desired
+        report, reported = self._reporter.current(last), self._heartbeats.cache.report
+        if reported is None or report == reported or reported.digest() != reply.digest:
+            return desired
+        desired = self._send_report(reply, report, desired)
+        self._publish(reply, desired)
+        return self._desired or desired
+
+    def _publish(self, reply: HeartbeatReply, desired: Desired) -> None:
+        """Publish the desired providers, unless another agent has taken over in the meantime."""
         if self._providers.root is not None and self._heartbeats.last is not None:
             self._desired = self._providers.publish(
                 desired, reply.epoch, known_before=reply.digest is not None
             )
-        if sync_error is not None:
-            raise sync_error
+
+    def _divide_cards(self, desired: Desired, report: Report) -> None:
+        """Start to divide cards as configured.
+
+        Nothing happens when another agent has this host, when Nova's claims were not read yet, or
+        when a driver was loaded or the hardware changed after the scan.
+        """
+        superseded, outdated = self._heartbeats.last is None, self._schedule.is_due(Step.SCAN)
+        if superseded or outdated or not self._providers.claims_known:
+            return
+        in_use = desired.tree.deployables() | report.deployables()
+        in_use |= {provider.name for provider in desired.obsolete_providers}
+        in_use |= {
+            deployable.name
+            for created in desired.operator_created
+            for deployable in created.device.deployables
+        }
+        retry = self._schedule.is_due(Step.RETRY_LAYOUTS)
+        with self._schedule.run(Step.RETRY_LAYOUTS) if retry else contextlib.nullcontext():
+            self._layout_sync.sync(self._reporter.layouts, in_use, retry=retry)
 
     def _fetch_desired(self, epoch: int, generation: int) -> Desired:
         """Return the desired state; fetch it and load its drivers, if its generation is new."""
@@ -170,13 +231,13 @@ class AgentLoop:
             return last
         cache = self._heartbeats.cache
         desired = self._desired or cache.desired
-        names = (provider.name for provider in desired.tree.providers) if desired else ()
         with self._schedule.run(Step.SCAN):
             self.last_scan = Scan(
                 self._machine,
                 claims=self._providers.claims,
-                managed_deployables=frozenset(names),
+                managed_deployables=desired.tree.deployables() if desired else frozenset(),
                 prober=self._prober,
+                cache=self._cache,
             )
             report = self._reporter.scan(self.last_scan)
         if last is None and cache.report is not None:
@@ -191,8 +252,12 @@ class AgentLoop:
         digest = report.digest()
         if digest == reply.digest:
             self._heartbeats.cache.store(report=report)
+            self._reported = self._reporter.last
+            self._reporter.acknowledge(report)
             return desired
         acknowledged = self._heartbeats.report(reply.epoch, report, digest)
+        self._reported = self._reporter.last
+        self._reporter.acknowledge(report)
         self._schedule.rerun(Event.REPORTED)
         devices = sum(len(driver.devices) for driver in report.drivers)
         LOG.info("Reported %d device(s) of host %s", devices, self._host)

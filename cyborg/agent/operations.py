@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on hardware that the conductor requests from an agent."""
 
+import contextlib
+import functools
 import logging
 import shutil
 import tempfile
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +21,17 @@ from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.agent.serial_executor import KeyedSerialExecutor
 from cyborg.agent.state_store import OperationJournal
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import Driver
+from cyborg.context import carried
+from cyborg.drivers.base import Driver, ImageFile, Progress, clean_calls
 from cyborg.drivers.scan import Scan
-from cyborg.model.health import DeviceHealth
+from cyborg.model.cleaning import CleanedStep, CleanLevel, profile_level
+from cyborg.model.health import DeviceHealth, legible
 from cyborg.model.work import (
     HandleTask,
     ImageOrder,
     InstallTask,
     Outcome,
+    PartitionTask,
     ProgramTask,
     Unit,
     WorkKind,
@@ -32,10 +39,10 @@ from cyborg.model.work import (
 
 LOG = logging.getLogger(__name__)
 
-#: How many devices may be worked on at a time.
+#: How many devices of a driver may be worked on at a time.
 _THREADS: Final = 32
 
-Task = HandleTask | InstallTask | ProgramTask
+Task = HandleTask | InstallTask | PartitionTask | ProgramTask
 
 
 def _no_health(_driver: str, _key: str) -> DeviceHealth | None:
@@ -50,8 +57,9 @@ class Operations:
     directory for images on their way into a device: it belongs to this agent alone, and images that
     an earlier agent process left there are removed. ``request_scan`` is called when the hardware of
     the host may have changed. ``health`` returns the health of a device that was just set up, by
-    driver and key, if known. ``max_operations`` is how many operations are remembered by id; the
-    conductor repeats a request within seconds.
+    driver and key, if known. ``on_prepare`` gets driver, key and fault (None: none) of each prepare
+    that depends on nothing but the device. ``max_operations`` is how many operations are remembered
+    by id; the conductor repeats a request within seconds.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class Operations:
         max_operations: int = 1000,
         driver_calls: DriverCalls = UNCOUNTED,
         health: Callable[[str, str], DeviceHealth | None] = _no_health,
+        on_prepare: Callable[[str, str, str | None], None] = lambda driver, key, fault: None,
     ) -> None:
         self._drivers = drivers
         self._journal = journal
@@ -77,9 +86,18 @@ class Operations:
         self._max_operations = max_operations
         self._driver_calls = driver_calls
         self._health = health
+        self._on_prepare = on_prepare
         self._executor = KeyedSerialExecutor(_THREADS)
         self._lock = threading.Lock()
         self._operations: OrderedDict[str, Future[Outcome]] = OrderedDict()
+        #: How far each running operation is; empty if its driver has not told.
+        self._progress: dict[str, str] = {}
+        #: The last clean step of each device, which may run longer than its limit.
+        self._steps: dict[tuple[str, str], tuple[str, Future[None]]] = {}
+        #: Done when this process stops.
+        self._stopping: Future[None] = Future()
+        #: The units of repairs that could not release them, or whose clean steps have failed.
+        self._unclean: set[Unit] = set()
         self._repairs: dict[Unit, Future[None]] = {}
         #: Order and time of issue (ms) of the last task of each unit.
         self._orders: dict[Unit, tuple[int, int]] = {}
@@ -91,29 +109,51 @@ class Operations:
     def prepare(self, task: HandleTask, image_order: ImageOrder | None = None) -> Outcome:
         """Load the image into the deployable, if any, and make a handle ready for its guest.
 
-        Raises what ``program`` raises.
+        A unit that a repair could not clean is released and cleaned first. Raises what ``program``
+        raises.
         """
         driver = self._driver(task.driver)
 
         def run() -> Outcome:
-            image_uuid = None
-            if image_order is not None:
-                # Before the download: a bind that was cancelled needs no image.
-                self._check_order(task, "prepare")
-                image_uuid = self._load_image(driver, task, image_order)
-            if image_order is None or image_order.prepare:
-                self._call_in_order(task, "prepare", lambda: driver.prepare(task))
+            progress = self._progress_of(task)
+            # Before the download: a bind that was cancelled needs no image.
+            self._check_order(task, "prepare")
+            if task.unit in self._unclean:
+                self._call_driver(task, "release", lambda: driver.release(task, progress=progress))
+                self._clean(driver, task)
+            if image_order is None:
+                self._call_in_order(
+                    "prepare", lambda: driver.prepare(task, progress=progress), task
+                )
+                return Outcome(task.request_key)
+            image_uuid = self._image_to_load(task, image_order)
+            loading = task.program_task(image_uuid)
+            if image_uuid != image_order.loaded:
+                with self._downloaded(image_uuid) as image:
+                    if image_order.prepare:
+                        self._call_in_order(
+                            "prepare",
+                            lambda: driver.prepare(task, image, progress=progress),
+                            *(task, loading),
+                        )
+                    else:
+                        self._program(driver, loading, image)
+            elif image_order.prepare:
+                self._call_in_order(
+                    "prepare", lambda: driver.prepare(task, progress=progress), task
+                )
             return Outcome(task.request_key, image=image_uuid)
 
         return self._run(task, "prepare", run)
 
     def release(self, task: HandleTask) -> Outcome:
-        """Take a handle back from its guest, and clean up."""
+        """Take a handle back from its guest, and run the driver's clean steps."""
         driver = self._driver(task.driver)
 
         def run() -> Outcome:
-            self._call_in_order(task, "release", lambda: driver.release(task))
-            return Outcome(task.request_key)
+            progress = self._progress_of(task)
+            self._call_in_order("release", lambda: driver.release(task, progress=progress), task)
+            return Outcome(task.request_key, cleaned=self._clean(driver, task))
 
         return self._run(task, "release", run)
 
@@ -126,7 +166,8 @@ class Operations:
         driver = self._driver(task.driver)
 
         def run() -> Outcome:
-            self._program(driver, task)
+            with self._downloaded(task.image_uuid) as image:
+                self._program(driver, task, image)
             return Outcome(task.request_key)
 
         return self._run(task, "program", run)
@@ -136,9 +177,12 @@ class Operations:
         driver = self._driver(task.driver)
 
         def run() -> Outcome:
+            key, progress = task.device_key, self._progress_of(task)
             try:
                 self._call_driver(
-                    task, "install", lambda: driver.install(task.device_key, task.request_key)
+                    task,
+                    "install",
+                    lambda: driver.install(key, task.request_key, progress=progress),
                 )
                 note = self._check_set_up(driver, task.device_key)
                 # Read it before the conductor enables the device, so that a faulty device is not
@@ -150,6 +194,26 @@ class Operations:
 
         return self._run(task, "install", run)
 
+    def partition(self, task: PartitionTask) -> Future[None]:
+        """Start to divide a card, and return the operation, which raises the driver's error."""
+        driver = self._driver(task.driver)
+
+        def note(done: float, step: str) -> None:
+            LOG.debug(
+                "Card %s: %.0f %% (%s)", task.device_key, 100 * done, legible(step) or "no step"
+            )
+
+        def run() -> None:
+            key, layout = task.device_key, task.layout
+            try:
+                self._call_driver(
+                    task, "partition", lambda: driver.partition(key, layout, progress=note)
+                )
+            finally:
+                self._request_scan()
+
+        return self._executor.submit((task.driver, task.device_key), run)
+
     def repair(self, verb: WorkKind, task: HandleTask, *, since: int) -> None:
         """Start to prepare or release a unit that is not in its required state; return at once.
 
@@ -157,16 +221,21 @@ class Operations:
         unit has changed after that. Later requests of the conductor for the device run after it.
         """
         driver = self._driver(task.driver)
-        call = driver.prepare if verb is WorkKind.PREPARE else driver.release
         with self._lock:
             previous = self._repairs.get(task.unit)
             if previous is None or previous.done():
                 self._repairs[task.unit] = self._executor.submit(
-                    (task.driver, task.device_key), lambda: self._repair(verb, task, since, call)
+                    (task.driver, task.device_key), lambda: self._repair(verb, task, since, driver)
                 )
 
     def stop(self) -> None:
-        """Wait for the tasks that are running; the others are never started."""
+        """Wait for the tasks that are running; the others are never started.
+
+        A clean step that is interruptible is abandoned, and no further one begins.
+        """
+        with self._lock:
+            if not self._stopping.done():
+                self._stopping.set_result(None)
         self._executor.stop()
 
     def _driver(self, name: str) -> Driver:
@@ -180,37 +249,86 @@ class Operations:
         with self._lock:
             future = self._operations.get(task.request_key)
             if future is None:
-                future = self._executor.submit((task.driver, task.device_key), call)
+                future = self._executor.submit(
+                    (task.driver, task.device_key), lambda: self._followed(task, call)
+                )
                 self._operations[task.request_key] = future
                 while len(self._operations) > self._max_operations:
                     self._operations.popitem(last=False)
         try:
             return future.result(self._timeout)
         except FutureTimeout:
-            return Outcome(task.request_key, done=False)
+            progress = self._progress.get(task.request_key) or None
+            return Outcome(task.request_key, done=False, progress=progress)
         except exception.CyborgError as error:
             # The conductor may try the operation again under the same id.
             with self._lock:
                 self._operations.pop(task.request_key, None)
             if isinstance(error, exception.Unavailable):
                 raise
-            target = task.device_key if isinstance(task, InstallTask) else task.deployable
+            target = (
+                task.deployable if isinstance(task, HandleTask | ProgramTask) else task.device_key
+            )
             LOG.warning(
                 "%s of %s failed (request key %s): %s", verb, target, task.request_key, error
             )
             return Outcome(task.request_key, fault=str(error))
 
+    def _followed(self, task: Task, call: Callable[[], Outcome]) -> Outcome:
+        """Return the result of an operation, whose progress is kept while it runs."""
+        with self._lock:
+            self._progress[task.request_key] = ""
+        try:
+            return call()
+        finally:
+            with self._lock:
+                self._progress.pop(task.request_key, None)
+
+    def _progress_of(self, task: Task, prefix: str = "") -> Progress:
+        """Return a function that notes how far the operation of a task is, while it runs."""
+
+        def note(done: float, step: str) -> None:
+            # In this order, what is not a number becomes 0.
+            share = min(max(0.0, done), 1.0)
+            progress = legible(f"{prefix}{share:.0%}: {step}") or ""
+            with self._lock:
+                if task.request_key in self._progress:
+                    self._progress[task.request_key] = progress
+
+        return note
+
     def _call_in_order(
-        self, task: HandleTask | ProgramTask, verb: str, call: Callable[[], None]
+        self,
+        verb: str,
+        call: Callable[[], None],
+        task: HandleTask | ProgramTask,
+        *others: ProgramTask,
     ) -> None:
-        """Call the driver; raise Conflict if a later task of the unit was run already."""
-        self._check_order(task, verb)
-        self._orders[task.unit] = task.order, task.issued_ms
+        """Call the driver once for the task and the others, which it carries out, too.
+
+        Raises Conflict if a later task of one of their units was run already.
+        """
+        tasks = (task, *others)
+        for unit_task in tasks:
+            self._check_order(unit_task, verb)
+        for unit_task in tasks:
+            self._orders[unit_task.unit] = unit_task.order, unit_task.issued_ms
+        # A prepare with an image may also fail because of the image, which a user has chosen.
+        counts = verb == "prepare" and not others and isinstance(task, HandleTask)
         try:
             self._call_driver(task, verb, call)
+        except exception.DriverFailed as error:
+            if counts:
+                self._on_prepare(task.driver, task.device_key, str(error))
+            raise
+        else:
+            if counts:
+                self._on_prepare(task.driver, task.device_key, None)
         finally:
-            # A comparison that read the unit before or during the call did not see its new state.
-            self._count_change(task.unit)
+            # A comparison that read a unit before or during the call did not see its new state.
+            for unit_task in tasks:
+                self._count_change(unit_task.unit)
+            self._request_scan()
         LOG.info("%s of %s completed (request key %s)", verb, task.deployable, task.request_key)
 
     def _check_order(self, task: HandleTask | ProgramTask, verb: str) -> None:
@@ -229,9 +347,7 @@ class Operations:
             self.change_count += 1
             self._changed_at[unit] = self.change_count
 
-    def _repair(
-        self, verb: WorkKind, task: HandleTask, since: int, call: Callable[[HandleTask], None]
-    ) -> None:
+    def _repair(self, verb: WorkKind, task: HandleTask, since: int, driver: Driver) -> None:
         if self._changed_at.get(task.unit, 0) > since:
             LOG.info(
                 "Repair (%s) of handle %s of deployable %s skipped: the handle has changed since "
@@ -241,9 +357,16 @@ class Operations:
                 task.deployable,
             )
             return
-        required = "a guest has it" if verb is WorkKind.PREPARE else "no guest has it"
+        prepare = verb is WorkKind.PREPARE
+        required = "a guest has it" if prepare else "no guest has it"
+        call = driver.prepare if prepare else driver.release
+        if not prepare:
+            # The conductor may give the unit out without another release.
+            self._unclean.add(task.unit)
         try:
             self._call_driver(task, verb.value, lambda: call(task))
+            if not prepare:
+                self._clean(driver, task)
         except exception.CyborgError as error:
             result, reason, level = "failed", str(error), logging.WARNING
         else:
@@ -258,9 +381,11 @@ class Operations:
             reason,
         )
         self._count_change(task.unit)
+        self._request_scan()
 
     def _call_driver(self, task: Task, verb: str, call: Callable[[], None]) -> None:
         """Call the driver between the begin record and the end record of the journal."""
+        self._check_idle(task, verb)
         self._journal.begin(verb, task)
         try:
             self._driver_calls(task.driver, verb, call)
@@ -268,6 +393,93 @@ class Operations:
             self._journal.end(task.request_key, str(error))
             raise
         self._journal.end(task.request_key)
+
+    def _clean(self, driver: Driver, task: HandleTask) -> tuple[CleanedStep, ...]:
+        """Run the clean steps of a unit that was released, those of a higher priority first.
+
+        The conductor decides about the level. Without its word, which it gives only for the release
+        of a guest, no step erases data. Raises DriverFailed for the first step that fails, and if
+        nothing can be cleaned although it must be; Unavailable if the agent stops. The release,
+        with all its steps, is then repeated.
+        """
+        requested = profile_level(task.spec)
+        level = requested or CleanLevel.RESET
+        cleaned: list[CleanedStep] = []
+        if level is CleanLevel.NONE:
+            self._unclean.discard(task.unit)
+            return ()
+        steps = self._driver_calls(driver.name, "clean_steps", lambda: clean_calls(driver, task))
+        if requested is CleanLevel.FULL and not steps:
+            raise exception.DriverFailed(
+                driver=driver.name,
+                verb="clean",
+                reason="no safe way is known to remove the data of the last guest; clean the "
+                "device yourself, then free the unit with cyborg accelerator-update --free-unit",
+            )
+        for step, call in steps:
+            if not level.includes(step.level):
+                continue
+            begun = time.monotonic()
+            verb = f"clean step {step.name}"
+            if self._stopping.done():
+                raise exception.Unavailable(peer="The agent", reason=f"it stops before {verb}")
+            self._journal.begin(verb, task)
+            progress = self._progress_of(task, f"{step.name}, ")
+            future = self._begin_step(task, step.name, functools.partial(call, progress))
+            awaited = {future, self._stopping} if step.interruptible else {future}
+            wait_for(awaited, step.timeout, FIRST_COMPLETED)
+            if not future.done() and self._stopping.done():
+                # Its row in the journal stays open: the next process begins the release again.
+                raise exception.Unavailable(peer="The agent", reason=f"it stops during {verb}")
+            try:
+                if not future.done():
+                    reason = f"it did not end within {step.timeout:g} s"
+                    raise exception.DriverFailed(driver=driver.name, verb=verb, reason=reason)
+                future.result()
+            except exception.CyborgError as error:
+                self._journal.end(task.request_key, str(error))
+                raise
+            self._journal.end(task.request_key)
+            LOG.info(
+                "Clean step %s of handle %s of deployable %s completed (request key %s)",
+                *(step.name, task.handle_key, task.deployable, task.request_key),
+            )
+            cleaned.append(CleanedStep(step.name, round(1000 * (time.monotonic() - begun))))
+        self._unclean.discard(task.unit)
+        return tuple(cleaned)
+
+    def _begin_step(self, task: HandleTask, name: str, call: Callable[[], None]) -> Future[None]:
+        """Begin a step in a thread of its own, which does not keep the agent from stopping."""
+        future: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                try:
+                    self._driver_calls(task.driver, "clean_steps", call)
+                finally:
+                    self._request_scan()
+            except BaseException as error:  # noqa: BLE001 - the caller gets it from the future
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        self._steps[task.driver, task.device_key] = name, future
+        threading.Thread(target=carried(run), name=f"clean-{task.driver}", daemon=True).start()
+        return future
+
+    def _check_idle(self, task: Task, verb: str) -> None:
+        """Raise an error while a clean step of the device runs longer than its limit.
+
+        It is DriverFailed for a release: the conductor counts the failures of a release, so that
+        Placement does not offer the unit for ever. Otherwise it is Unavailable, to try again.
+        """
+        name, future = self._steps.get((task.driver, task.device_key), ("", None))
+        if future is None or future.done():
+            return
+        reason = f"clean step {name} has not ended yet"
+        if verb == WorkKind.RELEASE:
+            raise exception.DriverFailed(driver=task.driver, verb=verb, reason=reason)
+        raise exception.Unavailable(peer=f"Device {task.device_key}", reason=reason)
 
     def _check_set_up(self, driver: Driver, device_key: str) -> str | None:
         """Return a note for the operator about a device that was set up, if there is any.
@@ -289,38 +501,35 @@ class Operations:
             return None
         raise exception.DriverFailed(driver=driver.name, verb="install", reason=reason)
 
-    def _load_image(self, driver: Driver, task: HandleTask, image_order: ImageOrder) -> str:
-        """Load the image of a bind into its deployable, if it is not there; return its UUID."""
+    def _image_to_load(self, task: HandleTask, image_order: ImageOrder) -> str:
+        """Return the UUID of the image that a bind needs in its deployable.
+
+        Raises Conflict if it is not the loaded one, and others use the deployable.
+        """
         image_uuid = image_order.bitstream_id
         if image_uuid is None:
             image_uuid = self._glance().with_function(image_order.function_id or "")
-        if image_uuid == image_order.loaded:
-            return image_uuid
-        if not image_order.exclusive:
+        if image_uuid != image_order.loaded and not image_order.exclusive:
             raise exception.Conflict(
                 reason=f"{task.deployable} is in use with image {image_order.loaded or 'unknown'}, "
                 f"and image {image_uuid} is requested"
             )
-        program_task = ProgramTask(
-            request_key=task.request_key,
-            driver=task.driver,
-            device_key=task.device_key,
-            deployable=task.deployable,
-            image_uuid=image_uuid,
-            agent_epoch=task.agent_epoch,
-            order=task.order,
-            issued_ms=task.issued_ms,
-        )
-        self._program(driver, program_task)
         return image_uuid
 
-    def _program(self, driver: Driver, task: ProgramTask) -> None:
-        """Load an image from a temporary file that no other user can read."""
+    def _program(self, driver: Driver, task: ProgramTask, image: ImageFile) -> None:
+        progress = self._progress_of(task)
+        self._call_in_order(
+            "program", lambda: driver.program(task, image.path, progress=progress), task
+        )
+
+    @contextlib.contextmanager
+    def _downloaded(self, image_uuid: str) -> Iterator[ImageFile]:
+        """Yield an image as a temporary file that no other user can read."""
         try:
             self._images.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self._images) as directory:
                 path = Path(directory, "image")
-                self._glance().download(task.image_uuid, path)
-                self._call_in_order(task, "program", lambda: driver.program(task, str(path)))
+                self._glance().download(image_uuid, path)
+                yield ImageFile(image_uuid, str(path))
         except OSError as error:
             raise exception.Unavailable(peer=str(self._images), reason=str(error)) from error

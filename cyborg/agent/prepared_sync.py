@@ -4,14 +4,16 @@
 import functools
 import logging
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal
 from cyborg.drivers.base import Driver
+from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
-from cyborg.model.work import Unit, UnitUse, Use, WorkKind
+from cyborg.model.work import HandleTask, Unit, UnitUse, Use, WorkKind
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import FetchUnitUses
 
@@ -19,7 +21,11 @@ LOG = logging.getLogger(__name__)
 
 
 class PreparedUnitsSync:
-    """Start repairs of units; units that the conductor has no record of are left alone."""
+    """Start repairs of units; units that the conductor has no record of are left alone.
+
+    ``timeout`` is how long, in seconds, a driver may take to list its units. One that has not
+    answered is not called again before it does.
+    """
 
     def __init__(
         self,
@@ -29,12 +35,14 @@ class PreparedUnitsSync:
         journal: OperationJournal,
         conductor: ConductorClient,
         driver_calls: DriverCalls = UNCOUNTED,
+        timeout: float = 60.0,
     ) -> None:
         self._drivers = drivers
         self._operations = operations
         self._journal = journal
         self._conductor = conductor
         self._driver_calls = driver_calls
+        self._prober = Prober(timeout)
         #: Prepared units without a record in the conductor that were logged already.
         self._logged: frozenset[Unit] = frozenset()
 
@@ -47,18 +55,24 @@ class PreparedUnitsSync:
         since = self._operations.change_count
         prepared = {}
         for name, driver in self._drivers.items():
+            call = functools.partial(
+                self._driver_calls, name, "prepared", functools.partial(_prepared, driver)
+            )
             try:
-                # What a guest holds is ours, and is read again: units may just have been prepared.
-                call = functools.partial(driver.prepared, Scan(driver.host, all_managed=True))
-                prepared[name] = frozenset(self._driver_calls(name, "prepared", call))
+                prepared[name] = self._prober.run(f"the prepared units of driver {name}", call)
             except exception.DriverCannot:
                 continue
-            except exception.DriverFailed as error:
+            except (exception.DriverFailed, exception.HostError) as error:
                 LOG.warning("Driver %s did not list its prepared units: %s", name, error)
         if not prepared and not self._journal.has_interrupted:
             return
         interrupted = self._journal.interrupted_units
         unit_uses = self._conductor.request(FetchUnitUses(host, epoch))
+        for name, driver in self._drivers.items():
+            tasks = (unit_use.task for unit_use in unit_uses.units)
+            driver.attach_handles = MappingProxyType(
+                {task.handle_uuid: task.unit for task in tasks if task.driver == name}
+            )
         for unit_use in unit_uses.units:
             task = unit_use.task
             verb = _repair(
@@ -67,7 +81,7 @@ class PreparedUnitsSync:
             if verb is not None and task.driver in self._drivers:
                 self._operations.repair(verb, task, since=since)
         self._journal.resolve_interrupted()
-        recorded = {unit_use.task.unit for unit_use in unit_uses.units}
+        recorded = {unit for unit_use in unit_uses.units for unit in _names(unit_use.task)}
         unrecorded = frozenset().union(*prepared.values()) - recorded
         for unit in sorted(unrecorded - self._logged):
             LOG.warning(
@@ -79,6 +93,21 @@ class PreparedUnitsSync:
         self._logged = unrecorded
 
 
+def _prepared(driver: Driver) -> frozenset[Unit]:
+    """Return the units that the driver lists; raises TypeError if it lists anything else."""
+    # What a guest holds is ours, and is read again: units may just have been prepared.
+    units = frozenset(driver.prepared(Scan(driver.host, all_managed=True)))
+    for unit in units:
+        if not isinstance(unit, Unit):
+            raise TypeError(f"{unit!r} is not a cyborg.model.work.Unit")
+    return units
+
+
+def _names(task: HandleTask) -> tuple[Unit, Unit]:
+    """Return the names by which a driver can list the unit of a task, see ``Driver.prepared``."""
+    return task.unit, Unit(task.deployable, task.handle_uuid)
+
+
 def _repair(
     unit_use: UnitUse, prepared: frozenset[Unit] | None, *, interrupted: bool
 ) -> WorkKind | None:
@@ -87,10 +116,10 @@ def _repair(
     ``prepared`` is None where the driver cannot list its units. How far an ``interrupted``
     operation got is unknown. The verbs are idempotent, so the agent repeats the required one.
     """
-    unit = unit_use.task.unit
+    listed = None if prepared is None else not prepared.isdisjoint(_names(unit_use.task))
     if unit_use.use is Use.PREPARED:
-        if interrupted or (prepared is not None and unit not in prepared):
+        if interrupted or listed is False:
             return WorkKind.PREPARE
-    elif unit_use.use is Use.FREE and (interrupted or (prepared is not None and unit in prepared)):
+    elif unit_use.use is Use.FREE and (interrupted or listed):
         return WorkKind.RELEASE
     return None

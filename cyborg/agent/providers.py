@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cyborg import exception
 from cyborg.agent.schedule import Event, Schedule, Step
+from cyborg.clients.permissions import ADMIN
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.model.pci import PciAddress
@@ -55,6 +56,8 @@ class Providers:
         self._reserved: set[str] = set()
         #: The PCI addresses that Nova offers itself → the reason why a driver must not offer them.
         self.claims: dict[str, str] = {}
+        #: Whether the claims were read since the start.
+        self.claims_known = False
 
     def find_root(self) -> exception.CyborgError | None:
         """Find the compute's provider, unless it was found before; return the error, if any."""
@@ -66,6 +69,14 @@ class Providers:
             self.names = (root[1],)
             self.root = root
             LOG.info("Compute of host %s found in Placement as %s", self.host, root[1])
+            if ADMIN in self._placement.account_roles():
+                LOG.warning(
+                    "The account of [placement] has the role %s, which the agent of host %s does "
+                    "not need: who takes over the host gets the cloud. Use an account that has the "
+                    "role service alone, for example cyborg-agent",
+                    ADMIN,
+                    self.host,
+                )
         return None
 
     def read_claims(self) -> None:
@@ -76,6 +87,7 @@ class Providers:
             with contextlib.suppress(exception.CyborgError):
                 self._tree = self._placement.tree(self.root[0])
                 claims = _claims(self._tree, self.root[1])
+                self.claims_known = True
                 if claims != self.claims:
                     self.claims = claims
                     self._schedule.rerun(Event.CLAIMS_CHANGED)
@@ -89,16 +101,17 @@ class Providers:
         self._publisher.recall(desired.tree)
 
     def reserve_missing(self, desired: Desired, present: Set[str]) -> None:
-        """While no conductor answers, reserve the desired providers that are not ``present``.
+        """While no conductor answers, reserve the desired providers of deployables that are gone.
 
-        Each is reserved once. The units stay reserved if it returns, until the conductor answers
-        and gets a report.
+        ``present`` are the deployables of the last scan. Each provider is reserved once. The units
+        stay reserved if it returns, until the conductor answers and gets a report.
         """
-        keep = present | desired.refused.keys() | self._refused.keys()
+        refused = desired.refused.keys() | self._refused.keys()
         missing = {
             provider.uuid: provider.name
             for provider in desired.tree.providers
-            if provider.name not in keep
+            if provider.name not in refused
+            and (provider.deployable or provider.name) not in present
         }
         try:
             for uuid in self._publisher.reserve(sorted(missing.keys() - self._reserved)):

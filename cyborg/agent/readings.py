@@ -68,6 +68,7 @@ class Readings:
     """Read and send once in each call of ``run_once``.
 
     ``devices`` returns the devices of the last scan with their drivers, ``last_scan`` that scan,
+    ``providers`` the uuids of the host's providers by the name that the driver uses,
     ``epoch`` the epoch of this agent, which is None until the conductor has answered its first
     heartbeat. ``timeout``, in seconds, is that of all drivers together, and of the notification
     bus.
@@ -80,6 +81,7 @@ class Readings:
         drivers: Mapping[str, Driver],
         devices: Callable[[], Sequence[tuple[str, Device]]],
         last_scan: Callable[[], Scan],
+        providers: Callable[[], Mapping[str, str]],
         epoch: Callable[[], int | None],
         conductor: ConductorClient,
         notifier: Notifier,
@@ -90,6 +92,7 @@ class Readings:
         self._drivers = drivers
         self._devices = devices
         self._last_scan = last_scan
+        self._providers = providers
         self._epoch = epoch
         self._conductor = conductor
         self._notifier = notifier
@@ -142,7 +145,10 @@ class Readings:
             except exception.CyborgError as error:
                 conductor_error = error
         if self._notifier.enabled:
-            usage = notification.usage(self._host, int(time.time() * 1000), readings, devices)
+            usage = notification.usage(
+                *(self._host, int(time.time() * 1000), readings, devices),
+                providers=self._providers(),
+            )
             self._notifier.send([usage], within=self._timeout)
         elif not self._logged_disabled:
             self._logged_disabled = True

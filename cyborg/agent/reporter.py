@@ -6,39 +6,46 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls, DriverManager
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.topology_traits import with_topology_traits
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.scan import Scan
 from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.report import DriverReport, DriverState, Report
 
-T = TypeVar("T", Device, Hardware, Backend)
+T = TypeVar("T", Device, Hardware, Backend, CardLayouts)
+
+
+class _Scanned(NamedTuple):
+    """What one driver has returned in a scan."""
+
+    report: DriverReport
+    layouts: tuple[CardLayouts, ...] = ()
 
 
 class _Call:
-    """Call one driver for its part of a report, in a thread of its own.
+    """Call one driver for its part of a scan, in a thread of its own.
 
     The thread is a daemon thread: a driver that hangs does not keep the agent from stopping.
     """
 
-    def __init__(self, driver: Driver, report: Callable[[], DriverReport]) -> None:
+    def __init__(self, driver: Driver, scan: Callable[[], _Scanned]) -> None:
         self.driver = driver
-        self.report: DriverReport | None = None
+        self.scanned: _Scanned | None = None
         #: What ended the thread before the driver answered: vendors' code may even exit.
         self.end: BaseException | None = None
-        self._report = report
+        self._scan = scan
         self.thread = threading.Thread(target=self._run, name=f"scan-{driver.name}", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            self.report = self._report()
+            self.scanned = self._scan()
         except BaseException as error:  # noqa: BLE001 - the scan reports it
             self.end = error
 
@@ -72,6 +79,8 @@ class Reporter:
         self._verbs: dict[str, str] = {}
         #: The result of the last scan, without the health of the devices; None before the first.
         self.last: Report | None = None
+        #: The cards of the last scan that the loaded drivers can divide, by driver.
+        self.layouts: dict[str, tuple[CardLayouts, ...]] = {}
 
     @property
     def current_call(self) -> str:
@@ -113,6 +122,10 @@ class Reporter:
         """Return a report with the current health of its devices."""
         return self._checks.add_health(report)
 
+    def acknowledge(self, report: Report) -> None:
+        """Note that the conductor has this report."""
+        self._checks.acknowledge(report)
+
     def scan(self, scan: Scan) -> Report:
         """Return the current hardware of the host, as its drivers report it.
 
@@ -120,7 +133,7 @@ class Reporter:
         """
         manager = self.driver_manager
         idle = {name: driver for name, driver in manager.idle.items() if name not in self._idle}
-        reports = self._scan_drivers({**idle, **manager.drivers}, scan)
+        scanned = self._scan_drivers({**idle, **manager.drivers}, scan)
         failed = []
         for name, reason in manager.failures.items():
             # Only a driver that is enabled can fail; any other is installed as STOPPED.
@@ -128,16 +141,18 @@ class Reporter:
             state = DriverState.FAILED if installed is None else installed.status
             failed.append(DriverReport(name, state, error=reason))
         self._idle = {
-            name: self._idle.get(name) or _without_devices(reports[name]) for name in manager.idle
+            name: self._idle.get(name) or _without_devices(scanned[name].report)
+            for name in manager.idle
         }
-        loaded = (reports[name] for name in manager.drivers)
+        loaded = (scanned[name].report for name in manager.drivers)
         report = Report(tuple(map(self._with_hello, (*loaded, *failed, *self._idle.values()))))
         self._checks.poll_new(report, scan)
         self.last = report
+        self.layouts = {name: scanned[name].layouts for name in manager.drivers}
         return report
 
-    def _scan_drivers(self, drivers: Mapping[str, Driver], scan: Scan) -> dict[str, DriverReport]:
-        """Call all drivers at the same time; return their reports by name."""
+    def _scan_drivers(self, drivers: Mapping[str, Driver], scan: Scan) -> dict[str, _Scanned]:
+        """Call all drivers at the same time; return by name what they return."""
         self._calls = {
             name: call
             for name, call in self._calls.items()
@@ -145,32 +160,32 @@ class Reporter:
         }
         for name, driver in drivers.items():
             if name not in self._calls:
-                report = functools.partial(self._scan_driver, name, driver, scan)
-                self._calls[name] = _Call(driver, report)
+                call_driver = functools.partial(self._scan_driver, name, driver, scan)
+                self._calls[name] = _Call(driver, call_driver)
         deadline = time.monotonic() + self._timeout
-        reports = {}
+        scanned = {}
         for name, call in self._calls.items():
             call.thread.join(max(0.0, deadline - time.monotonic()))
-            if call.report is not None:
-                reports[name] = call.report
+            if call.scanned is not None:
+                scanned[name] = call.scanned
             else:
                 verb = self._verbs.get(name, "discover")
                 reason = f"it has not answered within {self._timeout:g} seconds"
                 if call.end is not None:
                     reason = f"{type(call.end).__name__}: {call.end}"
                 error = str(exception.DriverFailed(driver=name, verb=verb, reason=reason))
-                reports[name] = DriverReport(name, DriverState.FAILED, error=error)
-        return reports
+                scanned[name] = _Scanned(DriverReport(name, DriverState.FAILED, error=error))
+        return scanned
 
     def forget_idle(self) -> None:
         """Call the idle drivers again in the next scan."""
         self._idle = {}
 
-    def _scan_driver(self, name: str, driver: Driver, scan: Scan) -> DriverReport:
+    def _scan_driver(self, name: str, driver: Driver, scan: Scan) -> _Scanned:
         try:
             devices = self._call(name, "discover", lambda: driver.discover(scan), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
-            return DriverReport(name, DriverState.FAILED, error=str(error))
+            return _Scanned(DriverReport(name, DriverState.FAILED, error=str(error)))
         if self._topology_traits:
             devices = tuple(map(with_topology_traits, devices))
         report = DriverReport(name, DriverState.READY, devices)
@@ -181,10 +196,12 @@ class Reporter:
             else:
                 hardware = self._call(name, "hardware", lambda: driver.hardware(scan), Hardware)
             backends = self._call(name, "backends", lambda: driver.backends(scan), Backend)
-            return replace(report, hardware=hardware, backends=backends)
+            report = replace(report, hardware=hardware, backends=backends)
+            layouts = self._call(name, "layouts", lambda: driver.layouts(scan), CardLayouts)
+            return _Scanned(report, layouts)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             # The devices stay in the report: guests may use them.
-            return replace(report, error=str(error))
+            return _Scanned(replace(report, error=str(error)))
 
     def _with_hello(self, report: DriverReport) -> DriverReport:
         """Return the report with the type, version and options of its driver."""
@@ -196,7 +213,7 @@ class Reporter:
             endpoint=installed.endpoint,
             type=installed.type,
             version=installed.version,
-            accepts=self.driver_manager.accepts.get(report.driver, ()),
+            accepts=self.driver_manager.accepts.get(report.driver),
         )
 
     def _call(

@@ -13,6 +13,7 @@ class Step(Enum):
     SCAN = auto()
     SYNC_UNITS = auto()
     CHECK_PLACEMENT = auto()
+    RETRY_LAYOUTS = auto()
 
 
 class Event(Enum):
@@ -65,6 +66,7 @@ class Schedule:
             Step.SCAN: scan,
             Step.SYNC_UNITS: full_check,
             Step.CHECK_PLACEMENT: full_check,
+            Step.RETRY_LAYOUTS: full_check,
         }
         self._clock = clock
         self._wake = wake

@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from cyborg import exception
+from cyborg.drivers.pcie_health import Baseline
 from cyborg.model import wire
 from cyborg.model.health import legible
 from cyborg.model.report import Desired, Report
-from cyborg.model.work import HandleTask, InstallTask, ProgramTask, Unit
+from cyborg.model.work import HandleTask, InstallTask, PartitionTask, ProgramTask, Unit
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -167,13 +168,17 @@ class OperationJournal:
             Unit(row["deployable"], row["handle"]) for row in rows if row["handle"] is not None
         )
 
-    def begin(self, verb: str, task: HandleTask | InstallTask | ProgramTask) -> None:
+    def begin(
+        self, verb: str, task: HandleTask | InstallTask | PartitionTask | ProgramTask
+    ) -> None:
         """Write the begin of an operation to the disk, before the driver is called."""
         row = {
             "request_key": task.request_key,
             "verb": verb,
             "driver": task.driver,
-            "deployable": task.device_key if isinstance(task, InstallTask) else task.deployable,
+            "deployable": task.deployable
+            if isinstance(task, HandleTask | ProgramTask)
+            else task.device_key,
             "handle": task.handle_key if isinstance(task, HandleTask) else None,
             "began_at": _now(),
             "ended_at": None,
@@ -241,7 +246,7 @@ def _open_operations(connection: sqlite3.Connection) -> list[dict[str, Any]]:
     if result != "ok":
         raise sqlite3.DatabaseError(result)
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM operations WHERE ended_at IS NULL ORDER BY rowid"
+        f"SELECT {_COLUMNS} FROM operations WHERE ended_at IS NULL ORDER BY rowid"  # noqa: S608 - a constant
     )
     return [dict(zip(_COLUMNS.split(", "), row, strict=True)) for row in rows]
 
@@ -287,3 +292,42 @@ class DesiredStateCache:
             self._store.run(
                 lambda file: file.executemany("INSERT OR REPLACE INTO cache VALUES (?, ?)", rows)
             )
+
+
+class HealthBaselines:
+    """What the health of the host's devices is compared with, on the disk.
+
+    The keys are names of drivers and keys of devices. A new agent process compares with what the
+    previous one has stored, so that it finds the errors in between.
+    """
+
+    _NAME: Final = "HealthBaselines"
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    def load(self) -> dict[tuple[str, str], Baseline]:
+        """Return what was stored last; what cannot be read is left out."""
+        query = "SELECT value FROM cache WHERE name = ?"
+        row = self._store.run(lambda file: file.execute(query, (self._NAME,)).fetchone())
+        try:
+            return {
+                (driver, key): Baseline.load(data)
+                for driver, key, data in (json.loads(row[0]) if row else ())
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            LOG.warning(
+                "The error counters in %s cannot be read, errors before the start of this agent "
+                "are not noticed: %s",
+                self._store.path,
+                error,
+            )
+            return {}
+
+    def store(self, baselines: Mapping[tuple[str, str], Baseline]) -> None:
+        """Write all baselines to the disk."""
+        rows = [[*place, baseline.dump()] for place, baseline in sorted(baselines.items())]
+        value = self._NAME, json.dumps(rows)
+        self._store.run(
+            lambda file: file.execute("INSERT OR REPLACE INTO cache VALUES (?, ?)", value)
+        )

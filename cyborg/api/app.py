@@ -25,6 +25,7 @@ from cyborg.api.controllers.v2.devices import Devices
 from cyborg.api.controllers.v2.events import Events
 from cyborg.api.controllers.v2.host_drivers import Backends, Drivers, Hardware
 from cyborg.api.controllers.v2.instances import Instances
+from cyborg.api.controllers.v2.limits import Limits as LimitsController
 from cyborg.api.controllers.v2.operations import Operations
 from cyborg.api.controllers.v2.services import Services
 from cyborg.api.controllers.v2.usage import Usage
@@ -32,8 +33,11 @@ from cyborg.api.expose import Controller, Settings
 from cyborg.api.framework import Application, WsgiApp
 from cyborg.api.health import Health, down_after
 from cyborg.api.middleware import auth_token
+from cyborg.api.middleware.body_limit import BodyLimit
 from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.api.middleware.metering import Metering, MetricsEndpoint
+from cyborg.api.paging import Paging
+from cyborg.clients.limits import ProjectLimits, UnifiedLimits
 from cyborg.db.clock import CachedClock
 from cyborg.db.engine import Reader
 from cyborg.model.device_profile import Limits
@@ -44,7 +48,8 @@ from cyborg.rpc.transport import Bus
 
 LOG = logging.getLogger(__name__)
 
-_NOUNS: Final[Sequence[type[Controller]]] = (
+#: The resources below /v2.
+NOUNS: Final[Sequence[type[Controller]]] = (
     Arqs,
     Attributes,
     Backends,
@@ -55,6 +60,7 @@ _NOUNS: Final[Sequence[type[Controller]]] = (
     Events,
     Hardware,
     Instances,
+    LimitsController,
     Operations,
     Services,
     Usage,
@@ -81,9 +87,16 @@ def load(conf: cfg.ConfigOpts) -> WsgiApp:
     return _outermost(app, conf)
 
 
-def build(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
-    """Return the application with the filters that the code defines."""
-    return _outermost(behind_filters(core(conf, reader=reader, conductor=conductor), conf), conf)
+def build(
+    conf: cfg.ConfigOpts,
+    *,
+    reader: Reader,
+    conductor: ConductorClient,
+    limits: ProjectLimits | None = None,
+) -> WsgiApp:
+    """Return the application with the filters that the code defines; see ``core``."""
+    app = core(conf, reader=reader, conductor=conductor, limits=limits)
+    return _outermost(behind_filters(app, conf), conf)
 
 
 def behind_filters(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
@@ -101,17 +114,31 @@ def app_factory(global_conf: dict[str, Any], **local_conf: Any) -> WsgiApp:
     return _of_process(core, cfg.CONF)
 
 
-def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
-    """Return the API with its health check and metrics endpoint, without filters."""
+def core(
+    conf: cfg.ConfigOpts,
+    *,
+    reader: Reader,
+    conductor: ConductorClient,
+    limits: ProjectLimits | None = None,
+) -> WsgiApp:
+    """Return the API with its health check and metrics endpoint, without filters.
+
+    ``limits`` are those of projects; None: those of Keystone, if quotas are enabled.
+    """
     auth_token.register_opts(conf)
     settings = Settings(
         policy=Policy(conf),
         service_roles=frozenset(conf.keystone_authtoken.service_token_roles),
+        compute_users=frozenset(conf.api.compute_users),
         public_endpoint=conf.api.public_endpoint,
         limits=Limits(groups=conf.api.max_groups, units=conf.api.max_units_per_group),
+        paging=Paging(conf.api.max_limit, conf.api.max_unpaged),
         down_after=down_after(conf),
+        max_arqs_per_request=conf.conductor.max_arqs_per_request,
+        max_unbound_arqs=conf.conductor.max_unbound_arqs,
+        unified_limits=limits or (UnifiedLimits() if conf.quota.enabled else None),
     )
-    nouns = {noun.collection: noun(settings, reader, conductor) for noun in _NOUNS}
+    nouns = {noun.collection: noun(settings, reader, conductor) for noun in NOUNS}
     root = Root(nouns, settings.public_endpoint)
     app: WsgiApp = Application(root, expose.fault)
     whole: WsgiApp = Health(app, conf, reader=reader, conductor=conductor)
@@ -142,6 +169,7 @@ class Prefixed:
 
 def _outermost(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
     """Add the layers outside any pipeline; the filters match paths without the prefix."""
+    app = BodyLimit(app)
     if conf.api.metrics:
         app = Metering(app)
     # WSGI paths have no escapes, and each of their bytes is a character.

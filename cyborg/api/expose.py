@@ -5,11 +5,13 @@ Clients expect ``{"error_message": "<JSON text of faultcode, faultstring, debugi
 decodes the string a second time and shows ``faultstring``.
 """
 
+import inspect
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 import webob
@@ -17,18 +19,24 @@ import webob.exc
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, rendering, types
-from cyborg.api.framework import JSON, Noun, Request, handler
+from cyborg.api.framework import JSON, ROUTE, Noun, Request, handler
+from cyborg.api.paging import Paging
 from cyborg.api.rendering import Links
+from cyborg.clients.limits import ProjectLimits
 from cyborg.db.engine import Reader
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import Limits
+from cyborg.model.scope import EVERYWHERE, Scope
 from cyborg.policy import Policy
 from cyborg.rpc.conductor import ConductorClient
 
 LOG = logging.getLogger(__name__)
 
+#: The policy rule of hardware of which the caller's project holds no unit.
+_UNHELD: Final = "cyborg:device:get_unheld"
 #: The header by which a client chooses the operation id of a long verb.
 IDEMPOTENCY_KEY = "Idempotency-Key"
+_CONTRACT = "contract"
 
 
 @dataclass(frozen=True)
@@ -43,29 +51,60 @@ class Call:
     request_key: str
     minor: int
     links: Links
-    #: The project whose objects the caller reaches; None: those of all projects.
-    scope: str | None
-    #: If set, the caller may use only the devices that ARQs of this project hold.
-    own: str | None
+    #: The objects that the caller reaches.
+    scope: Scope
+    #: Whether the caller meets another rule of the policy.
+    allows: Callable[[str], bool]
 
     @property
     def origin(self) -> tuple[Caller, str]:
         """Return the first two arguments of each write: who requests it, and its request key."""
         return self.caller, self.request_key
 
+    @property
+    def held(self) -> Scope:
+        """Return the scope of changes: the hardware of which the project holds units."""
+        return replace(self.scope, unheld=self.scope.everywhere)
+
+    def check_everywhere(self) -> None:
+        """Raise Forbidden for a change of the whole cloud that policy grants to one project."""
+        if not self.scope.everywhere:
+            raise exception.Forbidden(
+                reason="This changes hosts that all projects use, and the policy rule grants it to "
+                "the caller's project only."
+            )
+
+    def check_places(self, query: Mapping[str, Any], *names: str) -> None:
+        """Raise Forbidden for a filter or sort key that would tell the caller where objects are."""
+        if self.scope.shows_hosts:
+            return
+        for name in names:
+            if query.get(name) or query.get("sort_key") == name:
+                raise exception.Forbidden(
+                    reason=f"Lists by {name} tell where objects are; policy does not allow you to "
+                    "see that."
+                )
+
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of the API; read once per process.
 
+    For ``service_roles`` and ``compute_users`` see ``RequestContext``.
     ``down_after`` has for each binary the milliseconds without a heartbeat after which it is down.
     """
 
     policy: Policy
     service_roles: frozenset[str]
+    compute_users: frozenset[str]
     public_endpoint: str | None
     limits: Limits
+    paging: Paging
     down_after: Mapping[str, int]
+    max_arqs_per_request: int
+    max_unbound_arqs: int
+    #: The limits of projects; None: they have no quotas.
+    unified_limits: ProjectLimits | None
 
 
 @dataclass(frozen=True)
@@ -79,6 +118,30 @@ class Controller(Noun):
     conductor: ConductorClient
 
 
+@dataclass(frozen=True)
+class Contract:
+    """What a handler accepts and answers; see ``expose`` for the members."""
+
+    rule: str
+    path: Sequence[types.Strict]
+    query: type[types.Declared]
+    body: types.Strict | None
+    strict: types.Strict | None
+    status: int
+    since: int
+    long: bool
+    own: str | None
+    answer: types.Strict | None
+    errors: Mapping[str, str]
+    text: str
+
+    def body_at(self, minor: int) -> types.Strict | None:
+        """Return the type of the body at microversion 2.``minor``; None if there is no body."""
+        strict = self.strict if minor >= microversion.STRICT_BODIES else None
+        kind = strict or self.body
+        return kind and kind.at(minor)
+
+
 def expose(
     rule: str,
     *path: types.Strict,
@@ -89,6 +152,8 @@ def expose(
     since: int = microversion.BASE,
     long: bool = False,
     own: str | None = None,
+    answer: types.Strict | None = None,
+    errors: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], Callable[..., webob.Response]]:
     """Make a method the handler of a request.
 
@@ -98,49 +163,90 @@ def expose(
     the body, if it is given. Below microversion 2.``since`` the resource does not exist; declare a
     parameter or field of a later microversion as ``types.Field``. From 2.4 on, a caller that
     ``rule`` refuses may still pass by the rule ``own``, limited to what its project holds. The
-    return value becomes the JSON answer; None gives an answer without a body. An exception becomes
-    an error answer (see ``fault``).
+    return value becomes the JSON answer, which ``answer`` describes; None gives an answer without a
+    body. An exception becomes an error answer (see ``fault``); ``errors`` describes the statuses
+    that only this request has, and each answer 403 is logged once. If ``query`` is a
+    ``types.Listing``, the handler gets a limit and returns an object with one list, which
+    ``paging`` bounds.
 
     A ``long`` verb returns the Operation that it started: the answer is 202 with the location of
     the operation, and the client may choose the operation's id.
     """
 
     def decorate(method: Callable[..., Any]) -> Callable[..., webob.Response]:
+        shown = rendering.OPERATION_VIEW if long else answer
+        text = inspect.getdoc(method) or ""
+        contract = Contract(
+            *(rule, path, query, body, strict, 202 if long else status, since, long, own),
+            answer=shown,
+            errors=errors,
+            text=text,
+        )
+
         def handle(
             self: Controller, req: Request, resp: webob.Response, *segments: str
         ) -> webob.Response:
-            if (req.minor or microversion.BASE) < since:
-                raise webob.exc.HTTPNotFound(
-                    f"There is no such resource below microversion 2.{since}."
-                )
-            call = _call(self.settings, req, rule, own, long=long)
-            arguments = [
-                _checked(kind.read, segment, "uuid")
-                for kind, segment in zip(path, segments, strict=False)
-            ]
-            params = _checked(
-                lambda sent: types.query(query, sent, call.minor), parsing.read_query(req.GET)
-            )
-            if query is not types.NoQuery:
-                arguments.append(params)
-            if body is not None:
-                shape = strict if strict and call.minor >= microversion.STRICT_BODIES else body
-                arguments.append(_checked(shape.at(call.minor).read, parsing.read_body(req)))
-            result = method(self, call, *arguments)
-            if not long:
-                return answer(status, result)
-            prefix = call.links.self_of(rendering.OPERATIONS)
-            response = answer(202, rendering.operation(result, prefix, call.minor))
-            response.headers["Location"] = prefix + result.uuid
-            return response
+            try:
+                return _perform(contract, method, self, req, *segments)
+            except exception.Forbidden as error:
+                denial = error
+            # Outside of the handler of the exception: oslo.log would add the exception to the line.
+            _log_denial(req, rule, denial)
+            raise denial
 
         handle.__name__ = method.__name__
-        return handler(handle)
+        exposed = handler(handle)
+        vars(exposed)[_CONTRACT] = contract
+        return exposed
 
     return decorate
 
 
-def answer(status: int, content: Any) -> webob.Response:
+def _perform(
+    contract: Contract,
+    method: Callable[..., Any],
+    controller: Controller,
+    req: Request,
+    *segments: str,
+) -> webob.Response:
+    """Authorise and validate a request, and return the answer of its handler."""
+    if (req.minor or microversion.BASE) < contract.since:
+        raise webob.exc.HTTPNotFound(
+            f"There is no such resource below microversion 2.{contract.since}."
+        )
+    call = _call(controller.settings, req, contract.rule, contract.own, long=contract.long)
+    arguments = [
+        _checked(kind.read, segment, "uuid")
+        for kind, segment in zip(contract.path, segments, strict=False)
+    ]
+    sent = parsing.read_query(req.GET)
+    params = _checked(lambda given: types.query(contract.query, given, call.minor), sent)
+    page = None
+    if issubclass(contract.query, types.Listing):
+        page = controller.settings.paging.page(params.get("limit"), call.minor)
+        params["limit"] = page.fetched
+    if contract.query is not types.NoQuery:
+        arguments.append(params)
+    if (shape := contract.body_at(call.minor)) is not None:
+        arguments.append(_checked(shape.read, parsing.read_body(req)))
+    result = method(controller, call, *arguments)
+    if page is not None:
+        page.close(result, f"{call.links.v2}/{controller.collection}", sent)
+    if not contract.long:
+        return respond(contract.status, result)
+    prefix = call.links.self_of(rendering.OPERATIONS)
+    response = respond(202, rendering.operation(result, prefix, call.minor, call.scope))
+    response.headers["Location"] = prefix + result.uuid
+    return response
+
+
+def contract(method: Callable[..., Any]) -> Contract:
+    """Return the contract of an exposed method."""
+    attached: Contract = vars(method)[_CONTRACT]
+    return attached
+
+
+def respond(status: int, content: Any) -> webob.Response:
     """Return a JSON answer; for None, an answer without body and content type."""
     if content is None:
         empty = webob.Response(status=status)
@@ -158,33 +264,43 @@ def fault(error: Exception, request_id: str) -> webob.Response:
     logged with its stack trace and becomes a 500 whose text has only the request id.
     """
     if isinstance(error, webob.exc.HTTPException):
-        response = _fault(error.status_int, str(error.detail or error.explanation))
+        response = refusal(error.status_int, str(error.detail or error.explanation))
         if "Allow" in error.headers:
             response.headers["Allow"] = error.headers["Allow"]
         return response
     if isinstance(error, UnicodeDecodeError):
-        return _fault(400, "The URL is not valid UTF-8.")
+        return refusal(400, "The URL is not valid UTF-8.")
     if isinstance(error, exception.CyborgError) and (
         error.status != 500 or isinstance(error, exception.PeerFault)
     ):
-        return _fault(error.status, error.public)
+        return refusal(error.status, error.public)
     LOG.error("Request %s failed", request_id, exc_info=error)
-    return _fault(500, f"An unexpected error occurred; the log has the details of {request_id}.")
+    return refusal(500, f"An unexpected error occurred; the log has the details of {request_id}.")
 
 
-def _fault(status: int, sentence: str) -> webob.Response:
+def refusal(status: int, sentence: str) -> webob.Response:
+    """Return the answer to a request that is refused with a sentence for its client."""
     detail = {
         "faultcode": "Client" if status < 500 else "Server",
         "faultstring": sentence,
         "debuginfo": None,
     }
-    return answer(status, {"error_message": json.dumps(detail)})
+    return respond(status, {"error_message": json.dumps(detail)})
+
+
+def _log_denial(req: Request, rule: str, denial: exception.Forbidden) -> None:
+    context = req.identity()
+    LOG.warning(
+        "%s %s of user %s of project %s denied by %s (request %s): %s",
+        *(req.method, req.environ[ROUTE], context.user_id, context.project_id),
+        *(rule, req.request_id, denial.public),
+    )
 
 
 def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long: bool) -> Call:
     context = req.identity()
     minor = microversion.BASE if req.minor is None else req.minor
-    own_project = None
+    limited = False
     try:
         all_projects = settings.policy.authorize(context, rule)
     except exception.Forbidden:
@@ -196,21 +312,35 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
             raise exception.Forbidden(
                 reason=f"Policy does not allow {rule} to be performed, nor {own}."
             ) from None
-        all_projects, own_project = False, context.project_id
+        all_projects, limited = False, True
+    compute = context.is_compute(settings.service_roles, settings.compute_users)
+    # With its own account, Nova works for the users of all projects.
+    all_projects = all_projects or compute
+    compute = compute or context.is_for_compute(settings.service_roles, settings.compute_users)
     caller = Caller(
         project_id=context.project_id,
         user_id=context.user_id,
         request_id=req.request_id,
         all_projects=all_projects,
-        service=context.is_service(settings.service_roles),
+        service=compute,
     )
     key = req.headers.get(IDEMPOTENCY_KEY) if long else None
     request_key = (
         str(uuid4()) if key is None else _checked(types.UUID_TYPE.read, key, IDEMPOTENCY_KEY)
     )
     links = Links.of(req, settings.public_endpoint)
-    scope = None if all_projects else caller.project_id
-    return Call(caller, request_key, minor, links, scope, own_project)
+    scope = EVERYWHERE
+    if not all_projects:
+        # Clients of 2.4 and below rely on the names of hosts. Nova needs them to attach devices.
+        shows_hosts = compute or (not limited and minor < microversion.OPERATOR_VIEWS)
+        scope = Scope.of_project(
+            caller.project_id,
+            shows_hosts=shows_hosts,
+            unheld=not limited and settings.policy.allows(context, _UNHELD),
+        )
+    return Call(
+        caller, request_key, minor, links, scope, lambda rule: settings.policy.allows(context, rule)
+    )
 
 
 def _checked(reader: Callable[[Any], Any], value: Any, field: str = "body") -> Any:

@@ -33,6 +33,7 @@ from cyborg.db.engine import Reader
 from cyborg.model import health_view
 from cyborg.model.health_view import DATABASE, Component, Look
 from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.scope import EVERYWHERE
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import in_thread
 
@@ -154,7 +155,7 @@ class Observer:
         """Return the processes; none if the database is away: ``_database`` reports that."""
         try:
             with self._reader.reader() as tx:
-                return [services.health(row) for row in services.processes(tx)]
+                return [services.health(row) for row in services.processes(tx, EVERYWHERE)]
         except exception.CyborgError:
             return []
 

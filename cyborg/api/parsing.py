@@ -2,12 +2,11 @@
 """Read request bodies and query strings.
 
 A body is JSON in UTF-8 of bounded size. A query parameter is given once, in plain form or in wsme's
-form of pairs. Text that no database can hold is refused.
+form of pairs. Text that no database can hold, or that a terminal would obey, is refused.
 """
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 import webob
@@ -16,54 +15,69 @@ from webob.multidict import MultiDict
 
 from cyborg import exception
 from cyborg.db.listing import Page
+from cyborg.model.text import refuse_control_characters
 
 #: The content types that wsme accepts; very old clients send text/javascript.
 _CONTENT_TYPES: Final = ("application/json", "application/javascript", "text/javascript", "")
-#: Far above the size of a bind of a thousand accelerators.
-_MAX_BYTES: Final = 1 << 20
-# NUL is refused by PostgreSQL, a lone surrogate by every encoding.
-_UNFIT: Final = re.compile("[\x00\ud800-\udfff]")
+#: The limit of a body's size: far above the size of a bind of a thousand accelerators.
+MAX_BYTES: Final = 1 << 20
+#: The number of characters of a place in an error message.
+_MAX_PLACE: Final = 200
 
 
 def read_body(request: webob.Request) -> Any:
     """Return the JSON value of a request's body.
 
-    Raises Invalid for a body that is not JSON, webob's 415 for another content type and 413 for a
-    body of more than a megabyte.
+    Raises Invalid for a body that is incomplete or not JSON, webob's 415 for another content type
+    and 413 for a body of more than a megabyte.
     """
-    if (request.content_length or 0) > _MAX_BYTES:
-        raise webob.exc.HTTPRequestEntityTooLarge(f"A body has at most {_MAX_BYTES} bytes.")
+    if (request.content_length or 0) > MAX_BYTES:
+        raise webob.exc.HTTPRequestEntityTooLarge(f"A body has at most {MAX_BYTES} bytes.")
     if request.content_type == "application/x-www-form-urlencoded":
         raise exception.Invalid(field="body", reason="it must be JSON, not a form")
     if request.content_type not in _CONTENT_TYPES:
         raise webob.exc.HTTPUnsupportedMediaType(
             f"The body must be application/json, not {request.content_type}."
         )
-    raw = request.body
+    try:
+        raw = request.body
+    except OSError:
+        raise exception.Invalid(field="body", reason="it ended before its length") from None
     if not raw.strip():
         raise exception.Invalid(field="body", reason="it is missing")
     try:
         value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise exception.Invalid(field="body", reason="it is not valid JSON in UTF-8") from None
-    # An explicit stack: JSON may nest deeper than Python calls can.
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            refuse_unfit_text(item, "body")
-        elif isinstance(item, dict):
-            pending.extend(item)
-            pending.extend(item.values())
-        elif isinstance(item, list):
-            pending.extend(item)
+    # An explicit stack: JSON may nest deeper than Python calls can. It has one iterator for each
+    # level, and ``steps`` says where each of them is; the first level is the body itself.
+    steps: list[str | int] = [0]
+    levels: list[Iterator[tuple[str | int, Any]]] = [enumerate([value])]
+    while levels:
+        for steps[-1], item in levels[-1]:
+            if isinstance(steps[-1], str):
+                _refuse_control_characters(steps[-1], steps, is_name=True)
+            if isinstance(item, str):
+                _refuse_control_characters(item, steps)
+            elif isinstance(item, dict | list):
+                levels.append(iter(item.items() if isinstance(item, dict) else enumerate(item)))
+                steps.append(0)
+                break
+        else:
+            levels.pop()
+            steps.pop()
     return value
 
 
-def refuse_unfit_text(text: str, field: str) -> None:
-    """Raise Invalid for text that cannot be stored or compared in every database."""
-    if _UNFIT.search(text):
-        raise exception.Invalid(field=field, reason="it holds a NUL or a lone surrogate")
+def _refuse_control_characters(text: str, steps: list[str | int], *, is_name: bool = False) -> None:
+    """Raise Invalid, which names the place to which the steps lead; a name is not shown itself."""
+    try:
+        refuse_control_characters(text, "body", line=is_name)
+    except exception.Invalid as error:
+        shown = steps[1:-1] if is_name else steps[1:]
+        parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in shown)
+        place = "".join(parts).removeprefix(".")[:_MAX_PLACE]
+        raise exception.Invalid(field=place or "body", reason=error.fields["reason"]) from None
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -81,7 +95,7 @@ _IGNORED: Final = frozenset(
 
 
 def read_query(given: MultiDict) -> dict[str, str]:
-    """Return the parameters by name; raises Invalid for a repeated or unstorable parameter."""
+    """Return the parameters by name; raises Invalid for a repeated or unfit parameter."""
     pairs = [(name, value) for name, value in given.items() if name not in (_FIELD, _VALUE)]
     fields, values = given.getall(_FIELD), given.getall(_VALUE)
     if len(fields) != len(values):
@@ -91,8 +105,8 @@ def read_query(given: MultiDict) -> dict[str, str]:
     ]
     params: dict[str, str] = {}
     for name, value in pairs:
-        refuse_unfit_text(name, "query")
-        refuse_unfit_text(value, name)
+        refuse_control_characters(name, "query", line=True)
+        refuse_control_characters(value, name, line=True)
         if name in params:
             raise exception.Invalid(field=name, reason="it is given more than once")
         params[name] = value

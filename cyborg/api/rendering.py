@@ -10,11 +10,49 @@ from urllib.parse import urlsplit
 import webob
 
 from cyborg import exception
-from cyborg.api import microversion
+from cyborg.api import answers, microversion, types
 from cyborg.db.listing import Page
-from cyborg.model.operation import Operation
+from cyborg.model.operation import Operation, OperationState, ResultState
+from cyborg.model.scope import Scope
 
 VERSION_SEGMENT = "v2"
+
+
+STEP_VIEW = answers.Answer(
+    "StepView",
+    "A step that an operation has reached.",
+    name=answers.Shown(answers.STRING),
+    at=answers.Shown(answers.TIME),
+)
+
+
+RESULT_VIEW = answers.Answer(
+    "ResultView",
+    "The result of an operation on one host.",
+    host=answers.Shown(answers.STRING),
+    state=answers.Shown(types.Word(*ResultState)),
+    result=answers.Shown(answers.Nullable(answers.OBJECT)),
+    error=answers.Shown(answers.TEXT_OR_NULL),
+)
+
+
+OPERATION_VIEW = answers.Answer(
+    "OperationView",
+    "An operation: the progress and the results of a long verb.",
+    uuid=answers.Shown(types.UUID_TYPE),
+    verb=answers.Shown(answers.STRING),
+    state=answers.Shown(types.Word(*OperationState)),
+    steps=answers.Shown(types.Items(STEP_VIEW)),
+    results=answers.Shown(types.Items(RESULT_VIEW)),
+    error=answers.Shown(answers.TEXT_OR_NULL),
+    project_id=answers.Shown(answers.TEXT_OR_NULL),
+    user_id=answers.Shown(answers.TEXT_OR_NULL),
+    request_id=answers.Shown(answers.TEXT_OR_NULL),
+    created_at=answers.Shown(answers.TIME),
+    finished_at=answers.Shown(answers.TIME_OR_NULL),
+    links=answers.Shown(answers.LINKS),
+    subject=answers.Shown(answers.Nullable(answers.OBJECT), since=microversion.OPERATOR_VIEWS),
+)
 
 
 @dataclass(frozen=True)
@@ -110,8 +148,9 @@ def link(prefix: str, uuid: str, rel: str = "self") -> dict[str, str]:
     return {"href": prefix + uuid, "rel": rel}
 
 
-def operation(operation: Operation, prefix: str, minor: int) -> dict[str, Any]:
+def operation(operation: Operation, prefix: str, minor: int, scope: Scope) -> dict[str, Any]:
     """Return the JSON of an operation at microversion 2.``minor``; ``prefix`` starts its link."""
+    hosts = [result.host for result in operation.results]
     rendered: dict[str, Any] = {
         "uuid": operation.uuid,
         "verb": operation.verb,
@@ -119,14 +158,14 @@ def operation(operation: Operation, prefix: str, minor: int) -> dict[str, Any]:
         "steps": [{"name": step.name, "at": instant(step.at_ms)} for step in operation.steps],
         "results": [
             {
-                "host": result.host,
+                "host": scope.host(result.host),
                 "state": result.state.value,
-                "result": result.result,
-                "error": result.error,
+                "result": scope.said(result.result, hosts),
+                "error": scope.said(result.error, hosts),
             }
             for result in operation.results
         ],
-        "error": operation.error,
+        "error": scope.said(operation.error, hosts),
         "project_id": operation.project_id,
         "user_id": operation.user_id,
         "request_id": operation.request_id,
@@ -135,5 +174,5 @@ def operation(operation: Operation, prefix: str, minor: int) -> dict[str, Any]:
         "links": [link(prefix, operation.uuid)],
     }
     if minor >= microversion.OPERATOR_VIEWS:
-        rendered["subject"] = operation.subject
+        rendered["subject"] = scope.said(operation.subject, hosts)
     return rendered

@@ -6,11 +6,12 @@ refuse such values with ``ValidationError``, which has the place and the reason;
 ``cyborg.api.expose`` answers it with 400.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 import wsme
@@ -22,9 +23,16 @@ from cyborg.api.microversion import BASE, LATEST
 
 #: The largest value of an INT column.
 MAX_INT = 2**31 - 1
+#: Values that a list in a query may have.
+_MOST_VALUES: Final = 1000
 #: The largest value of a BIGINT column.
 MAX_BIG_INT = 2**63 - 1
 _HEX = re.compile("[0-9a-fA-F]{32}")
+_LINE_ENDS = frozenset("\t\n\r")
+_MEMBER_NAME = "[A-Za-z0-9._-]{1,64}"
+
+#: A JSON Schema.
+Schema = dict[str, Any]
 
 
 class ValidationError(ValueError):
@@ -65,18 +73,32 @@ class Strict(wsme.types.UserType):
         """Return this type as microversion 2.``minor`` has it."""
         return self
 
+    @property
+    def schema(self) -> Schema:
+        """Return the values of this type as a JSON Schema (2020-12, as OpenAPI 3.1 uses it)."""
+        return {}
 
+
+@dataclass(eq=False)
 class Anything(Strict):
-    """Any JSON; the caller validates it."""
+    """Any JSON; the caller validates it, and ``described`` is the schema that it applies."""
+
+    described: Schema = field(default_factory=dict)
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return dict(self.described)
 
 
 @dataclass(eq=False)
 class Text(Strict):
-    """A string of bounded length, in characters."""
+    """A string of bounded length, in characters; ``lines`` allows more than one line."""
 
     name = "string"
     maximum: int
     minimum: int = 0
+    lines: bool = False
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str):
@@ -85,7 +107,18 @@ class Text(Strict):
             raise ValidationError("it must not be empty")
         if len(value) > self.maximum:
             raise ValidationError(f"longer than {self.maximum} characters")
+        # Whatever has been read from a body or a query has no other control characters.
+        if not self.lines and not _LINE_ENDS.isdisjoint(value):
+            raise ValidationError("it must be one line without tabs")
         return value
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        schema: Schema = {"type": "string"} | _below("maxLength", self.maximum)
+        if self.minimum:
+            schema["minLength"] = self.minimum
+        return schema if self.lines else schema | {"pattern": "^[^\\t\\n\\r]*$"}
 
 
 class Uuid(Strict):
@@ -99,13 +132,19 @@ class Uuid(Strict):
             raise ValidationError("a UUID is needed")
         return uuid
 
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return {"type": "string", "format": "uuid"}
+
 
 @dataclass(eq=False)
 class Integer(Strict):
-    """A whole number from 0 to ``maximum``, or its decimal digits."""
+    """A whole number from ``minimum`` to ``maximum``, or its decimal digits."""
 
     name = "integer"
     maximum: int = MAX_INT
+    minimum: int = 0
 
     def read(self, value: Any) -> int:
         digits = len(str(max(self.maximum, MAX_INT)))
@@ -113,9 +152,14 @@ class Integer(Strict):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValidationError("a whole number is needed")
-        if not 0 <= value <= self.maximum:
-            raise ValidationError(f"it must be between 0 and {self.maximum}")
+        if not self.minimum <= value <= self.maximum:
+            raise ValidationError(f"it must be between {self.minimum} and {self.maximum}")
         return value
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
 
 
 class Moment(Strict):
@@ -133,6 +177,11 @@ class Moment(Strict):
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return int(zoned.timestamp() * 1000)
 
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return {"type": "string", "format": "date-time"}
+
 
 class IntegerOrUuid(Strict):
     """A reference to a deployable: its internal number or its uuid."""
@@ -142,6 +191,11 @@ class IntegerOrUuid(Strict):
     def read(self, value: Any) -> int | str:
         uuid = canonical_uuid(value) if isinstance(value, str) else None
         return Integer().read(value) if uuid is None else uuid
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return {"anyOf": [Integer().schema, UUID_TYPE.schema]}
 
 
 class Word(Strict):
@@ -157,6 +211,11 @@ class Word(Strict):
             raise ValidationError(f"it must be one of {', '.join(self.words)}")
         return value
 
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return {"type": "string", "enum": list(self.words)}
+
 
 class Member(Strict):
     """The name of a member of a JSON object: 1 to 64 letters, digits and . _ -"""
@@ -164,9 +223,14 @@ class Member(Strict):
     name = "string"
 
     def read(self, value: Any) -> str:
-        if not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value) is None:
+        if not isinstance(value, str) or re.fullmatch(_MEMBER_NAME, value) is None:
             raise ValidationError("a name of 1 to 64 letters, digits and . _ - is needed")
         return value
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return {"type": "string", "pattern": f"^{_MEMBER_NAME}$"}
 
 
 class Flag(Strict):
@@ -182,6 +246,11 @@ class Flag(Strict):
             return False
         raise ValidationError("it must be true or false")
 
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return {"type": "boolean"}
+
 
 @dataclass(eq=False)
 class Container(Strict):
@@ -194,14 +263,48 @@ class Container(Strict):
 
 
 @dataclass(eq=False)
+class Reference(Container):
+    """A value of the type ``item`` that identifies an object of the resource ``collection``.
+
+    The value is one of ``members`` of the object in answers. The OpenAPI document links these
+    answers to the requests that have the parameter.
+    """
+
+    collection: str
+    members: tuple[str, ...] = ("uuid",)
+
+    def __post_init__(self) -> None:
+        self.name = self.item.name
+
+    def read(self, value: Any) -> Any:
+        return self.item.read(value)
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return self.item.schema
+
+
+@dataclass(eq=False)
 class Commas(Container):
-    """Values separated by commas; blanks and repetitions are dropped, the order stays."""
+    """Up to 1,000 values separated by commas; blanks and repetitions are dropped, in order."""
 
     name = "list"
 
     def read(self, value: Any) -> list[Any]:
-        items = [self.item.read(part.strip()) for part in str(value).split(",") if part.strip()]
+        parts = str(value).split(",")
+        if len(parts) > _MOST_VALUES:
+            raise ValidationError(
+                f"it has {len(parts)} values, and at most {_MOST_VALUES} are allowed; send several "
+                "requests"
+            )
+        items = [self.item.read(part.strip()) for part in parts if part.strip()]
         return list(dict.fromkeys(items))
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        return {"type": "array", "items": self.item.schema}
 
 
 @dataclass(eq=False)
@@ -222,6 +325,14 @@ class Items(Container):
             raise ValidationError(f"a list of {bound} is needed")
         items = [located(f"[{index}]", self.item.read, item) for index, item in enumerate(value)]
         return list(dict.fromkeys(items)) if self.unique else items
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        bounds = {"minItems": self.minimum} if self.minimum else {}
+        return {"type": "array", "items": self.item.schema, **bounds} | _below(
+            "maxItems", self.maximum
+        )
 
 
 @dataclass(eq=False)
@@ -244,6 +355,17 @@ class Members(Container):
             members[key] = None if none else located(key, self.item.read, member)
         return members
 
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        item = self.item.schema
+        return {
+            "type": "object",
+            "propertyNames": NAME.schema,
+            "additionalProperties": or_null(item) if self.nullable else item,
+            "maxProperties": self.maximum,
+        }
+
 
 class Field(wsme.wsattr):
     """A member of an object or a query that exists from microversion 2.``since`` on.
@@ -260,6 +382,32 @@ class Field(wsme.wsattr):
 def first_version(attribute: wsme.wsattr) -> int:
     """Return the minor microversion from which on an attribute exists."""
     return attribute.since if isinstance(attribute, Field) else BASE
+
+
+def attributes(declared: type["Declared"], minor: int) -> dict[str, wsme.wsattr]:
+    """Return the attributes that a declaration has at microversion 2.``minor``, by name."""
+    return {
+        attribute.name: attribute
+        for attribute in wsme.types.list_attributes(declared)
+        if first_version(attribute) <= minor
+    }
+
+
+def versioned(kind: Strict, first: int) -> Schema:
+    """Return the schema of a member or parameter; ``x-openstack`` has its first microversion."""
+    return kind.schema | ({"x-openstack": {"min-ver": f"2.{first}"}} if first > BASE else {})
+
+
+def or_null(schema: Schema) -> Schema:
+    """Return a schema that null matches as well."""
+    if isinstance(schema.get("type"), str) and "enum" not in schema:
+        return schema | {"type": [schema["type"], "null"]}
+    return {"anyOf": [schema, {"type": "null"}]} if schema else {}
+
+
+def _below(word: str, maximum: int) -> Schema:
+    """Return a limit of a schema; none where only the type of a column limits the value."""
+    return {word: maximum} if maximum < MAX_INT else {}
 
 
 class Declared(wsme.types.Base):
@@ -302,6 +450,23 @@ class Object(Strict):
             raise ValidationError("an object is needed")
         return members(self.declared, value, json.fromjson, self.minor, closed=self.closed)
 
+    @property
+    def schema(self) -> Schema:
+        """See the parent; the docstring of the declared class describes the object."""
+        given = attributes(self.declared, self.minor)
+        schema: Schema = {
+            "title": self.declared.__name__,
+            "description": inspect.getdoc(self.declared) or "",
+            "type": "object",
+            "properties": {
+                name: versioned(attribute.datatype.at(self.minor), first_version(attribute))
+                for name, attribute in given.items()
+            },
+        }
+        if required := [name for name, attribute in given.items() if attribute.mandatory]:
+            schema["required"] = required
+        return schema | ({"additionalProperties": False} if self.closed else {})
+
 
 @dataclass(eq=False)
 class Change(Object):
@@ -316,15 +481,16 @@ class Change(Object):
         changes = super().read(value)
         changes |= {name: None for name in value if value[name] is None}
         if not changes:
-            names = ", ".join(
-                sorted(
-                    attribute.name
-                    for attribute in wsme.types.list_attributes(self.declared)
-                    if first_version(attribute) <= self.minor
-                )
-            )
+            names = ", ".join(sorted(attributes(self.declared, self.minor)))
             raise ValidationError(f"at least one of {names} is needed")
         return changes
+
+    @property
+    def schema(self) -> Schema:
+        """See the parent."""
+        schema = super().schema
+        properties = {name: or_null(member) for name, member in schema["properties"].items()}
+        return schema | {"properties": properties, "minProperties": 1}
 
 
 def query(declared: type[Declared], given: Mapping[str, str], minor: int) -> dict[str, Any]:

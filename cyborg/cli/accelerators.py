@@ -16,6 +16,7 @@ from cyborg.cli.base import (
     ShowCommand,
     UnsetKeyAction,
     column_paths,
+    duration,
     positive_integer,
     provided_values,
 )
@@ -37,6 +38,7 @@ class AcceleratorList(ListCommand):
         "type",
         "model",
         "status",
+        "health",
         free="units.free",
         total="units.total",
         holder="holders.instance_name",
@@ -53,11 +55,11 @@ class AcceleratorList(ListCommand):
         "numa_node",
         "resource_classes",
         "traits",
+        "pools",
         "in_use",
         "labels",
         "instances",
         "status_reason",
-        "health",
         "health_reasons",
         "health_since",
         "holders",
@@ -89,7 +91,7 @@ class AcceleratorList(ListCommand):
             "--health",
             choices=CONDITIONS,
             help="Show only accelerators with this health. The units of accelerators with health "
-            "drain and dead are reserved.",
+            "drain, dead, probation and parked are reserved.",
         )
         parser.add_argument(
             "--instance", metavar="UUID", help="Show only accelerators that this instance uses."
@@ -247,6 +249,7 @@ class AcceleratorUpdate(MultipleTargets):
             action=UnsetKeyAction,
             help="Key of a label to remove. Repeat the option for more labels.",
         )
+        self._add_health(parser)
         parser.add_argument("--model", help="New model of a created accelerator.")
         parser.add_argument(
             "--trait",
@@ -257,9 +260,31 @@ class AcceleratorUpdate(MultipleTargets):
             "Repeat the option for more traits.",
         )
         parser.add_argument(
+            "--free-unit",
+            dest="free_unit",
+            metavar="UNIT",
+            help="Key of a unit in quarantine that you have cleaned yourself; accelerator-show "
+            "lists the units. The unit is given out again, and its host does not clean it.",
+        )
+        parser.add_argument(
             "--wait",
             action="store_true",
             help="Wait until the set-up on the host ends. The command fails if the set-up fails.",
+        )
+
+    def _add_health(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--health",
+            choices=("ignore", "auto"),
+            help="ignore: faults have no effect for the time in --for. auto: faults count, and an "
+            "accelerator that is parked or in probation is offered, unless it is faulty.",
+        )
+        parser.add_argument(
+            "--for",
+            dest="ignore_for",
+            metavar="TIME",
+            type=duration,
+            help="Time for --health ignore: a number with s, m, h or d, from 60s to 30d.",
         )
 
     def target_keys(self, parsed: argparse.Namespace) -> Sequence[str]:
@@ -277,11 +302,14 @@ class AcceleratorUpdate(MultipleTargets):
                 raise exception.CommandFailed(reason=f"Label {duplicates[0]} is given twice.")
             if parsed.label:
                 parsed.labels = {**parsed.label, **(parsed.labels or {})}
-        if not provided_values(parsed).keys() & {"status", "labels", "model", "traits"}:
+        changes = {"status", "labels", "health", "model", "traits", "free_unit"}
+        if not provided_values(parsed).keys() & changes:
             raise exception.CommandFailed(
-                reason="No change is given. Give --status, --set-label, --unset-label, --model or "
-                "--trait, or with UUIDs also --label."
+                reason="No change is given. Give --status, --health, --set-label, --unset-label, "
+                "--model, --trait or --free-unit, or with UUIDs also --label."
             )
+        if (parsed.health == "ignore") is not (parsed.ignore_for is not None):
+            raise exception.CommandFailed(reason="--health ignore and --for go together.")
         if parsed.status_reason is not None and parsed.status != "maintaining":
             raise exception.CommandFailed(
                 reason="--reason can be used with --status maintaining only."

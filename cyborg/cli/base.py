@@ -3,7 +3,7 @@
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from cliff.command import Command
@@ -15,6 +15,7 @@ from cyborg.cli import terminal
 from cyborg.cli.client import Client, failures, follow
 from cyborg.cli.layout import FittedTable
 from cyborg.cli.routes import PAGING, ROUTES
+from cyborg.model.text import escaped
 
 #: The name of the attribute of cliff's client manager that holds the Client.
 CLIENT_ATTRIBUTE = "cyborg"
@@ -26,6 +27,10 @@ def column_paths(*names: str, **paths: str) -> Mapping[str, str]:
     A column of ``names`` has its own name as path.
     """
     return {name: name for name in names} | paths
+
+
+#: The units of a duration.
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class BaseCommand(Command):
@@ -61,7 +66,7 @@ class BaseCommand(Command):
     def report_error(self, message: str) -> None:
         """Write an error message and set the exit status to 1; the command continues."""
         self.status = 1
-        self.app.stderr.write(f"{message}\n")
+        self.app.stderr.write(f"{escaped(message)}\n")
 
     def print_note(self, line: str) -> None:
         """Write a line to the error output, unless the user gave ``--quiet``."""
@@ -72,7 +77,7 @@ class BaseCommand(Command):
     def print_result(self, result: Mapping[str, Any]) -> None:
         """Write a line about the state of an operation on one host."""
         colours = terminal.supports_colours(self.app.stderr)
-        self.print_note(terminal.result_line(result, colours=colours))
+        self.print_note(terminal.result_line(terminal.escaped_value(result), colours=colours))
 
     def format_cells(self, parsed: argparse.Namespace, values: Mapping[str, Any]) -> list[Any]:
         """Return the values, by column, in the form that the selected formatter needs."""
@@ -107,8 +112,8 @@ class ListCommand(BaseCommand, Lister):
                 "--limit",
                 metavar="N",
                 type=positive_integer,
-                help="Maximum number of rows. Use it with --marker to read a long list page by "
-                "page.",
+                help="Maximum number of rows; without it the command prints the whole list. Use "
+                "it with --marker to read a long list page by page.",
             )
             parser.add_argument(
                 "--marker",
@@ -121,7 +126,7 @@ class ListCommand(BaseCommand, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Request the list; return the columns and the rows."""
-        objects = self.client.request(self.route, values=vars(parsed_args))
+        objects = self.client.read_list(self.route, vars(parsed_args))
         if not objects:
             filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir"}
             if getattr(parsed_args, "marker", None):
@@ -168,7 +173,7 @@ class ShowCommand(BaseCommand, ShowOne):
         """Request or change the object; return its names and values without the API's links."""
         fields = self.fetch(parsed_args)
         values = {name: value for name, value in fields.items() if name != "links"}
-        return list(values), self.format_cells(parsed_args, values)
+        return list(map(escaped, values)), self.format_cells(parsed_args, values)
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
         """Return the object; by default the one whose key is on the command line."""
@@ -304,6 +309,16 @@ def positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer greater than 0")
     return int(text)
+
+
+def duration(text: str) -> int:
+    """Return the seconds that an argument holds: a number with a unit, ``4h`` for example."""
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdecimal() and unit in _SECONDS):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number with one of the units {', '.join(_SECONDS)}"
+        )
+    return int(number) * _SECONDS[unit]
 
 
 def uuid_string(text: str) -> str:

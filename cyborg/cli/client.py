@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
 import requests
@@ -81,6 +82,25 @@ class Client:
         """Send the request of a route; return the content of the answer, None for no body."""
         route = ROUTES[name]
         return self._content(route, self._send(route, keys, values or {}, {}))
+
+    def read_list(self, name: str, values: Mapping[str, Any]) -> list[Resource]:
+        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``."""
+        route, values = ROUTES[name], dict(values)
+        limit: int | None = values.get("limit")
+        objects: list[Resource] = []
+        while True:
+            answer = self._send(route, (), values, {})
+            objects += self._content(route, answer)
+            try:
+                links = answer.json().get(f"{route.wrapper}_links", ())
+                following = [link["href"] for link in links if link["rel"] == "next"]
+                if not following or (limit is not None and len(objects) >= limit):
+                    return objects
+                values["marker"] = dict(parse_qsl(urlsplit(following[0]).query))["marker"]
+            except (KeyError, TypeError) as error:
+                raise faults.unexpected_answer(answer) from error
+            if limit is not None:
+                values["limit"] = limit - len(objects)
 
     def start_operation(
         self, name: str, *keys: str, values: Mapping[str, Any], request_key: str | None

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for drivers, the backends that they attach, the hardware that they find, and usage."""
+"""Commands for drivers, the backends that they attach, the hardware they find, usage and limits."""
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from cyborg.cli.base import (
     KeyValueAction,
@@ -235,6 +237,19 @@ class UsageShow(ListCommand):
             help="Additional columns to count by: type, host or project_id, separated by commas. "
             "Only operators can count by host.",
         )
+
+
+class LimitsShow(ShowCommand):
+    """Show what the project may have and has, and the limits of each request."""
+
+    route = "limits-show"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add nothing: a token belongs to one project."""
+
+    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Return the limits of the project of the token."""
+        return self.unwrap(self.client.request(self.route))
 
 
 def _add_option(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 """The error messages of requests: what failed, and what to do next."""
 
 import json
+import re
 import socket
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import requests
 from keystoneauth1 import exceptions as ks_exceptions
 
 from cyborg import exception
+from cyborg.model.text import escaped
 
 MAXIMUM_VERSION_HEADER: Final = "OpenStack-API-Maximum-Version"
 
@@ -42,6 +44,8 @@ _TOO_OLD = (
     "The service supports microversions up to {maximum}, and the command needs {needed}. Upgrade "
     "cyborg-api first."
 )
+#: The largest version in a header of the service.
+_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 #: HTTP statuses of errors that may be gone at the next request.
 _TRANSIENT: Final = frozenset({502, 503, 504})
 #: Words of the sentence of exception.OutcomeUnknown.
@@ -84,7 +88,7 @@ def no_answer(error: Exception, url: str, *, to_keystone: bool = False) -> excep
         message = _NO_CONNECTION
     connection_error = isinstance(error, ks_exceptions.ConnectionError | requests.RequestException)
     return exception.CommandFailed(
-        reason=message.format(reason=reason, url=url),
+        reason=escaped(message.format(reason=reason, url=url)),
         outcome_unknown=connection_error
         and not to_keystone
         and not isinstance(os_error, ConnectionRefusedError | socket.gaierror),
@@ -110,8 +114,8 @@ def error_answer(answer: requests.Response, needed: int | None) -> exception.Com
     # comes from a proxy, which cannot know the outcome.
     outcome_unknown = transient and (not text or _OUTCOME_UNKNOWN in text)
     maximum = answer.headers.get(MAXIMUM_VERSION_HEADER, "")
-    parts = maximum.split(".")
-    supported = tuple(int(part) for part in parts) if all(map(str.isdigit, parts)) else ()
+    match = _VERSION.fullmatch(maximum)
+    supported = (int(match[1]), int(match[2])) if match else ()
     if status == 406 and needed is not None and supported < (2, needed):
         message = _TOO_OLD.format(maximum=maximum or "an older one", needed=f"2.{needed}")
     elif not text:
@@ -124,7 +128,7 @@ def error_answer(answer: requests.Response, needed: int | None) -> exception.Com
             request = answer.headers.get("x-openstack-request-id", "unknown")
             message += f" See the log of cyborg-api for request {request}."
     return exception.CommandFailed(
-        reason=message, outcome_unknown=outcome_unknown, transient=transient
+        reason=escaped(message), outcome_unknown=outcome_unknown, transient=transient
     )
 
 
@@ -143,7 +147,7 @@ def _message_in(answer: requests.Response) -> str:
     """Return the message in an error body of this service or of Keystone's middleware."""
     try:
         body: Any = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     if not isinstance(body, dict):
         return ""
@@ -153,6 +157,8 @@ def _message_in(answer: requests.Response) -> str:
             message = json.loads(message)
         except ValueError:
             return message
+        except RecursionError:
+            return ""
     if isinstance(message, dict):
         return str(message.get("faultstring") or message.get("message") or "")
     return ""

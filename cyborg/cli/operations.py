@@ -3,10 +3,13 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from cyborg.cli.base import ListCommand, ShowCommand, column_paths, uuid_string
 from cyborg.cli.client import failures, follow
+
+#: The number of events without --limit: the history of a large cloud has millions of them.
+_LAST_EVENTS: Final = 100
 
 
 class OperationList(ListCommand):
@@ -83,6 +86,7 @@ class EventList(ListCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.set_defaults(limit=_LAST_EVENTS)
         parser.add_argument(
             "--device", metavar="UUID", type=uuid_string, help="Show only events of this device."
         )

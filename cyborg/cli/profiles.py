@@ -20,7 +20,7 @@ class ProfileList(ListCommand):
 
     route = "profile-list"
     columns = column_paths("uuid", "name", "groups", "description")
-    long_columns = column_paths("created_at", "updated_at")
+    long_columns = column_paths("projects", "created_at", "updated_at")
     essential = ("name", "groups")
     empty_message = "There are no device profiles. Create one with cyborg profile-create."
 
@@ -59,6 +59,7 @@ class ProfileCreate(_ProfileWriteCommand):
         parser.add_argument("name", metavar="<name>", help="Name of the profile.")
         _add_group(parser, required=True)
         parser.add_argument("--description", help="Description of the profile, a text for users.")
+        _add_project(parser, "By default all projects may use it.")
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
         return self.unwrap(self.client.request(self.route, values=provided_values(parsed)))
@@ -77,15 +78,22 @@ class ProfileUpdate(_ProfileWriteCommand):
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--description", help="New description of the profile.")
         group.add_argument("--no-description", action="store_true", help="Remove the description.")
+        access = parser.add_mutually_exclusive_group()
+        _add_project(access, "The option replaces the projects that the profile has.")
+        access.add_argument(
+            "--public", action="store_true", help="Let all projects use the profile."
+        )
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
         values = provided_values(parsed)
         if parsed.no_description:
             values["description"] = None
-        if not values.keys() & {"name", "groups", "description"}:
+        if parsed.public:
+            values["projects"] = None
+        if not values.keys() & {"name", "groups", "description", "projects"}:
             raise exception.CommandFailed(
-                reason="No change is given. Give --name, --group, --description or "
-                "--no-description."
+                reason="No change is given. Give --name, --group, --description, "
+                "--no-description, --project or --public."
             )
         return self.unwrap(self.client.request(self.route, parsed.key, values=values))
 
@@ -107,6 +115,17 @@ def _add_group(parser: argparse.ArgumentParser, *, required: bool) -> None:
         required=required,
         help="A group of the profile, for example "
         "resources:FPGA=1,trait:CUSTOM_FAKE_DEVICE=required. Repeat the option for more groups.",
+    )
+
+
+def _add_project(parser: argparse._ActionsContainer, otherwise: str) -> None:
+    parser.add_argument(
+        "--project",
+        dest="projects",
+        metavar="<project>",
+        action="append",
+        help="ID of a project that may use the profile. Repeat the option for more projects: the "
+        f"profile is private to them. {otherwise}",
     )
 
 

@@ -44,7 +44,8 @@ class Route:
 
     def minimum_version(self, values: Mapping[str, Any]) -> int:
         """Return the lowest minor version that accepts a request with these values."""
-        names = self.select((*self.query, *self.body), values)
+        # None in a body removes a value.
+        names = {*self.select(self.query, values), *(name for name in self.body if name in values)}
         return max([self.since, *(minor for name, minor in self.added_in.items() if name in names)])
 
 
@@ -134,8 +135,16 @@ ROUTES: Final[Mapping[str, Route]] = {
     "accelerator-update": Route(
         "PATCH",
         "/devices/{}",
-        body=("status", "status_reason", "labels", "model", "traits"),
-        added_in={"status_reason": _VIEWS},
+        body=(
+            *("status", "status_reason", "health", "ignore_for", "labels", "model", "traits"),
+            "free_unit",
+        ),
+        added_in={
+            "status_reason": _VIEWS,
+            "health": _VIEWS,
+            "ignore_for": _VIEWS,
+            "free_unit": _VIEWS,
+        },
     ),
     "accelerator-delete": Route("DELETE", "/devices/{}"),
     "profile-list": Route(
@@ -147,9 +156,18 @@ ROUTES: Final[Mapping[str, Route]] = {
     ),
     "profile-show": Route("GET", "/device_profiles/{}", wrapper="device_profile", since=_BASE),
     "profile-create": Route(
-        "POST", "/device_profiles", body=("name", "groups", "description"), since=_BASE
+        "POST",
+        "/device_profiles",
+        body=("name", "groups", "description", "projects"),
+        since=_BASE,
+        added_in={"projects": _VIEWS},
     ),
-    "profile-update": Route("PATCH", "/device_profiles/{}", body=("name", "groups", "description")),
+    "profile-update": Route(
+        "PATCH",
+        "/device_profiles/{}",
+        body=("name", "groups", "description", "projects"),
+        added_in={"projects": _VIEWS},
+    ),
     "profile-delete": Route("DELETE", "/device_profiles/{}", since=_BASE),
     "arq-list": Route(
         "GET",
@@ -176,6 +194,7 @@ ROUTES: Final[Mapping[str, Route]] = {
         wrapper="events",
         since=_VIEWS,
     ),
+    "limits-show": Route("GET", "/limits", wrapper="limits", since=_VIEWS),
     "usage-show": Route(
         "GET",
         "/usage",

@@ -23,6 +23,7 @@ from cyborg import exception, version
 from cyborg.cli import accelerators, arqs, drivers, faults, operations, profiles, services
 from cyborg.cli.base import BaseCommand
 from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
+from cyborg.model.text import escaped
 
 PROG: Final = "cyborg"
 _LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
@@ -72,6 +73,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "event-list": CommandEntry(operations.EventList, "accelerator event list"),
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
+    "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
     "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
 }
 
@@ -81,6 +83,13 @@ class ClientManager:
 
     def __init__(self, client: Client) -> None:
         self.cyborg = client
+
+
+class ConsoleFormatter(logging.Formatter):
+    """Formats records without characters that a terminal obeys; ``--debug`` logs whole answers."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record))
 
 
 class Shell(App):
@@ -131,7 +140,7 @@ class Shell(App):
         if self.options.debug:
             level = logging.DEBUG
         console = logging.StreamHandler(self.stderr)
-        console.setFormatter(logging.Formatter("%(message)s"))
+        console.setFormatter(ConsoleFormatter("%(message)s"))
         self._handlers.append(console)
         if self.options.log_file:
             file = logging.FileHandler(self.options.log_file)

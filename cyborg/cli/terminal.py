@@ -8,9 +8,11 @@ from typing import Any, Final, TextIO
 
 from cliff.columns import FormattableColumn
 
+from cyborg.model.text import escaped
+
 _GREEN, _YELLOW, _RED = "32", "33", "31"
 _COLOURS: Final = {
-    **dict.fromkeys(("up", "enabled", "ready", "active", "bound", "succeeded"), _GREEN),
+    **dict.fromkeys(("up", "enabled", "ready", "active", "bound", "succeeded", "ok"), _GREEN),
     **dict.fromkeys(
         (
             "disabled",
@@ -22,13 +24,18 @@ _COLOURS: Final = {
             "running",
             "waiting",
             "bindstarted",
+            "degraded",
+            "probation",
+            "ignored",
         ),
         _YELLOW,
     ),
-    **dict.fromkeys(("down", "failed", "lost", "bindfailed", "unbindfailed"), _RED),
+    **dict.fromkeys(
+        ("down", "failed", "lost", "bindfailed", "unbindfailed", "drain", "dead", "parked"), _RED
+    ),
 }
 #: Columns whose values are states.
-_STATE_COLUMNS: Final = frozenset({"state", "status"})
+_STATE_COLUMNS: Final = frozenset({"state", "status", "health"})
 #: Formats that can represent objects and lists.
 _STRUCTURED_FORMATS: Final = frozenset({"json", "yaml"})
 #: Fields that users write as ``key=value``.
@@ -78,6 +85,7 @@ def format_cell(name: str, value: Any, formatter: str, *, colours: bool) -> Any:
     """Return a value in the form for a formatter; nested values as text if it cannot nest."""
     if formatter in _STRUCTURED_FORMATS:
         return value
+    value = escaped_value(value)
     if formatter == "table":
         if name in _STATE_COLUMNS and colours:
             return State(value or "")
@@ -89,6 +97,15 @@ def format_cell(name: str, value: Any, formatter: str, *, colours: bool) -> Any:
             return _format_pairs(value)
         return _format_lines(value)
     return json.dumps(value) if isinstance(value, Mapping | list) else value
+
+
+def escaped_value(value: Any) -> Any:
+    """Return a value of an answer whose texts have no character that a terminal obeys."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, Mapping):
+        return {escaped(str(name)): escaped_value(member) for name, member in value.items()}
+    return [escaped_value(item) for item in value] if isinstance(value, list) else value
 
 
 def result_line(result: Mapping[str, Any], *, colours: bool = False) -> str:

@@ -7,6 +7,7 @@ a fixed endpoint without Keystone. Every failure of a request becomes Unavailabl
 failed service.
 """
 
+import contextlib
 import threading
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ import requests
 from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1 import loading, session
 from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity.base import BaseIdentityPlugin
 from keystoneauth1.plugin import BaseAuthPlugin
 from opentelemetry.trace import SpanKind
 from oslo_config import cfg
@@ -64,6 +66,15 @@ def fetch_token(adapter: Adapter) -> None:
         adapter.get_token()
     except (ks_exceptions.ClientException, requests.RequestException) as fault:
         raise _without_token(adapter, fault) from fault
+
+
+def account_roles(adapter: Adapter) -> tuple[str, ...]:
+    """Return the roles of an account at Keystone; none without Keystone, or without its answer."""
+    plugin = adapter.auth or adapter.session.auth
+    if isinstance(plugin, BaseIdentityPlugin):
+        with contextlib.suppress(ks_exceptions.ClientException, requests.RequestException):
+            return tuple(sorted(plugin.get_access(adapter.session).role_names or ()))
+    return ()
 
 
 def _without_token(adapter: Adapter, fault: Exception) -> exception.Unavailable:

@@ -11,16 +11,19 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 from uuid import uuid4
 
 from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1.adapter import Adapter
-from keystoneauth1.identity.base import BaseIdentityPlugin
 
 from cyborg import exception
+from cyborg.clients.http import account_roles
 from cyborg.clients.nova import MICROVERSION, BindEvent, EventVerdict, Nova, Servers
 from cyborg.clients.placement import Placement
 
+#: The role that no account on a compute host needs.
+ADMIN: Final = "admin"
 _REFUSALS = frozenset({401, 403})
 
 
@@ -92,14 +95,6 @@ def _permission(adapter: Adapter, ask: Callable[[], object]) -> Permission:
             # Keystone itself refuses the account.
             status = cause.http_status
         if status in _REFUSALS:
-            return Permission(Answer.REFUSED, str(error), _roles(adapter))
+            return Permission(Answer.REFUSED, str(error), account_roles(adapter))
         return Permission(Answer.UNKNOWN, str(error))
     return Permission(Answer.GRANTED)
-
-
-def _roles(adapter: Adapter) -> tuple[str, ...]:
-    plugin = adapter.session.auth
-    if isinstance(plugin, BaseIdentityPlugin):
-        with contextlib.suppress(ks_exceptions.ClientException):
-            return tuple(sorted(plugin.get_access(adapter.session).role_names or ()))
-    return ()

@@ -60,6 +60,10 @@ class Placement:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
 
+    def account_roles(self) -> tuple[str, ...]:
+        """Return the roles of the account; see ``http.account_roles``."""
+        return http.account_roles(self._adapter)
+
     def find_root(self, names: Sequence[str]) -> tuple[str, str]:
         """Return UUID and name of the first of ``names`` that is a provider.
 

@@ -15,8 +15,8 @@ from cyborg.agent.state_store import ActionJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.clients.http import Sessions
 from cyborg.clients.placement import Placement
-from cyborg.cmd import discover
-from cyborg.drivers import loader
+from cyborg.cmd import clean, discover
+from cyborg.drivers import health_policy, loader
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.privileged.client import Client
 from cyborg.metrics.meters import Meters
@@ -39,18 +39,23 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
         state_path=Path(conf.state_path),
         usage=conf.agent.usage_interval,
         health=conf.agent.health_interval,
+        failed_prepares=conf.agent.failed_prepares,
+        health_policy=health_policy.read(conf.agent.health_policy_dirs),
         scan_timeout=conf.agent.scan_timeout,
         topology_traits=conf.agent.topology_traits,
     )
 
 
 def main() -> int:
-    """Run until the process receives a signal to stop, or discover; return the exit status."""
+    """Run until a signal to stop, or discover, or clean a device; return the exit status."""
     conf = cfg.CONF
-    conf.register_cli_opts(discover.OPTIONS)
+    conf.register_cli_opts(discover.OPTIONS + clean.OPTIONS)
     try:
         configuration.prepare(
-            sys.argv[1:], prog=AGENT, conf=conf, logs=lambda conf: not conf.discover
+            sys.argv[1:],
+            prog=AGENT,
+            conf=conf,
+            logs=lambda conf: not conf.discover and conf.clean is None,
         )
         discover.check(conf)
         if conf.discover:
@@ -63,6 +68,8 @@ def main() -> int:
                 # Nobody reads the rest; keep the interpreter from failing on it at exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 1
+        if conf.clean is not None:
+            return clean.run(conf, LocalHost(), sys.stdout)
         sessions = Sessions(conf)
         with configuration.checked(conf):
             journal = ActionJournal(StateStore(Path(conf.state_path), conf.host))

@@ -27,6 +27,7 @@ from cyborg.conductor.audit.repairs import Repaired, Repairs
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.model.audit_findings import Ages, Finding, Fix, Severity
+from cyborg.model.text import escaped
 from cyborg.rpc import notifications
 
 PROG = "cyborg-audit"
@@ -182,11 +183,11 @@ def print_table(report: Report, out: TextIO) -> None:
             (
                 finding.severity.name.lower(),
                 finding.invariant.value,
-                finding.host or "-",
-                f"{finding.noun} {finding.key}",
+                escaped(finding.host or "-"),
+                escaped(f"{finding.noun} {finding.key}"),
                 finding.kind.value,
-                finding.cause,
-                report.outcome(finding) or finding.remedy,
+                escaped(finding.cause),
+                escaped(report.outcome(finding) or finding.remedy),
             )
             for finding in findings
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upgrade checks: policy file, database, running processes, and the accounts at Nova and Placement.
+"""Upgrade checks: policy file, database, processes, accounts at Nova and Placement, signatures.
 
 The result of a check is FAILURE if this release would not work or would do damage if it were
 started now, and WARNING if it would work but an operator should look into the finding. The
@@ -11,6 +11,7 @@ does not prevent an upgrade.
 import re
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 
 import sqlalchemy as sa
 from keystoneauth1.adapter import Adapter
@@ -22,16 +23,20 @@ from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 from cyborg import exception, version
 from cyborg.api.middleware import heartbeat
 from cyborg.clients import permissions
-from cyborg.clients.http import Sessions
+from cyborg.clients.http import Sessions, account_roles
 from cyborg.clients.nova import Servers
 from cyborg.clients.permissions import Answer, Permission
 from cyborg.cmd.audit import audit_ages
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.db import audit, backfill, schema, services
+from cyborg.db import audit, backfill, drivers, schema, services
 from cyborg.db.engine import Reader
+from cyborg.drivers import loader
 from cyborg.model.audit_findings import Kind
 from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.text import escaped
 from cyborg.policy import Policy
+from cyborg.rpc import keys
+from cyborg.rpc.signing import Mode
 
 SUCCESS = Result(Code.SUCCESS)
 _DATABASE_ERRORS = (exception.CyborgError, sa.exc.SQLAlchemyError, db_exc.DBError)
@@ -174,6 +179,39 @@ def waiting_devices(deployment: Deployment) -> Result:
     return deployment.check_rows(check)
 
 
+def driver_options(deployment: Deployment) -> Result:
+    """Check for options that were set through the API, and that only files of hosts may set.
+
+    WARNING, because agents of this release ignore these options.
+    """
+
+    def check(db: Reader) -> Result:
+        with db.reader() as tx:
+            rows = drivers.with_options(tx)
+        ignored = []
+        for row in rows:
+            accepted = loader.remote_options(row.name)
+            if accepted is None:
+                if row.accepts is None:
+                    continue
+                accepted = frozenset(option["name"] for option in row.accepts)
+            ignored += [
+                f"{key} of {row.name} on {row.host}"
+                for key in sorted(row.options or {})
+                if loader.option_name(key) not in accepted
+            ]
+        if not ignored:
+            return SUCCESS
+        return warning(
+            "Agents of this release ignore options that were set through the API: "
+            f"{_listed(ignored)}. Set them in the configuration files of the hosts that need them "
+            "before their agents are upgraded, then remove them with 'cyborg update-driver DRIVER "
+            "--unset-option OPTION'."
+        )
+
+    return deployment.check_rows(check)
+
+
 def releases(deployment: Deployment) -> Result:
     """Check that all running processes and this release can exchange messages.
 
@@ -291,6 +329,33 @@ def nova_account(deployment: Deployment) -> Result:
     return _warn_if_unknown("[nova]", send_events, list_servers)
 
 
+def agent_account(deployment: Deployment) -> Result:
+    """Check that the account of a compute host may do no more than the agent needs.
+
+    WARNING if it has the role admin: who takes over the host would get the cloud.
+    """
+    adapter = _adapter(deployment.sessions.placement)
+    if isinstance(adapter, Result):
+        return adapter
+    if permissions.ADMIN not in account_roles(adapter):
+        return SUCCESS
+    return warning(
+        "The account of [placement] has the role admin, and this is the configuration of a compute "
+        "host: who takes over the host gets the cloud. Create an account for the agents that has "
+        "the role service alone, for example cyborg-agent, and write it into the configuration of "
+        "every compute host."
+    )
+
+
+def is_compute_host(conf: cfg.ConfigOpts) -> bool:
+    """Return whether the configuration is that of an agent alone: without database and Nova."""
+    return (
+        conf.database.connection is None
+        and conf.nova.auth_type is None
+        and conf.placement.auth_type is not None
+    )
+
+
 def placement_account(deployment: Deployment) -> Result:
     """Check that the account of ``[placement]`` may write resource providers.
 
@@ -307,6 +372,32 @@ def placement_account(deployment: Deployment) -> Result:
             f"{write_providers.reason}. {_grant('service')}, or role admin for an older Placement."
         )
     return _warn_if_unknown("[placement]", write_providers)
+
+
+def message_signing(deployment: Deployment) -> Result:
+    """Check that messages without a valid signature are refused.
+
+    WARNING if they are accepted: everyone with the transport_url of one host then controls the
+    service. FAILURE if the file of keys cannot be used: the processes of this host do not start.
+    """
+    mode, path = deployment.conf.message_signing, deployment.conf.message_signing_key_file
+    if path:
+        try:
+            keys.read(Path(path))
+        except exception.ConfigError as error:
+            return failure(first_line(error))
+    elif mode == Mode.REQUIRED.value:
+        return failure(
+            "[DEFAULT] message_signing is required, but message_signing_key_file is not set. "
+            "Create the file with cyborg-signing-key."
+        )
+    if mode == Mode.REQUIRED.value:
+        return SUCCESS
+    return warning(
+        f"[DEFAULT] message_signing is {mode}: messages without a valid signature are accepted, "
+        "so everyone with the transport_url of one host controls the service. Give every process "
+        "its keys (cyborg-signing-key), then set it to required."
+    )
 
 
 def _process_rows(deployment: Deployment, db: Reader) -> list[services.ProcessStatus]:
@@ -366,12 +457,12 @@ def _listed(items: list[str], separator: str = ", ") -> str:
 
 def failure(details: str) -> Result:
     """Return the result for a problem that must be solved before the upgrade."""
-    return Result(Code.FAILURE, details)
+    return Result(Code.FAILURE, escaped(details))
 
 
 def warning(details: str) -> Result:
     """Return the result for a finding that an operator should look into."""
-    return Result(Code.WARNING, details)
+    return Result(Code.WARNING, escaped(details))
 
 
 def first_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg import exception, tracing, version
 from cyborg.clients.http import Sessions
+from cyborg.clients.limits import UnifiedLimits
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Allocations, Placement
 from cyborg.clients.placement_sync import Publisher
@@ -16,6 +17,7 @@ from cyborg.cmd.audit import make_auditor
 from cyborg.conductor import app
 from cyborg.db.engine import Database
 from cyborg.metrics.meters import Meters
+from cyborg.model.probation import Rules
 from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
@@ -40,7 +42,16 @@ def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
         history_retention=conf.conductor.history_retention * _SECONDS_PER_DAY,
         agent_grace=conf.conductor.agent_grace,
         auto_enable=frozenset(conf.conductor.auto_enable),
+        max_arqs_per_request=conf.conductor.max_arqs_per_request,
+        max_unbound_arqs=conf.conductor.max_unbound_arqs,
+        unbound_age=conf.audit.unbound_age,
         instance_refresh=conf.conductor.instance_refresh,
+        one_topic=conf.message_signing != "required",
+        health_rules=Rules(
+            probation=int(conf.conductor.health_probation * 1000),
+            faults=conf.conductor.health_faults,
+            window=int(conf.conductor.health_fault_window * 1000),
+        ),
     )
 
 
@@ -56,12 +67,13 @@ def main() -> int:
             address = conf.conductor.metrics_listen
             meters = Meters(CONDUCTOR, version.installed(), address=address)
             nova = meters.adapter("nova", sessions.nova())
+            limits = UnifiedLimits() if conf.quota.enabled else None
             placement = meters.adapter("placement", sessions.placement())
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf, process=str(os.getpid())),
                 db=db,
-                peers=app.Peers(Nova(nova), Allocations(placement)),
+                peers=app.Peers(Nova(nova), Allocations(placement), limits),
                 publisher=lambda: Publisher(Placement(placement)),
                 auditor=lambda: make_auditor(conf, db),
                 notifier=Notifier(conf, f"{CONDUCTOR}:{conf.host}"),

@@ -24,6 +24,7 @@ from cyborg.drivers import archive, loader
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.ownership import NO_IOMMU
 from cyborg.model.report import DriverState, Report
+from cyborg.model.text import escaped
 
 #: The version of the JSON document.
 FORMAT: Final = 1
@@ -219,7 +220,7 @@ class Page:
     def say(self, text: str, indent: str = "") -> None:
         """Print words, broken into lines."""
         wrapped = textwrap.fill(
-            text,
+            escaped(text),
             self._width,
             initial_indent=indent,
             subsequent_indent=indent + "  " if indent else "",
@@ -271,4 +272,5 @@ def _cells(row: Row) -> tuple[str, ...]:
     offered = f"no: {reason}" if row.offered_by is None else f"yes, by {row.offered_by}"
     if row.units > 1:
         offered += f" ({row.units} units)"
-    return row.address, kind, row.vendor, row.model, row.host_driver or "-", offered
+    cells = (row.address, kind, row.vendor, row.model, row.host_driver or "-", offered)
+    return tuple(map(escaped, cells))

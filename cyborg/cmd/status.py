@@ -27,6 +27,7 @@ from cyborg.cmd import checks
 from cyborg.cmd.checks import Deployment
 from cyborg.db.engine import Reader
 from cyborg.model.health_view import Component, Level, worst
+from cyborg.model.text import escaped
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import Bus
 
@@ -47,11 +48,20 @@ CHECKS: Final[tuple[tuple[str, Callable[[Deployment], upgradecheck.Result]], ...
     ("Schema at head", checks.schema_at_head),
     ("Device state backfill", checks.device_states),
     ("Devices that wait", checks.waiting_devices),
+    ("Options of drivers", checks.driver_options),
     ("Services of one release", checks.releases),
     ("Services that are silent", checks.silent_services),
     ("Orphaned accelerator requests", checks.orphans),
     ("Account at Nova", checks.nova_account),
     ("Account at Placement", checks.placement_account),
+    ("Message signing", checks.message_signing),
+)
+
+
+#: The checks on a compute host, whose configuration has neither a database nor Nova.
+HOST_CHECKS: Final = (
+    ("Account at Placement", checks.placement_account),
+    ("Account of the agent", checks.agent_account),
 )
 
 
@@ -61,10 +71,19 @@ class Checks(Deployment):
     _upgrade_checks = CHECKS
 
 
+class HostChecks(Deployment):
+    """The command on a compute host."""
+
+    _upgrade_checks = HOST_CHECKS
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     conf = cfg.ConfigOpts()
-    upgrade_checks = Checks(conf)
+    deployment_checks, host_checks = Checks(conf), HostChecks(conf)
+
+    def chosen() -> Deployment:
+        return host_checks if checks.is_compute_host(conf) else deployment_checks
 
     def add_commands(subparsers: Subparsers) -> None:
         check = subparsers.add_parser(
@@ -84,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         upgrade.add_argument(
             "--json", action="store_true", help="Print the results as JSON. Use it in scripts."
         )
-        upgrade.set_defaults(action_fn=upgrade_checks.check)
+        upgrade.set_defaults(action_fn=lambda: chosen().check())
 
     command = cfg.SubCommandOpt("command", title="commands", handler=add_commands)
     conf.register_cli_opt(command)
@@ -93,8 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     conf.set_default("use_stderr", True)
     try:
         configuration.prepare(sys.argv[1:] if argv is None else argv, prog=PROG, conf=conf)
-        # Most checks need the database; report here if its configuration cannot be used.
-        _ = upgrade_checks.db
+        if conf.command.name == "check" or chosen() is deployment_checks:
+            # Most checks need the database; report here if its configuration cannot be used.
+            _ = deployment_checks.db
         if conf.command.name == "check":
             # Read the same files into the global object, the only one that oslo.messaging can use.
             files = [f"--config-file={name}" for name in conf.config_file or ()]
@@ -135,13 +155,14 @@ def print_health(conf: cfg.ConfigOpts, output_format: str) -> int:
 
 def print_table(components: Sequence[Component], out: TextIO, *, width: int) -> None:
     """Print a line for each component, with cause and remedy below it if there is a problem."""
-    name_width = max(len(component.name) for component in components)
-    for component in components:
-        print(f"{component.name.ljust(name_width)}  {component.state}", file=out)
+    names = [escaped(component.name) for component in components]
+    name_width = max(map(len, names))
+    for name, component in zip(names, components, strict=True):
+        print(f"{name.ljust(name_width)}  {component.state}", file=out)
         for text in (component.cause, component.remedy):
             indent = "    "
             wrapped = textwrap.wrap(
-                text,
+                escaped(text),
                 max(width - 1, 40),
                 initial_indent=indent,
                 subsequent_indent=indent,

@@ -4,7 +4,9 @@
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+from cyborg.clients.limits import ProjectLimits
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Allocations
 from cyborg.clients.placement_sync import Publisher
@@ -12,10 +14,11 @@ from cyborg.conductor.arqs.attributes import Attributes
 from cyborg.conductor.arqs.bind import ArqBinder
 from cyborg.conductor.arqs.create import ArqCreator
 from cyborg.conductor.arqs.device_profiles import Profiles
+from cyborg.conductor.arqs.quotas import Quotas
 from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.audit.repairs import Repairs
-from cyborg.conductor.endpoint import Endpoint, UseCases
+from cyborg.conductor.endpoint import UseCases, endpoints
 from cyborg.conductor.hosts.devices import DeviceAdmin
 from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.hosts.lost_devices import LostDevices
@@ -23,7 +26,7 @@ from cyborg.conductor.hosts.removal import HostRemover, Processes
 from cyborg.conductor.jobs import Settings as Settings
 from cyborg.conductor.jobs import periodic_jobs
 from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.metrics import BindTimes, CloudCollector, Readings
+from cyborg.conductor.metrics import BindTimes, Cleanings, CloudCollector, Readings
 from cyborg.conductor.notifications import NotificationPublisher
 from cyborg.conductor.operations.attach import Attacher
 from cyborg.conductor.operations.attach_tasks import AttachWork, InstanceAllocation
@@ -41,11 +44,13 @@ from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.arq import State
+from cyborg.model.cleaning import CleanResult
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
+from cyborg.rpc.verbs import DesiredChanged
 from cyborg.service import Daemon, PeriodicTask
 
 
@@ -55,6 +60,8 @@ class Peers:
 
     nova: Nova
     placement: Allocations
+    #: None: projects have no quotas.
+    limits: ProjectLimits | None = None
 
 
 def assemble(
@@ -85,6 +92,7 @@ def assemble(
         peers=peers,
         lease=lease,
         record_bind=BindTimes(meters.registry),
+        record_cleaning=Cleanings(meters.registry),
     )
     host_remover = HostRemover(
         db=db,
@@ -102,8 +110,9 @@ def assemble(
     daemon.at_end(worker.stop)
     # First: work that waits for the answer of a host is rescheduled instead.
     daemon.at_end(agents.close)
-    server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
-    daemon.add_server(server, trouble=lambda: server.trouble)
+    for topic, endpoint in endpoints(cases, one_topic=settings.one_topic).items():
+        server = bus.server(topic, settings.host, meters.endpoint(endpoint))
+        daemon.add_server(server, trouble=partial(getattr, server, "trouble"))
     if meters.enabled:
         cloud = CloudCollector(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.add_server(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
@@ -122,6 +131,7 @@ def assemble(
         publisher=publisher,
         repairs=Repairs(db=db, wake=worker.wake),
         lost_devices=cases.lost_devices,
+        desired_changed=lambda host: agents.cast(host, DesiredChanged()),
     )
     notifications = NotificationPublisher(
         db=db,
@@ -146,26 +156,51 @@ def use_cases(
 ) -> UseCases:
     """Return the use cases of a conductor; ``wake`` is called when work waits after a commit."""
     operations = Operations(db=db, wake=wake, down_after=settings.agent_down_ms)
+    quotas = Quotas(peers.limits)
     lost_devices = LostDevices(
         db=db, lost_retention=settings.lost_ms, down_after=settings.agent_down_ms
     )
     return UseCases(
-        arq_creator=ArqCreator(db=db),
-        arq_binder=ArqBinder(db=db, wake=wake, bind_timeout=int(settings.bind_timeout * 1000)),
+        arq_creator=ArqCreator(
+            db=db,
+            max_per_request=settings.max_arqs_per_request,
+            max_unbound=settings.max_unbound_arqs,
+            quotas=quotas,
+        ),
+        arq_binder=ArqBinder(
+            db=db,
+            agents=agents,
+            wake=wake,
+            bind_timeout=int(settings.bind_timeout * 1000),
+            quotas=quotas,
+        ),
         arq_releaser=ArqReleaser(db=db, wake=wake),
         attacher=Attacher(
             db=db,
             nova=peers.nova,
             placement=peers.placement,
             operations=operations,
+            agents=agents,
             bind_timeout=int(settings.bind_timeout * 1000),
             down_after=settings.agent_down_ms,
+            quotas=quotas,
         ),
         profiles=Profiles(db=db),
-        device_admin=DeviceAdmin(db=db, agents=agents, lost_devices=lost_devices, wake=wake),
+        device_admin=DeviceAdmin(
+            db=db,
+            agents=agents,
+            lost_devices=lost_devices,
+            wake=wake,
+            health_rules=settings.health_rules,
+        ),
         attributes=Attributes(db=db),
         heartbeats=Heartbeats(db=db, down_after=settings.agent_down_ms),
-        report_applier=ReportApplier(db=db, auto_enable=settings.auto_enable, wake=wake),
+        report_applier=ReportApplier(
+            db=db,
+            auto_enable=settings.auto_enable,
+            wake=wake,
+            health_rules=settings.health_rules,
+        ),
         desired_states=DesiredStates(db=db, lost_retention=settings.lost_ms),
         lost_devices=lost_devices,
         prepared_units=PreparedUnits(db=db),
@@ -188,12 +223,13 @@ def make_worker(
     lease: ConductorLease,
     pool: Callable[..., Executor] = ThreadPoolExecutor,
     record_bind: Callable[[State, float], None] | None = None,
+    record_cleaning: Callable[[CleanResult], None] | None = None,
 ) -> Worker:
     """Return the worker of a conductor, with a handler for every kind of work.
 
     ``pool`` makes the executor for the handlers of one kind. ``record_bind`` is called at the end
     of each bind that a host has prepared, with the state of the ARQ and the seconds since its
-    begin.
+    begin, ``record_cleaning`` at the end of each attempt to clean a unit.
     """
     queue = WorkQueue(db=db)
     worker = Worker(
@@ -214,8 +250,14 @@ def make_worker(
     )
     handlers: dict[WorkKind, Handler] = {
         WorkKind.NOTIFY: NovaEvents(db=db, queue=queue, nova=peers.nova).notify,
-        **UnitTasks(queue=queue, agents=agents, wake=wake, record_bind=record_bind).handlers(),
-        **DeviceSetUp(queue=queue, agents=agents).handlers(),
+        **UnitTasks(
+            queue=queue,
+            agents=agents,
+            wake=wake,
+            record_bind=record_bind,
+            record_cleaning=record_cleaning,
+        ).handlers(),
+        **DeviceSetUp(queue=queue, agents=agents, health_rules=settings.health_rules).handlers(),
         WorkKind.ATTACH: attach_work.run,
         WorkKind.DETACH: attach_work.run,
         **query.handlers(),

@@ -2,16 +2,21 @@
 """Compare the health of devices with what agents report, and store, record and log changes."""
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import Protocol, Self
 
-from cyborg.db import events, host_inventory
+import sqlalchemy as sa
+
+from cyborg.db import devices, drivers, events, host_inventory, hosts
+from cyborg.db.engine import Database, retried
 from cyborg.db.host_inventory import StoredDevice
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.health import DeviceHealth
+from cyborg.model.probation import Rules, State
 from cyborg.model.report import Report
 
 LOG = logging.getLogger(__name__)
@@ -19,12 +24,32 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Change:
-    """A device whose health changes, or the reason of its health."""
+    """A device whose stored health changes; ``driver`` is the name of its driver."""
 
     uuid: str
-    before: str | None
-    health: str | None
-    reason: str | None
+    driver: str
+    before: State
+    after: State
+
+    @property
+    def health(self) -> str | None:
+        """Return the new health."""
+        return self.after.health
+
+    @property
+    def moved(self) -> bool:
+        """Return whether the health has another word now."""
+        return self.before.health != self.health
+
+    @property
+    def notable(self) -> bool:
+        """Return whether the history records the change."""
+        return health.notable(self.before.health, self.health)
+
+    @property
+    def offer_changes(self) -> bool:
+        """Return whether the units were offered before, and are not now, or the other way."""
+        return health.offered(self.before.health) is not health.offered(self.health)
 
 
 class Examined(Protocol):
@@ -36,9 +61,40 @@ class Examined(Protocol):
     @property
     def health_reason(self) -> str | None: ...
 
+    @property
+    def reported_health(self) -> str | None: ...
+
+    @property
+    def reported_health_reason(self) -> str | None: ...
+
+    @property
+    def health_until_ms(self) -> int | None: ...
+
+    @property
+    def health_faults(self) -> list[int] | None: ...
+
+
+def state_of(row: Examined | None) -> State:
+    """Return the stored health of a device; ``row`` is None for a new device."""
+    if row is None:
+        return State()
+    return State(
+        row.health,
+        health.stored(row.health_reason),
+        row.reported_health,
+        health.stored(row.reported_health_reason),
+        row.health_until_ms,
+        tuple(row.health_faults or ()),
+    )
+
 
 def of_report(
-    report: Report, uuids: Mapping[tuple[str, str], str], existing: Sequence[StoredDevice]
+    tx: Transaction,
+    report: Report,
+    uuids: Mapping[tuple[str, str], str],
+    existing: Sequence[StoredDevice],
+    *,
+    rules: Rules,
 ) -> list[Change]:
     """Return the changes of health that a report makes.
 
@@ -48,59 +104,174 @@ def of_report(
     """
     rows = {row.uuid: row for row in existing}
     reported = {
-        uuids[driver.driver, device.key]: device
+        uuids[driver.driver, device.key]: (driver.driver, device)
         for driver in report.drivers
         for device in driver.health
         if (driver.driver, device.key) in uuids
     }
     for (driver, key), uuid in uuids.items():
         if uuid in rows and rows[uuid].driver != driver:
-            reported.setdefault(uuid, DeviceHealth(key))
-    changes = (of_device(uuid, rows.get(uuid), device) for uuid, device in reported.items())
-    return [change for change in changes if change is not None]
+            reported.setdefault(uuid, (driver, DeviceHealth(key)))
+    states = {uuid: state_of(rows.get(uuid)) for uuid in reported}
+    # The clock is only read for a report that says something new.
+    news = [uuid for uuid, (_, device) in reported.items() if _is_news(states[uuid], device)]
+    if not news:
+        return []
+    now = read_clock(tx)
+    changes = (
+        Change(uuid, driver, states[uuid], states[uuid].after_report(device, now, rules))
+        for uuid in news
+        for driver, device in (reported[uuid],)
+    )
+    return [change for change in changes if change.before != change.after]
 
 
-def of_device(uuid: str, row: Examined | None, reported: DeviceHealth) -> Change | None:
-    """Return the change of one device; ``row`` is None for a new device."""
-    before = (None, None) if row is None else (row.health, row.health_reason)
-    after = None if reported.condition is None else reported.condition.value
-    reason = health.legible(reported.reason)
-    return None if before == (after, reason) else Change(uuid, before[0], after, reason)
+def _is_news(state: State, reported: DeviceHealth) -> bool:
+    word = None if reported.condition is None else reported.condition.value
+    reasons = health.legible_all(reported.reasons)
+    return (state.reported, state.reported_reasons) != (word, reasons)
+
+
+def read_clock(tx: Transaction) -> int:
+    """Return the time of the database in milliseconds."""
+    return int(tx.execute(sa.select(tx.now)).scalar_one())
 
 
 def write(tx: Transaction, changes: Iterable[Change]) -> None:
     """Store the changes: one statement for all devices that have the same health now."""
-    groups: dict[tuple[str | None, str | None, bool], list[str]] = defaultdict(list)
+    groups: dict[tuple[State, bool], list[str]] = defaultdict(list)
     for change in changes:
-        moved = change.before != change.health
-        groups[change.health, change.reason, moved].append(change.uuid)
-    for (condition, reason, moved), uuids in groups.items():
-        host_inventory.set_health(tx, uuids, condition, reason, since=tx.now if moved else None)
+        groups[change.after, change.moved].append(change.uuid)
+    now = read_clock(tx) if any(moved for _, moved in groups) else 0
+    for (state, moved), uuids in groups.items():
+        host_inventory.set_health(tx, uuids, state, since=now if moved else None)
 
 
-def entries(changes: Iterable[Change], hostname: str) -> list[events.Entry]:
-    """Return the history entries of notable changes."""
-    return [
-        events.Entry(
-            "device",
-            change.uuid,
-            health.action(change.health),
-            hostname=hostname,
-            reason=change.reason,
+@dataclass(frozen=True)
+class News:
+    """The notable changes of one host, as the history, notifications and the log tell of them.
+
+    ``shared`` are the changes that all devices of a driver make for the same reason, by driver:
+    they have one cause, such as a library that does not work, and are one event.
+    """
+
+    single: tuple[Change, ...]
+    shared: Mapping[str, tuple[Change, ...]]
+
+    @classmethod
+    def of(
+        cls, changes: Iterable[Change], totals: Mapping[str, int] = MappingProxyType({})
+    ) -> Self:
+        """Return the news of changes; ``totals`` are the numbers of devices by driver."""
+        by_driver: dict[str, list[Change]] = defaultdict(list)
+        for change in changes:
+            if change.notable:
+                by_driver[change.driver].append(change)
+        shared = {
+            driver: tuple(same)
+            for driver, same in by_driver.items()
+            if len({(change.health, change.after.reasons) for change in same}) == 1
+            and 1 < len(same) == totals.get(driver)
+        }
+        single = (
+            change for driver, same in by_driver.items() if driver not in shared for change in same
         )
-        for change in changes
-        if health.notable(change.before, change.health)
-    ]
+        return cls(tuple(single), shared)
 
+    def entries(self, tx: Transaction, host_id: int, hostname: str) -> list[events.Entry]:
+        """Return the history entries: of devices, and of drivers whose devices all changed."""
+        uuids = drivers.uuids(tx, host_id, self.shared) if self.shared else {}
+        subjects: list[tuple[str, str, tuple[Change, ...]]] = [
+            ("device", change.uuid, (change,)) for change in self.single
+        ]
+        subjects += [
+            ("driver", uuids[driver], changes)
+            for driver, changes in self.shared.items()
+            if driver in uuids
+        ]
+        # A driver that has never been reported has no row.
+        subjects += [
+            ("device", change.uuid, (change,))
+            for driver in self.shared.keys() - uuids.keys()
+            for change in self.shared[driver]
+        ]
+        return [
+            events.Entry(
+                noun,
+                uuid,
+                health.action(changes[0].health),
+                hostname=hostname,
+                reason=_reason(changes),
+            )
+            for noun, uuid, changes in subjects
+        ]
 
-def log(changes: Iterable[Change], hostname: str) -> None:
-    """Log the notable changes; call this after the commit."""
-    for change in changes:
-        if health.notable(change.before, change.health):
+    def log(self, hostname: str) -> None:
+        """Log the changes; call this after the commit."""
+        for change in self.single:
+            reason = _reason((change,))
             LOG.log(
                 logging.INFO if health.offered(change.health) else logging.WARNING,
                 "Device %s on host %s: %s, before %s%s",
                 *(change.uuid, hostname, health.action(change.health)),
-                change.before or health.UNKNOWN,
-                f": {change.reason}" if change.reason else "",
+                change.before.health or health.UNKNOWN,
+                f": {reason}" if reason else "",
             )
+        for driver, changes in self.shared.items():
+            LOG.log(
+                logging.INFO if health.offered(changes[0].health) else logging.WARNING,
+                "Driver %s on host %s: %s: %s",
+                *(driver, hostname, health.action(changes[0].health)),
+                _reason(changes),
+            )
+
+
+def _reason(changes: Sequence[Change]) -> str | None:
+    reasons = changes[0].after.reasons
+    if len(changes) > 1:
+        driver = changes[0].driver
+        reasons = (f"All {len(changes)} devices of driver {driver} have this health", *reasons)
+    return health.summary(reasons)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthExpiry:
+    """Offer devices again after their probation, and let faults count that were ignored for a time.
+
+    Several conductors may run it at the same time: each reads a device again under the lock of its
+    host.
+    """
+
+    db: Database
+    rules: Rules
+
+    def run_once(self) -> list[str]:
+        """Change the devices that are due; return the agents whose desired state has changed."""
+        with self.db.reader() as tx:
+            due = devices.due_health(tx)
+        agents = (self._expire_on(host_id) for host_id in due)
+        return sorted({agent for agent in agents if agent is not None})
+
+    @retried
+    def _expire_on(self, host_id: int) -> str | None:
+        """Change the devices of a host that are due; return its agent."""
+        with self.db.writer() as tx:
+            hosts.bump_desired_generation(tx, host_id)
+            rows = host_inventory.devices(tx, host_id)
+            if not rows:
+                return None
+            now = read_clock(tx)
+            states = {row.uuid: (row.driver, state_of(row)) for row in rows}
+            changes = [
+                Change(uuid, driver, before, after)
+                for uuid, (driver, before) in states.items()
+                for after in (before.settled(now, self.rules),)
+                if before != after
+            ]
+            write(tx, changes)
+            news = News.of(changes, Counter(row.driver for row in rows if row.lost_ms is None))
+            name = hosts.name_of(tx, host_id)
+            events.record(tx, news.entries(tx, host_id, name))
+            agent = hosts.service_host_of(tx, host_id) if changes else None
+        news.log(name)
+        return agent

@@ -26,9 +26,11 @@ from cyborg.conductor.operations.operations import Order
 from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates, PreparedUnits
 from cyborg.model.process import CONDUCTOR
+from cyborg.model.text import escaped_line
 from cyborg.rpc import endpoint, verbs
 from cyborg.rpc.command import Handler
 from cyborg.rpc.endpoint import Context
+from cyborg.rpc.transport import CONDUCTOR_AGENTS_TOPIC, CONDUCTOR_TOPIC
 
 LOG = logging.getLogger(__name__)
 
@@ -60,15 +62,16 @@ class UseCases:
 
 
 class Endpoint(endpoint.Endpoint):
-    """The verbs of conductors.
+    """The verbs of conductors: those of the API, those of agents, or all.
 
     A request without a sender is refused with Forbidden; the first refusal of each verb is logged.
     So is a request of an agent for a host that is not the sender's. Each refusal of an agent is
     logged, and the same refusal again only after one of its requests was accepted.
     """
 
-    def __init__(self, cases: UseCases) -> None:
-        super().__init__(CONDUCTOR, verbs.CONDUCTOR, *_requests(cases), *_of_processes(cases))
+    def __init__(self, cases: UseCases, *, api: bool = True, agents: bool = True) -> None:
+        handlers = (*(_requests(cases) if api else ()), *(_of_agents(cases) if agents else ()))
+        super().__init__(CONDUCTOR, verbs.CONDUCTOR, *handlers)
         self._without_sender: set[str] = set()
         self._refused: dict[tuple[str, str], str] = {}
 
@@ -85,8 +88,10 @@ class Endpoint(endpoint.Endpoint):
             raise exception.Forbidden(reason=f"The request {kind.verb} names no sender.")
         try:
             command = kind.load(arguments)
-            if isinstance(command, verbs.HostRequest) and sender.rpartition("@")[2] != command.host:
-                raise exception.Forbidden(reason=f"{sender} cannot speak for host {command.host}.")
+            if isinstance(command, verbs.AgentRequest):
+                host = command.of_host
+                if sender.rpartition("@")[2] != host:
+                    raise exception.Forbidden(reason=f"{sender} cannot speak for host {host}.")
             answer = handler.handle(command)
         except _REFUSALS as error:
             place = kind.verb, sender
@@ -94,16 +99,31 @@ class Endpoint(endpoint.Endpoint):
                 self._refused[place] = str(error)
                 LOG.warning(
                     "Sender %s: request %s over the message bus refused: %s",
-                    *(sender, kind.verb, error),
+                    *(escaped_line(sender), kind.verb, escaped_line(str(error))),
                 )
             raise
         self._refused.pop((kind.verb, sender), None)
         return answer
 
 
+def endpoints(cases: UseCases, *, one_topic: bool = True) -> dict[str, Endpoint]:
+    """Return the endpoints of a conductor by their topics.
+
+    Agents of earlier releases use the topic of the API; with ``one_topic`` it has their verbs too.
+    """
+    return {
+        CONDUCTOR_TOPIC: Endpoint(cases, agents=one_topic),
+        CONDUCTOR_AGENTS_TOPIC: Endpoint(cases, api=False),
+    }
+
+
 def _requests(cases: UseCases) -> tuple[Handler, ...]:
-    """Return what is done for users and operators."""
+    """Return what is done for users and operators, and for the API itself."""
+    update = cases.device_admin.update
     return (
+        verbs.ApiHeartbeat.handled(
+            lambda c: cases.heartbeats.api_heartbeat(c.host, c.version, c.endpoint)
+        ),
         verbs.CreateArqs.handled(lambda c: cases.arq_creator.create(*c.origin, c.profile_name)),
         verbs.PatchArqs.handled(
             lambda c: cases.arq_binder.patch(*c.origin, c.bindings, c.unbindings)
@@ -126,18 +146,17 @@ def _requests(cases: UseCases) -> tuple[Handler, ...]:
         verbs.CreateDevice.handled(
             lambda c: cases.accelerator_creator.create(Order(*c.origin, CREATE, c.wait), c.creation)
         ),
-        verbs.SetDeviceStatus.handled(
-            lambda c: cases.device_admin.update(*c.origin, c.uuid, status=c.status)
-        ),
+        verbs.SetDeviceStatus.handled(lambda c: update(*c.origin, c.uuid, status=c.status)),
         verbs.UpdateDevice.handled(
-            lambda c: cases.device_admin.update(
-                *c.origin,
-                c.uuid,
+            lambda c: update(
+                *(*c.origin, c.uuid),
                 status=c.status,
                 labels=c.labels,
                 project=c.project,
                 facts=c.facts,
                 reason=c.reason,
+                free_unit=c.free_unit,
+                health=c.health,
             )
         ),
         verbs.DeleteDevice.handled(lambda c: cases.device_admin.delete(*c.origin, c.uuid)),
@@ -180,12 +199,9 @@ def _requests(cases: UseCases) -> tuple[Handler, ...]:
     )
 
 
-def _of_processes(cases: UseCases) -> tuple[Handler, ...]:
-    """Return what is done for the processes that report: agents and APIs."""
+def _of_agents(cases: UseCases) -> tuple[Handler, ...]:
+    """Return what is done for agents."""
     return (
-        verbs.ApiHeartbeat.handled(
-            lambda c: cases.heartbeats.api_heartbeat(c.host, c.version, c.endpoint)
-        ),
         verbs.Heartbeat.handled(lambda c: cases.heartbeats.heartbeat(c.heartbeat)),
         verbs.SendReport.handled(lambda c: cases.report_applier.report(c.host, c.epoch, c.report)),
         verbs.FetchDesired.handled(lambda c: cases.desired_states.desired(c.host, c.epoch)),

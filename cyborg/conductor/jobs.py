@@ -5,11 +5,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from cyborg import exception
 from cyborg.clients.nova import Nova, ServerInfo
 from cyborg.clients.placement_sync import Publisher
+from cyborg.conductor import device_health
+from cyborg.conductor.arqs import release
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.audit.repairs import AuditJob, Repairs
 from cyborg.conductor.hosts.agent_failover import AgentFailover
@@ -19,6 +22,7 @@ from cyborg.db import history, instances
 from cyborg.db.engine import Database, retried
 from cyborg.db.history import Purge
 from cyborg.db.instances import DueInstance
+from cyborg.model.probation import AT_ONCE, Rules
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.service import PeriodicTask
 
@@ -27,6 +31,9 @@ LOG = logging.getLogger(__name__)
 #: A pass deletes at most ten thousand rows of a kind, which is more than a busy cloud adds between
 #: two passes.
 _PURGE = Purge(batch=500, batches=20)
+#: The ARQs that a transaction deletes because they are not bound, and the transactions of a pass.
+_UNBOUND_BATCH: Final = 1000
+_UNBOUND_BATCHES: Final = 100
 #: Seconds between checks for agents that have been silent for too long.
 _AGENTS_INTERVAL: Final = 60.0
 #: Maximum number of instances that a pass reads.
@@ -59,8 +66,18 @@ class Settings:
     #: 0: names and states of instances are not read from Nova.
     instance_refresh: float = 0.0
     instance_interval: float = 10.0
+    #: Of one request; and of one project, without an instance.
+    max_arqs_per_request: int = 256
+    max_unbound_arqs: int = 2000
+    #: The age at which ARQs without an instance are deleted.
+    unbound_age: float = 24 * 3600.0
     #: Of a request to an agent; a task may take many requests.
     agent_timeout: float = 15.0
+    #: Whether agents may use the topic of the API, as those of earlier releases do.
+    one_topic: bool = True
+    #: How devices return after a fault; their probation ends up to ``health_interval`` later.
+    health_rules: Rules = AT_ONCE
+    health_interval: float = 10.0
 
     @property
     def down_after(self) -> dict[str, int]:
@@ -84,15 +101,16 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionJob:
-    """Remove lost devices and history past their retention.
+    """Remove lost devices, ARQs that are not bound, and history, past their retention.
 
-    ``history_retention`` is in milliseconds; 0 keeps the history for ever.
+    ``unbound_age`` and ``history_retention`` are in milliseconds; 0 keeps the history for ever.
     """
 
     db: Database
     lease: ConductorLease
     lost_devices: LostDevices
     lease_ms: int
+    unbound_age: int
     history_retention: int
 
     def run_once(self) -> None:
@@ -100,12 +118,46 @@ class RetentionJob:
         if not self.lease.is_oldest(self.lease_ms):
             return
         self.lost_devices.expire()
+        self._expire_unbound()
         if self.history_retention:
             before = history.cutoff(self.db, self.history_retention)
             deleted = history.purge(self.db, before, _PURGE)
             counts = [f"{count} {kept.value}" for kept, count in deleted.items() if count]
             if counts:
                 LOG.info("Deleted history past its retention: %s", ", ".join(counts))
+
+    def _expire_unbound(self) -> None:
+        cutoff = history.cutoff(self.db, self.unbound_age) / 1000
+        before = datetime.fromtimestamp(cutoff, UTC).replace(tzinfo=None, microsecond=0)
+        total = 0
+        for _ in range(_UNBOUND_BATCHES):
+            count = release.expire(self.db, before, _UNBOUND_BATCH)
+            total += count
+            if count < _UNBOUND_BATCH:
+                break
+        if total:
+            LOG.info(
+                "Deleted %d accelerator request(s) that were not bound since %s", total, before
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthJob:
+    """End the probations, and the ignoring of faults, that are due.
+
+    ``desired_changed`` is called with each agent that has to publish its devices again.
+    """
+
+    expiry: device_health.HealthExpiry
+    lease: ConductorLease
+    lease_ms: int
+    desired_changed: Callable[[str], None]
+
+    def run_once(self) -> None:
+        """Do one pass; raises exception.Unavailable."""
+        if self.lease.is_oldest(self.lease_ms):
+            for agent in self.expiry.run_once():
+                self.desired_changed(agent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +221,7 @@ def periodic_jobs(
     publisher: Callable[[], Publisher],
     repairs: Repairs,
     lost_devices: LostDevices,
+    desired_changed: Callable[[str], None],
 ) -> list[PeriodicTask]:
     """Return the jobs that only the oldest conductor of a cloud runs, although all have them.
 
@@ -187,9 +240,17 @@ def periodic_jobs(
         lease=lease,
         lost_devices=lost_devices,
         lease_ms=lease_ms,
+        unbound_age=int(settings.unbound_age * 1000),
         history_retention=int(settings.history_retention * 1000),
     )
+    health = HealthJob(
+        expiry=device_health.HealthExpiry(db=db, rules=settings.health_rules),
+        lease=lease,
+        lease_ms=lease_ms,
+        desired_changed=desired_changed,
+    )
     jobs = [
+        PeriodicTask("health", health.run_once, interval=settings.health_interval),
         PeriodicTask("audit", audit.run_once, interval=settings.audit_interval),
         PeriodicTask("housekeeping", retention.run_once, interval=settings.housekeeping_interval),
     ]

@@ -24,6 +24,7 @@ from cyborg.metrics import catalogue
 from cyborg.metrics.catalogue import Metric
 from cyborg.model.arq import State
 from cyborg.model.availability import UnitWord
+from cyborg.model.cleaning import CleanResult
 from cyborg.model.device import LOST, HandleState
 from cyborg.model.operation import OperationState
 from cyborg.model.report import FIGURES, Reading, valid_figures
@@ -109,6 +110,19 @@ class BindTimes:
     def __call__(self, outcome: State, seconds: float) -> None:
         """Count a bind that ended in state ``outcome``, ``seconds`` after its begin."""
         self._seconds.labels(outcome.value).observe(seconds)
+
+
+class Cleanings:
+    """Count the attempts to clean units; called by ``UnitTasks``."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._attempts = catalogue.CLEANINGS.counter(registry)
+        for result in (CleanResult.CLEANED, CleanResult.FAILED):
+            self._attempts.labels(result.value)
+
+    def __call__(self, result: CleanResult) -> None:
+        """Count one attempt."""
+        self._attempts.labels(result.value).inc()
 
 
 class CloudCollector(Collector):

@@ -86,6 +86,10 @@ class NotificationPublisher:
             arqs = {entry.uuid for entry in entries if entry.noun == "arq"}
             devices = {entry.uuid for entry in entries if entry.noun == "device"}
             owners = notifications.arq_projects(tx, arqs)
+            drivers = notifications.drivers(
+                tx, {entry.uuid for entry in entries if entry.noun == "driver"}
+            )
+            devices |= {uuid for _, uuids in drivers.values() for uuid in uuids}
             facts = notifications.devices(tx, devices)
             services = notifications.unreported_services(tx, self._down_after)
         messages: list[Notification | None] = []
@@ -93,9 +97,14 @@ class NotificationPublisher:
             uuid = entry.uuid
             if entry.noun == "arq":
                 messages.append(notification.arq_state(entry, owners.get(uuid)))
+            elif entry.noun == "driver":
+                name, uuids = drivers.get(uuid, (None, ()))
+                own = {device: facts[device] for device in uuids if device in facts}
+                messages.append(notification.driver_health(entry, name, own))
             else:
                 messages.append(notification.device_state(entry, facts.get(uuid)))
                 messages.append(notification.device_health(entry, facts.get(uuid)))
+                messages.append(notification.device_cleaning(entry, facts.get(uuid)))
         changed = self._changed(services)
         messages += [
             notification.service(

@@ -19,9 +19,10 @@ def options() -> dict[str, list[cfg.Opt]]:
         default=PRIVILEGED_SOCKET,
         help="Path of the socket of cyborg-privileged, the process that runs the actions of "
         "drivers that need privileges, such as a reset. Change it together with the socket of "
-        "that process. The agent connects for the first such action. If the socket does not "
-        "exist, the agent uses [cyborg_sys_admin] helper_command, and without that option "
-        "these actions fail.",
+        "that process. The agent connects for the first such action. A process for one kind of "
+        "action has this path with a dot and the kind, as cyborg-observer.socket does with "
+        "'.observe'. If the socket does not exist, the agent uses [cyborg_sys_admin] "
+        "helper_command, and without that option these actions fail.",
     )
     helper_command = cfg.StrOpt(
         "helper_command",
@@ -38,13 +39,14 @@ def _agent() -> list[cfg.Opt]:
     return [
         cfg.ListOpt(
             "enabled_drivers",
-            default=["fake_driver"],
+            default=[],
             help="Drivers that discover devices on this host: names of entry points in the group "
             "'cyborg.accelerator.driver', or '*' for all installed drivers. Name the drivers "
-            "whose devices the host offers. A driver that cannot be loaded is shown as failed and "
-            "does not stop the agent. Installed drivers that are not named here list the hardware "
-            "that they recognise when the agent starts and when an operator requests a discovery; "
-            "this hardware is not offered.",
+            "whose devices the host offers, for example pci_driver. By default there is none, and "
+            "the host offers no device until an operator loads a driver through the API. A driver "
+            "that cannot be loaded is shown as failed and does not stop the agent. Installed "
+            "drivers that are not named here list the hardware that they recognise when the agent "
+            "starts and when an operator requests a discovery; this hardware is not offered.",
         ),
         cfg.StrOpt(
             "resource_provider_name",
@@ -122,7 +124,27 @@ def _polls() -> list[cfg.Opt]:
             "in Placement within seconds, and is offered again when the driver reports it as "
             "healthy. A small value finds faults sooner and runs the health checks of drivers more "
             "often. 0 turns polling off: the health of all devices is unknown, and no device is "
-            "reserved because of it.",
+            "reserved because of it. The agent also reads the state of the PCI Express functions "
+            "at this interval, for devices of every driver, and at once after an event of the "
+            "kernel about a device.",
+        ),
+        cfg.IntOpt(
+            "failed_prepares",
+            default=3,
+            min=0,
+            help="How many prepares of a device must fail in a row until the device counts as "
+            "faulty, and its units are reserved. A prepare that also loads an image does not "
+            "count, because the image may be the cause. A success starts the count again. 0: "
+            "failed prepares have no effect on the health.",
+        ),
+        cfg.ListOpt(
+            "health_policy_dirs",
+            default=[],
+            help="Directories whose files with the suffix .yaml say which fault means which "
+            "condition of a device, and what to do about it. Their entries replace those of this "
+            "package (cyborg/drivers/health.d), and those of later directories replace those of "
+            "earlier ones, code by code. Each directory must exist. Set it to reserve the devices "
+            "of a fault that is only shown by default, or to ignore a fault.",
         ),
     ]
 
@@ -144,8 +166,9 @@ def _devices() -> list[cfg.Opt]:
             default=PRIVILEGED_SOCKET,
             help="Path of the socket of cyborg-privileged, the process that runs the actions of "
             "drivers that need privileges, such as a reset. Change it together with the socket of "
-            "that process. The agent connects for the first such action. If the socket does not "
-            "exist, the agent uses [cyborg_sys_admin] helper_command, and without that option "
-            "these actions fail.",
+            "that process. The agent connects for the first such action. A process for one kind of "
+            "action has this path with a dot and the kind, as cyborg-observer.socket does with "
+            "'.observe'. If the socket does not exist, the agent uses [cyborg_sys_admin] "
+            "helper_command, and without that option these actions fail.",
         ),
     ]

@@ -7,7 +7,7 @@ from oslo_config import cfg
 def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group."""
     return {
-        "api": [*_listening(), *_requests()],
+        "api": [*_listening(), *_connections(), *_requests()],
         "ssl": [
             cfg.StrOpt("cert_file", help="PEM file with the certificate that cyborg-api presents."),
             cfg.StrOpt("key_file", help="PEM file with the private key of the certificate."),
@@ -64,6 +64,56 @@ def _listening() -> list[cfg.Opt]:
     ]
 
 
+def _connections() -> list[cfg.Opt]:
+    own = "Only cyborg-api has this limit; set that of an external WSGI server or proxy there."
+    return [
+        cfg.IntOpt(
+            "header_timeout",
+            default=30,
+            min=1,
+            help="Time, in seconds, within which a client must send the head of its next request, "
+            "including the TLS handshake. cyborg-api closes the connection of a slower or idle "
+            "client. A proxy must close its idle connections earlier, or repeat requests. A small "
+            f"value makes clients connect more often, a large one keeps idle connections. {own}",
+        ),
+        cfg.IntOpt(
+            "body_timeout",
+            default=60,
+            min=1,
+            help="Time, in seconds, within which a client must send the body of a request, and "
+            "then read the answer. cyborg-api closes the connection of a slower client. Raise it "
+            f"if clients on slow links read lists of many megabytes. {own}",
+        ),
+        cfg.IntOpt(
+            "max_header_size",
+            default=65536,
+            min=8192,
+            help="Maximum size of the head of a request, in bytes: the request line with the "
+            "query, and all header fields. cyborg-api closes the connection of a client that "
+            "sends more. Below 48 KiB, queries with a thousand identifiers are refused. Each "
+            f"connection can hold this much memory. {own}",
+        ),
+        cfg.IntOpt(
+            "max_connections",
+            default=512,
+            min=1,
+            help="Maximum number of open connections. cyborg-api closes further connections and "
+            "logs a warning. Each connection needs a file descriptor: raise LimitNOFILE in the "
+            "systemd unit (the default is 1024) before you raise this value above 800. A "
+            f"connection can hold up to a megabyte for a body. {own}",
+        ),
+        cfg.IntOpt(
+            "max_connections_per_peer",
+            min=0,
+            help="Maximum number of open connections of one IPv4 address or IPv6 network of 64 "
+            "bits. 0 means no maximum. If unset, it is 100, but 0 behind a proxy: if host_ip is a "
+            "loopback address, or if [oslo_middleware] enable_proxy_headers_parsing is true. Set "
+            "it to 0 if all clients come through another proxy, and limit their connections "
+            f"there. {own}",
+        ),
+    ]
+
+
 def _requests() -> list[cfg.Opt]:
     return [
         cfg.StrOpt(
@@ -89,6 +139,36 @@ def _requests() -> list[cfg.Opt]:
             "by path and status, and the installed release. In a WSGI server with several "
             "processes, set the environment variable PROMETHEUS_MULTIPROC_DIR to a directory that "
             "all of them share.",
+        ),
+        cfg.ListOpt(
+            "compute_users",
+            default=[],
+            help="Users of Nova, as IDs, or as names of users of the domain with the ID 'default'. "
+            "Only Nova can bind and unbind accelerator requests, and delete those of an instance. "
+            "If empty, a request counts as sent by Nova if it has a valid service token of another "
+            "user with one of [keystone_authtoken] service_token_roles: every other service whose "
+            "account has such a role can then act as Nova. If set, only service tokens of these "
+            "users count, and a token of one of these users with such a role also counts without "
+            "a service token. Set it to the users of [service_user] in nova.conf.",
+        ),
+        cfg.IntOpt(
+            "max_limit",
+            default=1000,
+            min=1,
+            help="Maximum number of objects in the answer to a list from microversion 2.5 on. A "
+            "longer list continues at the link 'next' of the answer; a larger limit of a client "
+            "is lowered to this number. A small value makes clients send more requests; a large "
+            "value needs more memory for each request, about 2.5 kB for each object.",
+        ),
+        cfg.IntOpt(
+            "max_unpaged",
+            default=20000,
+            min=1,
+            help="Maximum number of objects in the answer to a list below microversion 2.5, whose "
+            "answers have no links to a next page. A longer list is never cut: the API answers "
+            "400, and the client has to set limit and marker. Raise it if an old client has to "
+            "read longer lists at once; each object needs about 2.5 kB of memory until its request "
+            "ends.",
         ),
         cfg.IntOpt(
             "max_groups",

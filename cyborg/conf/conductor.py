@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [conductor] and [audit]: leases, device administration, retention times, audits."""
+"""Options of [conductor], [audit] and [quota]: leases, devices, limits, retention times, audits."""
 
 from oslo_config import cfg
 
@@ -9,7 +9,42 @@ from cyborg.conf.default import metrics_listen
 
 def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group."""
-    return {"conductor": _conductor(), "audit": _audit()}
+    return {
+        "conductor": [*_conductor(), *_health(), *_requests()],
+        "audit": _audit(),
+        "quota": _quota(),
+    }
+
+
+def _health() -> list[cfg.Opt]:
+    return [
+        cfg.FloatOpt(
+            "health_probation",
+            default=600,
+            min=0,
+            help="Time, in seconds, for which a device stays reserved after its fault is gone. "
+            "Then its units are offered again without an operator, unless a fault has returned. "
+            "Raise it if faults return after a longer time. With 0 a device is offered as soon as "
+            "its agent reports no fault. The end of a probation is noticed within 10 seconds.",
+        ),
+        cfg.IntOpt(
+            "health_faults",
+            default=3,
+            min=0,
+            help="How many times faults must take a device out of service within "
+            "health_fault_window until it is parked: it stays reserved until an operator releases "
+            "it with 'cyborg accelerator-update --health auto'. A small value keeps unreliable "
+            "devices from users sooner. With 0 no device is parked.",
+        ),
+        cfg.FloatOpt(
+            "health_fault_window",
+            default=24 * 3600,
+            min=1,
+            help="Time, in seconds, in which faults of a device count for health_faults. Older "
+            "faults are forgotten. It should be longer than health_probation times health_faults, "
+            "because a device cannot have a second fault counted during the first.",
+        ),
+    ]
 
 
 def _conductor() -> list[cfg.Opt]:
@@ -84,6 +119,48 @@ def _conductor() -> list[cfg.Opt]:
             "ever.",
         ),
         metrics_listen(),
+    ]
+
+
+def _requests() -> list[cfg.Opt]:
+    return [
+        cfg.IntOpt(
+            "max_arqs_per_request",
+            default=256,
+            min=1,
+            help="Maximum number of accelerator requests that one API request may create. A "
+            "request for a device profile that needs more gets 403. Raise it if a server gets "
+            "more accelerators than this; a large value lets one request of any user add that "
+            "many rows to the database.",
+        ),
+        cfg.IntOpt(
+            "max_unbound_arqs",
+            default=2000,
+            min=1,
+            help="Maximum number of accelerator requests of one project that are not bound to a "
+            "server. A request that would exceed it gets 403. Nova binds its requests within "
+            "seconds, so the number limits how many accelerators the servers that a project "
+            "builds at the same time may need. A small value makes large parallel builds fail; a "
+            "large value lets any user fill the database. Requests that stay unbound are deleted "
+            "after [audit] unbound_age.",
+        ),
+    ]
+
+
+def _quota() -> list[cfg.Opt]:
+    return [
+        cfg.BoolOpt(
+            "enabled",
+            default=False,
+            help="Enforce limits of projects that Keystone has (unified limits), on conductors, "
+            "and show them at GET /v2/limits, on API hosts. The resources are "
+            "accelerator_requests, and class:NAME for the bound accelerators of each resource "
+            "class, for example class:FPGA. Register a limit of each resource before you set it: "
+            "a resource without a registered limit has the limit 0. [oslo_limit] needs an "
+            "account that may read the limits of all projects (the role reader with the scope "
+            "of the system), and the endpoint of this service. While Keystone does not answer, "
+            "no accelerator request is created.",
+        ),
     ]
 
 

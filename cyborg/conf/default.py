@@ -111,6 +111,7 @@ def _default() -> list[cfg.Opt]:
             "creates the default directory. Without a writable directory the agent runs, but it "
             "loses its state at a restart and cannot load images.",
         ),
+        *_signing(),
         cfg.StrOpt(
             "pybasedir",
             default=os.fspath(pathlib.Path(__file__).resolve().parent.parent),
@@ -133,6 +134,36 @@ def _default() -> list[cfg.Opt]:
             deprecated_for_removal=True,
             deprecated_since="18.0.0",
             deprecated_reason=_NO_EFFECT,
+        ),
+    ]
+
+
+def _signing() -> list[cfg.Opt]:
+    return [
+        cfg.StrOpt(
+            "message_signing",
+            default="off",
+            choices=[
+                ("off", "Accept every message. Messages are signed if there is a key file."),
+                ("warn", "Log messages without a valid signature, and accept them."),
+                ("required", "Refuse messages without a valid signature."),
+            ],
+            help="What this process does with a message over the message bus that has no valid "
+            "signature. Set it to required in every process. With off or warn, everyone who has "
+            "the transport_url of one host controls the whole service. The default is off only "
+            "because processes of earlier releases do not sign: upgrade all processes, give each "
+            "of them its message_signing_key_file, change to warn, and when the log has no more "
+            "warnings, change to required. With required, a process without a key file does not "
+            "start, and the clocks of all hosts must agree within two minutes.",
+        ),
+        cfg.StrOpt(
+            "message_signing_key_file",
+            sample_default="/etc/cyborg/signing-keys.json",
+            help="File of the keys that sign and verify messages, which cyborg-signing-key "
+            "writes: on controllers the master keys, on a host with an agent only the keys "
+            "derived for this host. Other users must not be able to read it. A changed file is "
+            "read again within seconds, so keys are replaced without a restart. If unset, this "
+            "process signs nothing.",
         ),
     ]
 

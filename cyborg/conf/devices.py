@@ -8,6 +8,255 @@ existing deployment stays valid, and an invalid value in it is reported at start
 from oslo_config import cfg
 
 
+def port_options() -> list[cfg.Opt]:
+    """Return new option objects of one section about the ports of network cards."""
+    return [
+        cfg.ListOpt(
+            "device_addresses",
+            default=[],
+            help="Functions that are offered, by PCI address: of a physical function all of its "
+            "virtual functions, or the port itself if it has none. If empty, every port that the "
+            "driver knows and that nothing uses is offered.",
+        ),
+        cfg.ListOpt(
+            "physical_device_mappings",
+            default=[],
+            help="Physical networks of Neutron to which ports are connected: entries "
+            "NAME:PORT|PORT, where PORT is the name of an interface or the address of a physical "
+            "function. Name ports that guests get whole by address, because they have no "
+            "interface while a guest has them.",
+        ),
+        cfg.ListOpt(
+            "function_device_mappings",
+            default=[],
+            help="Functions that are loaded into ports, such as a pipeline for GTP, in the form of "
+            "physical_device_mappings. Device profiles request them by the trait CUSTOM_<NAME>.",
+        ),
+    ]
+
+
+def clean_option(subject: str) -> cfg.Opt:
+    """Return the option ``clean`` of a driver; ``subject`` is what is cleaned."""
+    return cfg.StrOpt(
+        "clean",
+        choices=[
+            ("none", "nothing is done, and the data of the guest stays"),
+            ("reset", "the function is reset, which leaves the data on a disk"),
+            ("full", "the function is reset, and the data on an NVMe disk is erased"),
+        ],
+        help=f"How the agent cleans {subject}, after its guest and before it is given out again. "
+        "If unset, it is cleaned fully where a safe way is known, and device profiles can request "
+        "something else with accel:clean. If set, device profiles can only request more. A unit "
+        "that cannot be cleaned goes into quarantine; with full this includes devices for which "
+        "no safe way is known: such a unit is given out once, until an operator frees it.",
+    )
+
+
+def vgpu_options() -> list[cfg.Opt]:
+    """Return new option objects of one section about a type of virtual GPU."""
+    return [
+        cfg.ListOpt(
+            "device_addresses",
+            default=[],
+            help="GPUs that are split into virtual GPUs of this type, by PCI address with domain, "
+            "such as 0000:3b:00.0. An address can be in one section only.",
+        ),
+    ]
+
+
+def mdev_options() -> list[cfg.Opt]:
+    """Return new option objects of one section about a type of mediated device."""
+    return [
+        cfg.ListOpt(
+            "device_addresses",
+            default=[],
+            help="Functions that the mdev_driver splits into mediated devices of this type, by PCI "
+            "address with domain, such as 0000:3b:00.0. An address can be in one section only. A "
+            "single * stands for every function that has the type and that no section names.",
+        ),
+        cfg.StrOpt(
+            "resource_class",
+            default="CUSTOM_MDEV",
+            help="Resource class of the mediated devices of this type: VGPU, for example, or a "
+            "name that begins with CUSTOM_.",
+        ),
+        cfg.ListOpt(
+            "traits",
+            default=[],
+            help="Further traits of the mediated devices of this type, with which device profiles "
+            "can request them.",
+        ),
+    ]
+
+
+def _mdev_driver_options() -> list[cfg.Opt]:
+    """Return new option objects of the mdev_driver."""
+    return [
+        cfg.ListOpt(
+            "enabled_types",
+            default=[],
+            help="Types of mediated device that the mdev_driver offers. Each type has a section "
+            "[mdev_<type>], whose option device_addresses lists the functions that are split into "
+            "this type. If empty, the driver offers nothing.",
+        ),
+        cfg.StrOpt(
+            "create",
+            default="prepare",
+            choices=[
+                ("prepare", "the agent creates a mediated device when its unit is bound"),
+                ("nova", "Nova creates a mediated device when it starts the instance"),
+            ],
+            help="Who creates a mediated device, with the UUID of its attach handle. In both cases "
+            "the agent removes the mediated device after its guest, because Nova never does.",
+        ),
+        clean_option("a mediated device, which is removed"),
+    ]
+
+
+def _gpu_options() -> list[cfg.Opt]:
+    """Return new option objects of the nvidia_gpu_driver."""
+    return [
+        cfg.ListOpt(
+            "enabled_vgpu_types",
+            default=[],
+            help="Types of virtual GPU that the nvidia_gpu_driver offers. Each type has a "
+            "section [vgpu_<type>] with the option device_addresses, which lists the GPUs "
+            "that are split into this type.",
+        ),
+        cfg.BoolOpt(
+            "filter_sriov_vfs",
+            default=False,
+            help="Ignore SR-IOV virtual functions when the nvidia_gpu_driver discovers devices.",
+        ),
+        clean_option("a GPU, or a vGPU, which is removed"),
+    ]
+
+
+def virtual_functions_option(driver: str) -> cfg.Opt:
+    """Return a new option object for the number of virtual functions of a driver's cards."""
+    return cfg.IntOpt(
+        "virtual_functions",
+        min=0,
+        max=255,
+        help=f"Number of virtual functions that the {driver} creates on each card. A card is "
+        "divided only while nobody can have a part of it; 0 makes it whole. If unset, each card "
+        "keeps the number that it has.",
+    )
+
+
+def _fpga_options() -> dict[str, list[cfg.Opt]]:
+    """Return the options of the drivers for FPGA cards, by group."""
+    return {
+        "intel_fpga": [
+            clean_option("a card or a virtual function"),
+            cfg.StrOpt(
+                "blank_image",
+                default="",
+                help="Path of a GBS image on this host that the intel_fpga_driver loads into a "
+                "card without virtual functions after each guest, so that the next guest does not "
+                "get the image of the last one. Only root may be able to change the file. If "
+                "empty, a card keeps the image of its last guest.",
+            ),
+        ],
+        "inspur_fpga": [clean_option("a board")],
+        "xilinx_fpga": [
+            clean_option("a function of a card"),
+            cfg.StrOpt(
+                "blank_image",
+                default="",
+                help="Path of an xclbin image on this host that the xilinx_fpga_driver loads into "
+                "a card after each guest, so that the next guest does not get the image of the "
+                "last one. Only root may be able to change the file. If empty, a card keeps the "
+                "image of its last guest.",
+            ),
+            cfg.StrOpt(
+                "image_kind",
+                default="user",
+                choices=[
+                    ("user", "the image is an xclbin for the part that users program"),
+                    ("base", "the image is written to the flash memory; a cold boot loads it"),
+                ],
+                help="What the images are that the xilinx_fpga_driver loads into a card. With "
+                "base, the driver cannot check the image that the card has afterwards.",
+            ),
+        ],
+    }
+
+
+def _card_options() -> dict[str, list[cfg.Opt]]:
+    """Return the options of the drivers for cards of one kind, by group."""
+    return {
+        "gpu_devices": _gpu_options(),
+        "nic_devices": [
+            clean_option("a port or a virtual function"),
+            cfg.ListOpt(
+                "enabled_nic_types",
+                default=[],
+                help="Types of network card that the intel_nic_driver offers. Each type has a "
+                "section with its name, which names its ports and maps them to physical networks "
+                "and functions. If empty, the driver offers all ports that it knows.",
+            ),
+        ],
+        "intel_qat": [
+            clean_option("a function of a QuickAssist card"),
+            cfg.StrOpt(
+                "services",
+                default="",
+                help="Services that the intel_qat_driver sets on cards of generations 4 and 6: up "
+                "to two (generation 4) or three (generation 6) of sym, asym, dc, dcc and decomp, "
+                'separated by semicolons, for example "sym;dc". The services of a card change only '
+                "while nobody can have a part of it. If empty, each card keeps its services.",
+            ),
+            virtual_functions_option("intel_qat_driver"),
+        ],
+        "amd_gpu": [
+            clean_option("a GPU or a part of it"),
+            virtual_functions_option("amd_gpu_driver"),
+        ],
+        "habana": [clean_option("a card")],
+        "intel_gpu": [
+            clean_option("a GPU or a part of it"),
+            virtual_functions_option("intel_gpu_driver"),
+        ],
+        "huawei_ascend": [
+            clean_option("a processor or a part of it"),
+            virtual_functions_option("huawei_ascend_driver"),
+        ],
+        "mdev_driver": _mdev_driver_options(),
+        "mlx5": [*port_options(), clean_option("a port or a virtual function")],
+    }
+
+
+def _spdk_options() -> list[cfg.Opt]:
+    """Return new option objects of the nvmf_spdk_driver."""
+    return [
+        cfg.StrOpt(
+            "socket",
+            default="/var/tmp/spdk.sock",  # noqa: S108 - the default of SPDK
+            help="Path of the UNIX socket on which the SPDK application of this host takes "
+            "JSON-RPC requests. The agent needs the permission to write to it. Who can use the "
+            "socket controls the application and its disks.",
+        ),
+        cfg.IntOpt(
+            "timeout",
+            default=5,
+            min=1,
+            max=60,
+            help="Time, in seconds, that SPDK may take for one answer. After that the request has "
+            "failed, and so has the scan that needs it. The format of a disk may take 30 minutes "
+            "longer.",
+        ),
+        cfg.IntOpt(
+            "answer_limit",
+            default=4 * 1024 * 1024,
+            min=64 * 1024,
+            max=64 * 1024 * 1024,
+            help="Maximum size of one answer of SPDK, in bytes. A longer answer is a failure. An "
+            "application with thousands of block devices may need more than the default.",
+        ),
+    ]
+
+
 def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group."""
     return {
@@ -20,10 +269,12 @@ def options() -> dict[str, list[cfg.Opt]]:
                 'The option may be given more than once. Example: {"vendor_id": "10de", '
                 '"address": "0000:81:*.*"}. An SR-IOV physical function selects its virtual '
                 "functions. A function that the host itself uses is rejected with a reason unless "
-                'the entry contains "force": true. Network cards for Neutron ports also need '
+                'the entry contains "force": true and only root can change the configuration '
+                "files. Network cards for Neutron ports also need "
                 '"physical_network", the name of the network in Neutron. If unset, the pci_driver '
-                "offers no function.",
+                "offers no function. No request over the API can set this option.",
             ),
+            clean_option("a function that the pci_driver offers"),
         ],
         "fake_driver": [
             cfg.StrOpt(
@@ -35,42 +286,26 @@ def options() -> dict[str, list[cfg.Opt]]:
                 "fake_driver --host HOST --option fault=REASON'.",
             ),
         ],
-        "gpu_devices": [
-            cfg.ListOpt(
-                "enabled_vgpu_types",
-                default=[],
-                help="Types of virtual GPU that the nvidia_gpu_driver offers. Each type has a "
-                "section [vgpu_<type>] with the option device_addresses, which lists the GPUs "
-                "that are split into this type.",
-            ),
-            cfg.BoolOpt(
-                "filter_sriov_vfs",
-                default=False,
-                help="Ignore SR-IOV virtual functions when the nvidia_gpu_driver discovers "
-                "devices.",
-            ),
-        ],
-        "nic_devices": [
-            cfg.ListOpt(
-                "enabled_nic_types",
-                default=[],
-                help="Types of network card that the intel_nic_driver offers. Each type has a "
-                "section with its name, which maps its ports to physical networks and functions.",
-            ),
-        ],
+        **_card_options(),
+        **_fpga_options(),
         "nvme": [
             cfg.MultiStrOpt(
                 "device_spec",
                 default=[],
-                help="NVMe controllers that are offered, and how they are cleaned: a JSON object "
-                "with the keys vendor_id, product_id, address, clear_action and clear_strategy. "
-                "The option may be given more than once.",
+                help="NVMe disks of this host that the nvme_driver offers: a JSON object with the "
+                "keys vendor_id, product_id and address, or a list of them. The option may be "
+                'given more than once. Example: {"vendor_id": "144d", "address": "0000:81:*.*"}. '
+                "A disk that the host itself uses is rejected with a reason. If unset, the "
+                "nvme_driver offers no disk. No request over the API can set this option.",
             ),
             cfg.IntOpt(
                 "cleanup_timeout",
                 default=900,
                 min=60,
-                help="Time, in seconds, that cleaning one NVMe device may take.",
+                help="Time, in seconds, that cleaning one NVMe device may take. It is accepted "
+                "and has no effect: the disk itself tells when it is erased.",
             ),
+            clean_option("an NVMe disk"),
         ],
+        "nvmf_spdk_driver": _spdk_options(),
     }

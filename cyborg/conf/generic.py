@@ -6,6 +6,8 @@ The names of the backends are in the configuration file, so the driver registers
 
 from oslo_config import cfg
 
+from cyborg.conf.devices import clean_option
+
 GROUP = "generic_driver"
 #: The default of option devices_dir.
 DEVICES_DIR = "/etc/cyborg/devices.d"
@@ -100,9 +102,19 @@ def _offering() -> list[cfg.Opt]:
             help="How the data of the last guest leaves a device. FUNCTION: the kernel resets the "
             "function when its guest ends. BUS: only a reset of the bus does it, which affects "
             "all functions of the card. NONE: the device has no reset, so set a reset_command. "
-            "If unset, it is not known. The list of hardware shows it; the agent does not reset "
-            "the device itself.",
+            "If unset, it is not known. The list of hardware shows it; the agent itself resets "
+            "the device only with reset_after_release.",
         ),
+        cfg.BoolOpt(
+            "reset_after_release",
+            default=False,
+            help="Let the agent reset a device after its guest, in the way that option reset "
+            "says, before the device is given out again. Set it if guests get the device in "
+            "another way than through VFIO, or to be sure. It needs cyborg-privileged and "
+            "attach_type PCI. The device is not given out while the reset fails; a BUS reset "
+            "fails if the card has other functions.",
+        ),
+        clean_option("a unit of attach_type PCI"),
         cfg.ListOpt(
             "services",
             default=[],
@@ -145,6 +157,35 @@ def _units() -> list[cfg.Opt]:
             "use it at the same time. More than one unit requires attach_type MDEV or TEST_PCI.",
         ),
         cfg.StrOpt(
+            "unit",
+            default="FUNCTION",
+            help="What a guest gets. FUNCTION: one function, or one of its units. CARD: the "
+            "functions of one card, which are those with the same domain, bus and device number. "
+            "ALL: all functions of this backend on the host. With CARD and ALL, guests get all "
+            "these functions or none, and a device profile requests their number. A unit is not "
+            "offered if one of its functions is missing or must not be offered. Both require "
+            "attach_type PCI, and exclude sysfs_class, stats_command and physical_network.",
+        ),
+        cfg.IntOpt(
+            "unit_functions",
+            min=2,
+            max=255,
+            help="Number of functions of a unit. Required with unit ALL. With unit CARD the "
+            "default is 2, for both functions of a card with two ports, and the maximum is 8. A "
+            "unit with another number of functions is not offered.",
+        ),
+        cfg.StrOpt(
+            "layout",
+            help="Layout of the cards that this section selects: vfs=N divides each card into N "
+            "virtual functions (SR-IOV), from 0 to 255. The agent creates them through "
+            "cyborg-privileged when it starts, so also after each reboot of the host. vfs=0 keeps "
+            "a card whole. If unset, the agent leaves the cards as they are. A card is not offered "
+            "while it has another layout than this one. The agent never changes the layout of a "
+            "card that is in use, or that the conductor keeps a device of; drain the card first. "
+            "The virtual functions are offered by the section that selects them, which can be "
+            "this one. It requires attach_type PCI and unit FUNCTION.",
+        ),
+        cfg.StrOpt(
             "mdev_type",
             help="Type of the mediated devices, for example nvidia-223. Used with attach_type "
             "MDEV.",
@@ -180,7 +221,8 @@ def _commands() -> list[cfg.Opt]:
         cfg.StrOpt(
             "reset_command",
             help="Command that removes the data of the last guest from a unit. It runs after "
-            "release_command. A unit whose reset fails is not bound again.",
+            "release_command and the reset of reset_after_release. A unit whose reset fails is not "
+            "bound again.",
         ),
         cfg.StrOpt(
             "program_command",

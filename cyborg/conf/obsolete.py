@@ -11,14 +11,20 @@ _FIXED = (
     "It no longer has any effect: each kind of privileged action has a process of its own with "
     "fixed capabilities and one user. See [agent] privileged_socket."
 )
+_SPDK = (
+    "It no longer has any effect: the nvmf_spdk_driver asks SPDK by its socket. See "
+    "[nvmf_spdk_driver] socket."
+)
 
 
 def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group."""
     return {
         "DEFAULT": [
-            _obsolete("auth_strategy", "How callers are authenticated: use [api] auth_strategy.")
+            _obsolete("auth_strategy", "How callers are authenticated: use [api] auth_strategy."),
+            *_spdk_options(),
         ],
+        "backend_defaults": _spdk_options(),
         "api": [
             _obsolete(
                 "ramdisk_heartbeat_timeout", "Timeout, in seconds; an option of other services."
@@ -42,6 +48,17 @@ def options() -> dict[str, list[cfg.Opt]]:
             _helper("thread_pool_size", "Number of threads of the helper.", cfg.IntOpt),
         ],
     }
+
+
+def _spdk_options() -> list[cfg.Opt]:
+    """Return the options of the nvmf_spdk_driver of earlier releases, which had two places."""
+    return [
+        _obsolete("spdk_conf_file", "Configuration file of SPDK.", _SPDK),
+        _obsolete("accelerator_servers", "Applications of SPDK.", _SPDK, cfg.ListOpt),
+        _obsolete("spdk_dir", "Directory with the sources of SPDK.", _SPDK),
+        _obsolete("device_type", "Type of the devices of SPDK.", _SPDK),
+        _obsolete("remoteable", "Whether devices of SPDK are remote.", _SPDK),
+    ]
 
 
 def _helper(name: str, meaning: str, kind: type[cfg.Opt] = cfg.StrOpt) -> cfg.Opt:

@@ -11,17 +11,18 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.db import base, listing, rows
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, DeviceProfile
-from cyborg.db.rows import Row, column
+from cyborg.db.rows import Row, Shown, column
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import MOVES, RESOLVED, Event, State
 from cyborg.model.caller import Caller
+from cyborg.model.scope import Scope
 
 _RESOLVED = sorted(state.value for state in RESOLVED)
 # A handle is held before its device is prepared; only a bound ARQ shows it.
 _BOUND = Arq.state == State.BOUND.value
 
 
-class VisibleArq(Row):
+class VisibleArq(Shown):
     """An ARQ as the API shows it; ``attach_handle_info`` is JSON, None without a handle."""
 
     uuid = column(Arq.uuid)
@@ -43,12 +44,11 @@ class VisibleArq(Row):
 
 # Built once: SQLAlchemy takes longer to build them than the database to execute them.
 _VISIBLE = (
-    rows.select(VisibleArq)
+    rows.shown(VisibleArq, lambda project_id: Arq.project_id == project_id)
     .join(DeviceProfile, DeviceProfile.id == Arq.device_profile_id)
-    .outerjoin(AttachHandle, AttachHandle.id == Arq.attach_handle_id)
+    .join(AttachHandle, AttachHandle.id == Arq.attach_handle_id, outer=True)
 )
 _SHOW = _VISIBLE.where(Arq.uuid == sa.bindparam("uuid"))
-_SHOW_OF_PROJECT = _SHOW.where(Arq.project_id == sa.bindparam("project_id"))
 
 #: The columns, besides the state, that a change of state may set.
 _BOUND_COLUMNS = (
@@ -86,27 +86,24 @@ SORTABLE = listing.sortable(
 )
 
 
-def show(tx: Transaction, uuid: str, project_id: str | None) -> VisibleArq | None:
-    """Return the ARQ with this uuid if this project owns it (None: any project)."""
-    if project_id is None:
-        return tx.first(_SHOW, {"uuid": uuid})
-    return tx.first(_SHOW_OF_PROJECT, {"uuid": uuid, "project_id": project_id})
+def show(tx: Transaction, uuid: str, scope: Scope) -> VisibleArq | None:
+    """Return the ARQ with this uuid if the scope reaches it."""
+    return tx.first(_SHOW.within(scope), {"uuid": uuid})
 
 
 def page(
     tx: Transaction,
     page: listing.Page,
-    project_id: str | None,
+    scope: Scope,
     equal: Mapping[str, str],
     *,
     resolved: bool = False,
 ) -> Sequence[VisibleArq]:
-    """Return a page of the ARQs of a project (None: of all projects) that match all filters.
+    """Return a page of the ARQs in the scope that match all filters.
 
     ``equal`` maps names of ``FILTERS`` to values. ``resolved`` keeps the ARQs whose state is final.
     """
-    visible = _VISIBLE if project_id is None else _VISIBLE.where(Arq.project_id == project_id)
-    query = listing.paged(tx, visible, SORTABLE, page)
+    query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
     query = query.where(*(FILTERS[name] == value for name, value in equal.items()))
     if "instance" in equal:
         # Nova attaches every listed ARQ to the guest. Leave out those that are not ready yet or
@@ -117,15 +114,15 @@ def page(
     return tx.all(query)
 
 
-def all_resolved(tx: Transaction, instance_uuid: str, project_id: str | None) -> bool:
-    """Return whether every visible ARQ of the instance is in a final state."""
+def all_resolved(tx: Transaction, instance_uuid: str, scope: Scope) -> bool:
+    """Return whether every visible ARQ of the instance in the scope is in a final state."""
     query = sa.select(sa.literal(1)).where(
         Arq.instance_uuid == instance_uuid,
         ~Arq.hidden,
         Arq.state.not_in(_RESOLVED),
     )
-    if project_id is not None:
-        query = query.where(Arq.project_id == project_id)
+    if scope.project_id is not None:
+        query = query.where(Arq.project_id == scope.project_id)
     return tx.execute(query.limit(1)).first() is None
 
 
@@ -172,6 +169,20 @@ class LockedArq(Row):
     device_uuid: str | None = column(
         sa.select(Device.uuid)
         .join(Deployable, Deployable.device_id == Device.id)
+        .where(Deployable.id == Arq.deployable_id)
+        .correlate(Arq)
+        .scalar_subquery()
+    )
+    #: Whether its unit takes shared capacity of the device; None: it holds no unit.
+    pooled: bool | None = column(
+        sa.select(Deployable.cost.is_not(None))
+        .where(Deployable.id == Arq.deployable_id)
+        .correlate(Arq)
+        .scalar_subquery()
+    )
+    #: How the host cleans its unit, see ``HostClean``; None: it cannot, or the ARQ holds no unit.
+    host_clean: str | None = column(
+        sa.select(Deployable.clean)
         .where(Deployable.id == Arq.deployable_id)
         .correlate(Arq)
         .scalar_subquery()
@@ -233,6 +244,17 @@ def remove(tx: Transaction, ids: Sequence[int]) -> None:
     tx.execute(_DELETE, {"ids": ids})
 
 
+def remove_unbound(tx: Transaction, before: datetime, limit: int) -> Sequence[str]:
+    """Delete at most ``limit`` ARQs that have had no instance since ``before``; return their uuids.
+
+    ARQs that another transaction has locked are left: they may be about to be bound.
+    """
+    chosen = tx.execute(_UNBOUND.limit(limit), {"before": before}).all()
+    if chosen:
+        remove(tx, [row.id for row in chosen])
+    return [row.uuid for row in chosen]
+
+
 def mark_prepared(tx: Transaction, id_: int, *, prepared: bool = True) -> None:
     """Store whether the host may have begun to prepare the ARQ's unit.
 
@@ -280,6 +302,18 @@ def _check_moved(ids: Sequence[int], result: sa.CursorResult[Any]) -> None:
 _IDS: sa.BindParameter[int] = sa.bindparam("ids", expanding=True)
 _STATES = sa.select(Arq.uuid, Arq.state).where(Arq.uuid.in_(sa.bindparam("uuids", expanding=True)))
 _DELETE = sa.delete(Arq).where(Arq.id.in_(_IDS))
+_UNBOUND = (
+    sa.select(Arq.id, Arq.uuid)
+    .where(
+        Arq.state.in_(sorted((State.INITIAL.value, State.UNBOUND.value))),
+        Arq.instance_uuid.is_(None),
+        Arq.attach_handle_id.is_(None),
+        sa.func.coalesce(Arq.updated_at, Arq.created_at)
+        < sa.bindparam("before", type_=sa.DateTime),
+    )
+    .order_by(Arq.id)
+    .with_for_update(skip_locked=True)
+)
 _MOVABLE = sa.update(Arq).where(
     Arq.id.in_(_IDS), Arq.state.in_(sa.bindparam("sources", expanding=True))
 )

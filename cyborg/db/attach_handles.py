@@ -4,8 +4,9 @@
 The allowed changes are those of ``cyborg.model.device.HANDLE_MOVES``.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -28,16 +29,23 @@ def lock(tx: Transaction, which: sa.ColumnElement[bool]) -> None:
     tx.execute(query.with_for_update()).all()
 
 
+def lock_held(tx: Transaction, ids: Collection[int]) -> set[int]:
+    """Lock handles, in order of id, and return those of them that are held."""
+    query = sa.select(AttachHandle.id, AttachHandle.state).where(AttachHandle.id.in_(sorted(ids)))
+    rows = tx.execute(query.order_by(AttachHandle.id).with_for_update())
+    return {id_ for id_, state in rows if state == HandleState.HELD.value}
+
+
 def claim(tx: Transaction, deployable_id: int, count: int, *, wait: bool) -> list[Claim]:
     """Lock and return up to ``count`` handles of a deployable that a bind can use.
 
-    These are the free handles and, after them, those that are being released and that no ARQ has
-    claimed. If another transaction has locked a handle, ``wait`` decides whether the statement
-    waits for it or skips it. When it skips, a result shorter than ``count`` does not prove that no
-    other handle is free, because the other transaction may roll back. After a skipping claim, do
-    not wait in the same transaction: InnoDB keeps locks even on rows that it skips. One statement
-    reads both states, because a handle that becomes free between two statements would be in
-    neither result.
+    These are the free handles that are not blocked and, after them, those that are being released
+    and that no ARQ has claimed. If another transaction has locked a handle, ``wait`` decides
+    whether the statement waits for it or skips it. When it skips, a result shorter than ``count``
+    does not prove that no other handle is free, because the other transaction may roll back. After
+    a skipping claim, do not wait in the same transaction: InnoDB keeps locks even on rows that it
+    skips. One statement reads both states, because a handle that becomes free between two
+    statements would be in neither result.
     """
     statement = _CLAIM_WAITING if wait else _CLAIM_SKIPPING
     rows = tx.execute(statement, {"deployable": deployable_id, "count": count})
@@ -72,13 +80,53 @@ def quarantine(tx: Transaction, handle_id: int) -> bool:
 
 
 def quarantined_on(tx: Transaction, uuid: str) -> int | None:
-    """Return the host id of a handle in quarantine; None when it is not, or does not exist."""
+    """Return the host id of a handle in quarantine, or cleaned now; None when it is neither."""
     return tx.execute(
         sa.select(Device.host_id)
         .join(Deployable, Deployable.device_id == Device.id)
         .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
-        .where(AttachHandle.uuid == uuid, AttachHandle.state == HandleState.QUARANTINED.value)
+        .where(
+            AttachHandle.uuid == uuid,
+            sa.or_(AttachHandle.state == HandleState.QUARANTINED.value, AttachHandle.cleaning),
+        )
     ).scalar()
+
+
+def lock_quarantined(tx: Transaction, device_id: int, key: str) -> int | None:
+    """Lock a handle of a device by its key; return its id if it is in quarantine."""
+    own = sa.select(Deployable.id).where(Deployable.device_id == device_id)
+    rows = tx.execute(
+        sa.select(AttachHandle.id, AttachHandle.state)
+        .where(AttachHandle.deployable_id.in_(own), AttachHandle.handle_key == key)
+        .order_by(AttachHandle.id)
+        .with_for_update()
+    )
+    quarantined = [id_ for id_, state in rows if state == HandleState.QUARANTINED.value]
+    return quarantined[0] if quarantined else None
+
+
+def pooled_on(tx: Transaction, uuid: str) -> int | None:
+    """Return the host id of a handle whose device has pools; None when it has none."""
+    return tx.execute(
+        sa.select(Device.host_id)
+        .join(Deployable, Deployable.device_id == Device.id)
+        .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
+        .where(AttachHandle.uuid == uuid, Device.pools.is_not(None))
+    ).scalar()
+
+
+def begin_cleaning(tx: Transaction, handle_id: int) -> None:
+    """Mark a handle whose unit is being released as cleaned now, so that it is reserved."""
+    tx.execute(_BEGIN_CLEANING, {"ids": [handle_id]})
+
+
+def record_cleaning(tx: Transaction, handle_id: int, record: Mapping[str, Any]) -> None:
+    """Store the last cleaning of a unit, see ``cyborg.model.cleaning.CleanRecord``."""
+    tx.execute(
+        sa.update(AttachHandle)
+        .where(AttachHandle.id == handle_id)
+        .values(clean_record=dict(record), clean_ms=tx.now)
+    )
 
 
 def finish_release(tx: Transaction, handle_id: int) -> None:
@@ -113,6 +161,7 @@ _CLAIM = (
         AttachHandle.deployable_id == sa.bindparam("deployable"),
         AttachHandle.state.in_([HandleState.FREE.value, HandleState.RELEASING.value]),
         AttachHandle.lost_ms.is_(None),
+        ~AttachHandle.blocked,
         ~_HAS_ARQ,
     )
     # "free" sorts before "releasing": a free handle is claimed first.
@@ -130,10 +179,12 @@ _HOLD, _QUARANTINE = (
     _MOVABLE.where(_allows(event)).values(state=_target(event))
     for event in (HandleEvent.HOLD, HandleEvent.QUARANTINE)
 )
+_BEGIN_CLEANING = _MOVABLE.where(_allows(HandleEvent.FINISH_RELEASE)).values(cleaning=True)
 _FINISH_RELEASE = _MOVABLE.where(_allows(HandleEvent.FINISH_RELEASE)).values(
+    cleaning=False,
     state=sa.case(
         (_HAS_ARQ, _target(HandleEvent.PASS_ON)), else_=_target(HandleEvent.FINISH_RELEASE)
-    )
+    ),
 )
 _USED = AttachHandle.id.in_(sa.bindparam("used", expanding=True))
 _RELEASE = _MOVABLE.values(

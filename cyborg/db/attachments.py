@@ -86,6 +86,12 @@ def units(tx: Transaction, instance_uuid: str) -> Counter[str]:
     return Counter({provider: amount for provider, amount in rows if provider is not None})
 
 
+def group_size(tx: Transaction, arq_uuid: str) -> int:
+    """Return how many units of its deployable go with the unit of an ARQ; 1 without a unit."""
+    query = sa.select(Deployable.group_size).join(Arq, Arq.deployable_id == Deployable.id)
+    return tx.execute(query.where(Arq.uuid == arq_uuid)).scalar() or 1
+
+
 def providers(tx: Transaction, arq_uuids: Collection[str]) -> dict[str, str]:
     """Return provider uuid → resource class of bound ARQs."""
     rows = tx.execute(

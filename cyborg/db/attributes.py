@@ -5,19 +5,28 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from cyborg.db import listing, models
+from cyborg.db import deployables, listing, models
 from cyborg.db.models import Deployable
+from cyborg.db.rows import Shown, column, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Attribute, Origin
+from cyborg.model.scope import Scope
 
-# The values of ``Attribute`` in its order.
-_VISIBLE = sa.select(
-    models.Attribute.uuid,
-    models.Attribute.deployable_id,
-    models.Attribute.key,
-    models.Attribute.value,
-    models.Attribute.created_at,
-    models.Attribute.updated_at,
+
+class _Attribute(Shown):
+    """An attribute of a deployable."""
+
+    uuid = column(models.Attribute.uuid)
+    deployable_id = column(models.Attribute.deployable_id)
+    key = column(models.Attribute.key)
+    value = column(models.Attribute.value)
+    created_at = column(models.Attribute.created_at)
+    updated_at = column(models.Attribute.updated_at)
+
+
+_VISIBLE = shown_hardware(
+    _Attribute,
+    lambda project_id: deployables.is_of_project(models.Attribute.deployable_id, project_id),
 )
 # Built once: SQLAlchemy takes longer to build it than the database to execute it.
 _SHOW = _VISIBLE.where(models.Attribute.uuid == sa.bindparam("uuid"))
@@ -26,21 +35,25 @@ SORTABLE = listing.sortable(
 )
 
 
-def show(tx: Transaction, uuid: str) -> Attribute | None:
-    """Return the attribute with this uuid; None when there is none."""
-    row = tx.execute(_SHOW, {"uuid": uuid}).first()
-    return None if row is None else Attribute(*row)
+def show(tx: Transaction, uuid: str, scope: Scope) -> Attribute | None:
+    """Return the attribute with this uuid if the scope reaches it."""
+    row = tx.first(_SHOW.within(scope), {"uuid": uuid})
+    return None if row is None else _attribute(row)
 
 
 def page(
     tx: Transaction,
     page: listing.Page,
+    scope: Scope,
     *,
     deployable: int | str | None = None,
     key: str | None = None,
 ) -> list[Attribute]:
-    """Return a page of all attributes, or of those of one deployable (by id or uuid) or key."""
-    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
+    """Return a page of the attributes in the scope.
+
+    Optionally of one deployable (by id or uuid) or key only.
+    """
+    query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
     if isinstance(deployable, int):
         query = query.where(models.Attribute.deployable_id == deployable)
     elif deployable is not None:
@@ -48,7 +61,7 @@ def page(
         query = query.where(models.Attribute.deployable_id == of_uuid.scalar_subquery())
     if key is not None:
         query = query.where(models.Attribute.key == key)
-    return [Attribute(*row) for row in tx.execute(query).all()]
+    return [_attribute(row) for row in tx.all(query)]
 
 
 def deployable_id(tx: Transaction, key: int | str) -> int | None:
@@ -68,3 +81,14 @@ def remove(tx: Transaction, uuid: str) -> bool:
     """Delete an attribute; return False when there is none."""
     result = tx.execute(sa.delete(models.Attribute).where(models.Attribute.uuid == uuid))
     return int(result.rowcount) > 0
+
+
+def _attribute(row: _Attribute) -> Attribute:
+    return Attribute(
+        uuid=row.uuid,
+        deployable_id=row.deployable_id,
+        key=row.key,
+        value=row.value,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

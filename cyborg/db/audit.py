@@ -741,6 +741,7 @@ class _Deployable(Row):
     rp_uuid = column(Deployable.rp_uuid)
     resource_class = column(Deployable.resource_class)
     publish_error = column(Deployable.publish_error)
+    group_size = column(Deployable.group_size)
 
 
 def _read_deployables(tx: Transaction, hosts: Sequence[int]) -> dict[int, list[DeployableRow]]:
@@ -771,21 +772,17 @@ def _read_deployables(tx: Transaction, hosts: Sequence[int]) -> dict[int, list[D
         if not hidden:
             owed[id_][instance] += amount
     deployables: dict[int, list[DeployableRow]] = defaultdict(list)
-    for row in tx.all(
-        select(_Deployable)
-        .join(Device, Device.id == Deployable.device_id)
-        .where(in_hosts)
-        .order_by(Deployable.id)
-    ):
+    query = select(_Deployable).join(Device, Device.id == Deployable.device_id)
+    for row in tx.all(query.where(in_hosts).order_by(Deployable.id)):
         units_of = counts.get(row.id)
-        total = units_of.total if units_of else 0
         desired = Provider(
             uuid=row.rp_uuid or "",
             name=row.name,
             resource_class=row.resource_class,
-            total=total,
+            total=units_of.total if units_of else 0,
             reserved=units_of.reserved if units_of else 0,
             traits=frozenset(traits[row.id]),
+            group_size=row.group_size or 1,
         )
         deployables[row.host_id].append(
             DeployableRow(

@@ -3,22 +3,30 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg.db import listing, units
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import Arq, AttachHandle, Attribute, Deployable, Device, Driver, Host, Work
-from cyborg.db.rows import Row, column, required, select
+from cyborg.db.rows import Row, Shown, column, required, select, shown_hardware
 from cyborg.db.transaction import Transaction
+from cyborg.model.scope import Scope
 from cyborg.model.work import WorkKind
 
 #: Work of the agent that uses or changes an image.
 _IMAGE_WORK = tuple(kind.value for kind in (WorkKind.PREPARE, WorkKind.RELEASE, WorkKind.PROGRAM))
 
 
-class VisibleDeployable(Row):
-    """A deployable as operators see it."""
+#: The name that the driver of a deployable uses: another than ``name`` after the device has moved.
+KEY: sa.SQLColumnExpression[str] = sa.func.coalesce(Deployable.key, Deployable.name)
+#: How many units of a deployable a guest takes at a time.
+GROUP_SIZE: sa.SQLColumnExpression[int] = sa.func.coalesce(Deployable.group_size, 1)
+
+
+class VisibleDeployable(Shown):
+    """A deployable as the API shows it."""
 
     id = column(Deployable.id)
     uuid = column(Deployable.uuid)
@@ -34,7 +42,18 @@ class VisibleDeployable(Row):
     updated_at = column(Deployable.updated_at)
 
 
-_VISIBLE = select(VisibleDeployable)
+def is_of_project(
+    deployable_id: sa.SQLColumnExpression[int], project_id: str
+) -> sa.ColumnElement[bool]:
+    """Return the term: an ARQ of the project holds a unit of the deployable's device."""
+    held = sa.select(Deployable.device_id).join(Arq, Arq.deployable_id == Deployable.id)
+    devices = held.where(Arq.project_id == project_id)
+    return deployable_id.in_(sa.select(Deployable.id).where(Deployable.device_id.in_(devices)))
+
+
+_VISIBLE = shown_hardware(
+    VisibleDeployable, lambda project_id: is_of_project(Deployable.id, project_id)
+)
 SORTABLE = listing.sortable(
     Deployable,
     "id",
@@ -54,11 +73,14 @@ class Detail:
 
     row: VisibleDeployable
     attributes: Sequence[tuple[str, str]]
+    #: Whether the scope is that of its users; the image is theirs.
+    held: bool
 
 
-def show(tx: Transaction, uuid: str) -> Detail | None:
-    """Return the deployable with this uuid; None when there is none."""
-    deployables = _with_attributes(tx, _VISIBLE.where(Deployable.uuid == uuid))
+def show(tx: Transaction, uuid: str, scope: Scope) -> Detail | None:
+    """Return the deployable with this uuid if the scope reaches it."""
+    query = _VISIBLE.where(Deployable.uuid == uuid).within(scope)
+    deployables = _with_attributes(tx, query, scope)
     return deployables[0] if deployables else None
 
 
@@ -72,13 +94,19 @@ def programmable_classes(tx: Transaction) -> frozenset[str]:
     return frozenset(tx.execute(classes).scalars())
 
 
-def page(tx: Transaction, page: listing.Page, name: str | None = None) -> list[Detail]:
-    """Return a page of all deployables, or of the one with this name."""
-    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
-    return _with_attributes(tx, query if name is None else query.where(Deployable.name == name))
+def page(
+    tx: Transaction, page: listing.Page, scope: Scope, name: str | None = None
+) -> list[Detail]:
+    """Return a page of the deployables in the scope, or the one of them with this name."""
+    query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
+    if name is not None:
+        query = query.where(Deployable.name == name)
+    return _with_attributes(tx, query, scope)
 
 
-def _with_attributes(tx: Transaction, query: sa.Select[VisibleDeployable]) -> list[Detail]:
+def _with_attributes(
+    tx: Transaction, query: sa.Select[VisibleDeployable], scope: Scope
+) -> list[Detail]:
     rows = tx.all(query)
     # The page is repeated as a derived table: this needs no bound parameter for each row, and
     # MySQL does not accept LIMIT in an IN subquery.
@@ -90,13 +118,18 @@ def _with_attributes(tx: Transaction, query: sa.Select[VisibleDeployable]) -> li
         .order_by(Attribute.id)
     ):
         attributes.setdefault(deployable_id, []).append((key, value))
-    return [Detail(row, attributes[row.id]) for row in rows]
+    held = set(attributes)
+    if scope.project_id is not None:
+        own = sa.select(Deployable.id).where(is_of_project(Deployable.id, scope.project_id))
+        held = set(tx.execute(own).scalars())
+    return [Detail(row, attributes[row.id], row.id in held) for row in rows]
 
 
 class PlacedDeployable(Row):
     """The columns of a deployable and its device that a host's agent needs."""
 
     name = column(Deployable.name)
+    key = column(KEY)
     prepare = column(Deployable.prepare)
     programmable = column(Deployable.programmable)
     bitstream_id = column(Deployable.bitstream_id)
@@ -111,13 +144,18 @@ class PlacedDeployable(Row):
 class Offer(PlacedDeployable):
     """A deployable of a provider.
 
-    ``unavailable`` is the reason why none of its units may be given out; None: there is none.
+    ``pooled`` tells whether the units of its device share capacity, ``cost`` what each of its own
+    takes of that. Guests take units ``group_size`` at a time. ``unavailable`` is the reason why
+    none of its units may be given out; None: there is none.
     """
 
     id = column(Deployable.id)
     uuid = column(Deployable.uuid)
     rp_uuid = required(Deployable.rp_uuid)
     resource_class = column(Deployable.resource_class)
+    pooled = column(Device.pools.is_not(None))
+    cost: dict[str, int] | None = column(Deployable.cost)
+    group_size = column(GROUP_SIZE)
     unavailable = column(units.REASON)
 
 
@@ -136,6 +174,9 @@ class AgentHandle(PlacedDeployable):
     handle_key = column(AttachHandle.handle_key)
     state = column(AttachHandle.state)
     deployable_id = column(AttachHandle.deployable_id)
+    cleaning = column(AttachHandle.cleaning)
+    clean_record: dict[str, Any] | None = column(AttachHandle.clean_record)
+    pooled = column(Device.pools.is_not(None))
     agent_epoch: int | None = column(AGENT_EPOCH)
 
 
@@ -152,6 +193,24 @@ _BY_PROVIDER = (
 def by_provider(tx: Transaction, rp_uuids: Iterable[str]) -> dict[str, Offer]:
     """Return provider uuid → deployable that this resource provider represents."""
     return {row.rp_uuid: row for row in tx.all(_BY_PROVIDER, {"uuids": sorted(set(rp_uuids))})}
+
+
+def group_sizes(
+    tx: Transaction, hostname: str, resource_classes: Collection[str]
+) -> Sequence[tuple[str, int]]:
+    """Return class and group size of the deployables of a host that give out units in groups."""
+    rows = tx.execute(
+        sa.select(Deployable.resource_class, GROUP_SIZE)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(
+            Device.hostname == hostname,
+            Deployable.resource_class.in_(sorted(resource_classes)),
+            Deployable.group_size > 1,
+        )
+        .distinct()
+        .order_by(Deployable.resource_class, GROUP_SIZE)
+    )
+    return [(name, size) for name, size in rows]
 
 
 def by_uuid(tx: Transaction, uuid: str) -> AgentDeployable | None:

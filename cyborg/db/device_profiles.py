@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read, lock and change device profiles in SQL."""
+"""Read, lock and change device profiles in SQL.
+
+A project reaches the public profiles, and the private ones that name it.
+"""
 
 import json
 from collections.abc import Sequence
@@ -8,47 +11,69 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import events, listing, models
-from cyborg.db.models import Arq
-from cyborg.db.rows import Row, column, select
+from cyborg.db import base, events, listing, models
+from cyborg.db.models import Arq, ProfileProject
+from cyborg.db.rows import Row, Shown, column, select, shown
 from cyborg.db.transaction import Transaction
+from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.model.scope import Scope
 
 
-class _Profile(Row):
+class _Profile(Shown):
     """A stored profile."""
 
+    id = column(models.DeviceProfile.id)
     uuid = column(models.DeviceProfile.uuid)
     name = column(models.DeviceProfile.name)
+    private = column(models.DeviceProfile.private)
     description = column(models.DeviceProfile.description)
     profile_json = column(models.DeviceProfile.profile_json)
     created_at = column(models.DeviceProfile.created_at)
     updated_at = column(models.DeviceProfile.updated_at)
 
 
-_VISIBLE = select(_Profile)
+class _Project(Shown):
+    """A project of a private profile."""
+
+    device_profile_id = column(ProfileProject.device_profile_id)
+    project_id = column(ProfileProject.project_id)
+
+
+def _of_project(project_id: str) -> sa.ColumnElement[bool]:
+    """Return the term: the project may use the profile."""
+    named = sa.exists().where(
+        ProfileProject.device_profile_id == models.DeviceProfile.id,
+        ProfileProject.project_id == project_id,
+    )
+    return sa.or_(~models.DeviceProfile.private, named)
+
+
+_VISIBLE = shown(_Profile, _of_project)
+# A project learns of itself only.
+_PROJECTS = shown(_Project, lambda project_id: ProfileProject.project_id == project_id)
 SORTABLE = listing.sortable(models.DeviceProfile, "id", "uuid", "name", "created_at", "updated_at")
 
 
-def show(tx: Transaction, uuid: str | None, name: str) -> DeviceProfile | None:
+def show(tx: Transaction, uuid: str | None, name: str, scope: Scope) -> DeviceProfile | None:
     """Return the profile with this uuid, else the one with this name; None when there is none.
 
     Without ``uuid`` only the name counts.
     """
     key = sa.or_(models.DeviceProfile.name == name, models.DeviceProfile.uuid == uuid)
-    matching = tx.all(_VISIBLE.where(key))
+    matching = tx.all(_VISIBLE.where(key).within(scope))
     rows = sorted(matching, key=lambda row: row.uuid != uuid)
-    return _profile(rows[0]) if rows else None
+    return _profiles(tx, rows[:1], scope)[0] if rows else None
 
 
 def page(
-    tx: Transaction, page: listing.Page, names: Sequence[str] | None = None
+    tx: Transaction, page: listing.Page, scope: Scope, names: Sequence[str] | None = None
 ) -> list[DeviceProfile]:
-    """Return a page of all profiles, or of those with these names."""
-    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
+    """Return a page of the profiles in the scope, or of those with these names."""
+    query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
     if names is not None:
         query = query.where(models.DeviceProfile.name.in_(names))
-    return [_profile(row) for row in tx.all(query)]
+    return _profiles(tx, tx.all(query), scope)
 
 
 @dataclass(frozen=True)
@@ -56,23 +81,46 @@ class ProfileGroups:
     """The groups of a profile; ``repeated`` is True when the operation has run before."""
 
     id: int
+    name: str
     groups: tuple[dict[str, str], ...]
     repeated: bool
 
 
-def groups(tx: Transaction, name: str, request_key: str) -> ProfileGroups | None:
-    """Return the groups of the profile with this name; None when there is none."""
+def groups(tx: Transaction, name: str, request_key: str, caller: Caller) -> ProfileGroups | None:
+    """Return the groups of the profile with this name; None when the caller has none to use.
+
+    An operation that has run before gets the groups even if the profile has become private since.
+    """
+    repeated = events.has_operation(request_key)
+    terms = [sa.or_(repeated, term) for term in of_caller(caller)]
     row = tx.execute(
-        sa.select(
-            models.DeviceProfile.id,
-            models.DeviceProfile.profile_json,
-            events.has_operation(request_key),
-        ).where(models.DeviceProfile.name == name)
+        sa.select(models.DeviceProfile.id, models.DeviceProfile.profile_json, repeated).where(
+            models.DeviceProfile.name == name, *terms
+        )
     ).one_or_none()
     if row is None:
         return None
-    id_, profile_json, repeated = row
-    return ProfileGroups(id_, tuple(json.loads(profile_json)["groups"]), bool(repeated))
+    id_, profile_json, has_run = row
+    return ProfileGroups(id_, name, tuple(json.loads(profile_json)["groups"]), bool(has_run))
+
+
+def is_usable(tx: Transaction, id_: int, project_id: str | None) -> bool:
+    """Return whether a profile exists and a project may use it; None: only whether it exists.
+
+    That stays true until the end of the transaction: a change of the profile waits for it. This is
+    the last lock before ARQs are inserted. PostgreSQL lets further users pass a change that waits,
+    so the lock must be short, and comes after that of the project, which has one user at a time.
+    """
+    private = tx.execute(_SHARE, {"id": id_}).scalar_one_or_none()
+    if private is None or not private or project_id is None:
+        return private is not None
+    # Another statement: it sees what was committed while the first one waited.
+    return tx.execute(_NAMED, {"id": id_, "project_id": project_id}).first() is not None
+
+
+def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
+    """Return the WHERE terms of the scope that the API has determined for the caller."""
+    return [] if caller.all_projects else [_of_project(caller.project_id or "")]
 
 
 def uuid_of(tx: Transaction, name: str) -> str | None:
@@ -100,11 +148,14 @@ class LockedProfile(Row):
     name = column(models.DeviceProfile.name)
 
 
-def lock(tx: Transaction, keys: Sequence[str]) -> Sequence[LockedProfile]:
-    """Lock the profiles with these uuids or names, and return them."""
+def lock(tx: Transaction, keys: Sequence[str], caller: Caller) -> Sequence[LockedProfile]:
+    """Lock the profiles with these uuids or names that the caller reaches, and return them."""
     return tx.all(
         select(LockedProfile)
-        .where(sa.or_(models.DeviceProfile.uuid.in_(keys), models.DeviceProfile.name.in_(keys)))
+        .where(
+            sa.or_(models.DeviceProfile.uuid.in_(keys), models.DeviceProfile.name.in_(keys)),
+            *of_caller(caller),
+        )
         .order_by(models.DeviceProfile.id)
         .with_for_update()
     )
@@ -112,15 +163,19 @@ def lock(tx: Transaction, keys: Sequence[str]) -> Sequence[LockedProfile]:
 
 def insert(tx: Transaction, profile: DeviceProfile) -> None:
     """Store a profile that the caller has validated."""
-    tx.execute(
-        sa.insert(models.DeviceProfile).values(
-            uuid=profile.uuid,
-            name=profile.name,
-            profile_json=json.dumps({"groups": list(profile.groups)}),
-            description=profile.description,
-            created_at=profile.created_at,
-        )
-    )
+    row = {
+        "uuid": profile.uuid,
+        "name": profile.name,
+        "profile_json": json.dumps({"groups": list(profile.groups)}),
+        "description": profile.description,
+        "created_at": profile.created_at,
+        "private": profile.projects is not None,
+    }
+    if profile.projects is None:
+        tx.execute(sa.insert(models.DeviceProfile).values(row))
+        return
+    ids = base.insert_ids(tx, models.DeviceProfile, [row])
+    _insert_projects(tx, ids[profile.uuid], profile.projects)
 
 
 def change(tx: Transaction, id_: int, request: ProfileChange) -> None:
@@ -132,6 +187,10 @@ def change(tx: Transaction, id_: int, request: ProfileChange) -> None:
         values["profile_json"] = json.dumps({"groups": list(request.groups)})
     if request.sets_description:
         values["description"] = request.description
+    if request.sets_projects:
+        values["private"] = request.projects is not None
+        tx.execute(sa.delete(ProfileProject).where(ProfileProject.device_profile_id == id_))
+        _insert_projects(tx, id_, request.projects or ())
     tx.execute(
         sa.update(models.DeviceProfile).where(models.DeviceProfile.id == id_).values(**values)
     )
@@ -142,12 +201,41 @@ def remove(tx: Transaction, ids: Sequence[int]) -> None:
     tx.execute(sa.delete(models.DeviceProfile).where(models.DeviceProfile.id.in_(ids)))
 
 
-def _profile(row: _Profile) -> DeviceProfile:
-    return DeviceProfile(
-        uuid=row.uuid,
-        name=row.name,
-        description=row.description,
-        groups=tuple(json.loads(row.profile_json)["groups"]),
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+def _insert_projects(tx: Transaction, id_: int, projects: Sequence[str]) -> None:
+    rows = [{"device_profile_id": id_, "project_id": project} for project in projects]
+    base.insert(tx, ProfileProject, rows)
+
+
+def _profiles(tx: Transaction, rows: Sequence[_Profile], scope: Scope) -> list[DeviceProfile]:
+    """Return profiles with their projects; one more statement reads those of all of them."""
+    projects: dict[int, list[str]] = {row.id: [] for row in rows if row.private}
+    if projects:
+        query = _PROJECTS.where(ProfileProject.device_profile_id.in_(projects))
+        for named in tx.all(query.within(scope)):
+            projects[named.device_profile_id].append(named.project_id)
+    return [
+        DeviceProfile(
+            uuid=row.uuid,
+            name=row.name,
+            description=row.description,
+            groups=tuple(json.loads(row.profile_json)["groups"]),
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            projects=tuple(sorted(projects[row.id])) if row.private else None,
+        )
+        for row in rows
+    ]
+
+
+# Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
+# to execute it.
+
+_SHARE = (
+    sa.select(models.DeviceProfile.private)
+    .where(models.DeviceProfile.id == sa.bindparam("id"))
+    .with_for_update(read=True)
+)
+_NAMED = sa.select(sa.literal(1)).where(
+    ProfileProject.device_profile_id == sa.bindparam("id"),
+    ProfileProject.project_id == sa.bindparam("project_id"),
+)

@@ -19,10 +19,11 @@ from cyborg.db.models import (
     Host,
     Instance,
 )
-from cyborg.db.rows import Row, column, nullable, select
+from cyborg.db.rows import Row, Shown, column, nullable, select, shown, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 from cyborg.model.device import LOST, MOVES, DeviceEvent, DeviceStatus
+from cyborg.model.scope import Scope
 
 #: A hidden ARQ (being attached or detached) shows no instance.
 _SHOWN = sa.case((~Arq.hidden, Arq.instance_uuid)).label("shown")
@@ -32,7 +33,7 @@ STATE: sa.SQLColumnExpression[str] = sa.case(
 )
 
 
-class VisibleDevice(Row):
+class VisibleDevice(Shown):
     """A device as the API shows it."""
 
     id = column(Device.id)
@@ -47,6 +48,7 @@ class VisibleDevice(Row):
     numa_node = column(Device.numa_node)
     identity: list[dict[str, str]] | None = column(Device.identity)
     topology: dict[str, Any] | None = column(Device.topology)
+    pools: dict[str, int] | None = column(Device.pools)
     driver = column(Device.driver)
     backend = column(Device.backend)
     labels: dict[str, str] | None = column(Device.labels)
@@ -60,7 +62,15 @@ class VisibleDevice(Row):
     updated_at = column(Device.updated_at)
 
 
-_VISIBLE = select(VisibleDevice)
+def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Return the term: an ARQ that matches ``terms`` holds a unit of the device."""
+    return sa.exists().where(
+        Deployable.device_id == Device.id, Arq.deployable_id == Deployable.id, *terms
+    )
+
+
+# A device belongs to the projects whose ARQs hold units of it.
+_VISIBLE = shown_hardware(VisibleDevice, lambda project_id: _held(Arq.project_id == project_id))
 # Built once: SQLAlchemy takes longer to build it than the database to execute it.
 _SHOW = _VISIBLE.where(Device.uuid == sa.bindparam("uuid"))
 SORTABLE = listing.sortable(
@@ -82,8 +92,7 @@ class Filters:
     """The filters of a list of devices; None: do not filter.
 
     ``equal`` maps columns to values. ``states`` are words of DEVICE_STATES. ``in_use`` tells
-    whether an ARQ holds units of the device; ``instance`` and ``project_id`` are those of an ARQ
-    that does.
+    whether an ARQ holds units of the device; ``instance`` is that of an ARQ that does.
     """
 
     equal: Mapping[str, str] = field(default_factory=dict)
@@ -91,34 +100,32 @@ class Filters:
     in_use: bool | None = None
     instance: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    project_id: str | None = None
 
 
-def show(tx: Transaction, uuid: str, project_id: str | None = None) -> VisibleDevice | None:
-    """Return the device with this uuid; None when there is none.
+def show(tx: Transaction, uuid: str, scope: Scope) -> VisibleDevice | None:
+    """Return the device with this uuid if the scope reaches it."""
+    return tx.first(_SHOW.within(scope), {"uuid": uuid})
 
-    With ``project_id``, only a device of which an ARQ of this project holds a unit.
+
+def page(
+    tx: Transaction, page: listing.Page, scope: Scope, filters: Filters
+) -> Sequence[VisibleDevice]:
+    """Return a page of the devices in the scope that match the filters.
+
+    Filters about users consider only the users in the scope.
     """
-    query = _SHOW if project_id is None else _SHOW.where(_held(Arq.project_id == project_id))
-    return tx.first(query, {"uuid": uuid})
-
-
-def page(tx: Transaction, page: listing.Page, filters: Filters) -> Sequence[VisibleDevice]:
-    """Return a page of the devices that match the filters."""
-    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
+    query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
     query = query.where(*(getattr(Device, name) == value for name, value in filters.equal.items()))
     if filters.states is not None:
         query = query.where(STATE.in_(filters.states))
+    # One ARQ has to match all terms: a project must not learn who else uses a device.
+    own = [] if scope.project_id is None else [Arq.project_id == scope.project_id]
     if filters.in_use is not None:
-        query = query.where(_held() if filters.in_use else sa.not_(_held()))
-    # One ARQ has to match both: the users of a device must not learn who else uses it.
-    holder: list[sa.ColumnElement[bool]] = []
+        query = query.where(_held(*own) if filters.in_use else sa.not_(_held(*own)))
     if filters.instance is not None:
-        holder += [Arq.instance_uuid == filters.instance, ~Arq.hidden]
-    if filters.project_id is not None:
-        holder.append(Arq.project_id == filters.project_id)
-    if holder:
-        query = query.where(_held(*holder))
+        query = query.where(_held(Arq.instance_uuid == filters.instance, ~Arq.hidden, *own))
+    if filters.labels and own:
+        query = query.where(_held(*own))
     query = query.where(
         *(Device.labels[key].as_string() == value for key, value in filters.labels.items())
     )
@@ -185,6 +192,24 @@ def parts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Part]]:
     return result
 
 
+class Cleaning(Row):
+    """The last cleaning of a unit, see ``cyborg.model.cleaning.CleanRecord``."""
+
+    handle_key = column(AttachHandle.handle_key)
+    record: dict[str, Any] | None = column(AttachHandle.clean_record)
+    at_ms = column(AttachHandle.clean_ms)
+
+
+def cleanings(tx: Transaction, device_id: int) -> Sequence[Cleaning]:
+    """Return the last cleanings of the units of a device that were ever cleaned."""
+    return tx.all(
+        select(Cleaning)
+        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .where(Deployable.device_id == device_id, AttachHandle.clean_ms.is_not(None))
+        .order_by(AttachHandle.id)
+    )
+
+
 @dataclass(frozen=True)
 class Holder:
     """An ARQ that holds a unit; ``instance`` is None while the ARQ shows none."""
@@ -207,7 +232,7 @@ class User:
     seen_ms: int | None
 
 
-class _Holder(Row):
+class _Holder(Shown):
     """An ARQ that holds a unit, with the instance that it shows."""
 
     device_id = column(Deployable.device_id)
@@ -219,33 +244,22 @@ class _Holder(Row):
     seen_ms = nullable(Instance.seen_ms)
 
 
-def holders(tx: Transaction, ids: Sequence[int], project_id: str | None) -> dict[int, list[Holder]]:
-    """Return device id → ARQs that hold units of the device, in order of instance.
-
-    With ``project_id``, only the ARQs of this project.
-    """
+def holders(tx: Transaction, ids: Sequence[int], scope: Scope) -> dict[int, list[Holder]]:
+    """Return device id → ARQs in the scope that hold units of the device, in order of instance."""
     query = (
-        select(_Holder)
+        shown(_Holder, lambda project_id: Arq.project_id == project_id)
+        .within(scope)
         .select_from(Arq)
         .join(Deployable, Deployable.id == Arq.deployable_id)
         .outerjoin(Instance, Instance.uuid == _SHOWN)
         .where(Deployable.device_id.in_(ids))
         .order_by(_SHOWN, Arq.id)
     )
-    if project_id is not None:
-        query = query.where(Arq.project_id == project_id)
     result: dict[int, list[Holder]] = {}
     for row in tx.all(query) if ids else ():
         user = None if row.shown is None else User(row.shown, row.name, row.status, row.seen_ms)
         result.setdefault(row.device_id, []).append(Holder(row.uuid, row.project_id, user))
     return result
-
-
-def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Return the term: an ARQ that matches ``terms`` holds a unit of the device."""
-    return sa.exists().where(
-        Deployable.device_id == Device.id, Arq.deployable_id == Deployable.id, *terms
-    )
 
 
 #: The deployable that work on a device refers to; a device with work is not removed.
@@ -268,6 +282,10 @@ class StoredDevice(Row):
     status_reason = column(Device.status_reason)
     health = column(Device.health)
     health_reason = column(Device.health_reason)
+    reported_health = column(Device.reported_health)
+    reported_health_reason = column(Device.reported_health_reason)
+    health_until_ms = column(Device.health_until_ms)
+    health_faults: list[int] | None = column(Device.health_faults)
     driver = column(Device.driver)
     device_key = column(Device.device_key)
     origin = column(Device.origin)
@@ -414,3 +432,9 @@ def request_removal(tx: Transaction, id_: int) -> bool:
         .values(lost_ms=tx.now)
     )
     return True
+
+
+def due_health(tx: Transaction) -> list[int]:
+    """Return the ids of hosts with devices whose probation, or ignoring of faults, is over."""
+    query = sa.select(Device.host_id).where(Device.health_until_ms <= tx.now).distinct()
+    return sorted(tx.execute(query).scalars())

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import attach_handles, listing, units
+from cyborg.db import attach_handles, hosts, listing, units
 from cyborg.db.lost_devices import UNHELD
 from cyborg.db.models import (
     Arq,
@@ -24,10 +24,11 @@ from cyborg.db.models import (
     Host,
     Work,
 )
-from cyborg.db.rows import R, Row, column, nullable, select
+from cyborg.db.rows import Query, Row, S, Shown, column, nullable, select, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import DriverState
+from cyborg.model.scope import Scope
 from cyborg.model.work import WorkKind
 
 
@@ -115,6 +116,25 @@ def named(tx: Transaction, key: str) -> Sequence[StoredDriver]:
         select(StoredDriver)
         .where(sa.or_(Driver.name == key, Driver.uuid == key))
         .order_by(Driver.host_id)
+    )
+
+
+class DriverOptions(Row):
+    """The options that operators have set of a driver of a host, and those that they may set."""
+
+    host = column(Host.name)
+    name = column(Driver.name)
+    options = column(Driver.options)
+    accepts = column(Driver.accepts)
+
+
+def with_options(tx: Transaction) -> Sequence[DriverOptions]:
+    """Return the drivers of which operators have set options, by name and host."""
+    return tx.all(
+        select(DriverOptions)
+        .join(Host, Host.id == Driver.host_id)
+        .where(Driver.options.is_not(None))
+        .order_by(Driver.name, Host.name)
     )
 
 
@@ -330,10 +350,10 @@ _OFFERED = (
 
 
 @dataclass(frozen=True)
-class Kind(Generic[R]):
+class Kind(Generic[S]):
     """The query of a type of row, and the API's names for sort keys and filters."""
 
-    visible: sa.Select[R]
+    visible: Query[S]
     sortable: listing.Sortable
     filters: Mapping[str, sa.SQLColumnExpression[Any]]
     #: Filters that do not compare for equality.
@@ -358,7 +378,7 @@ def _backend_has_capability(name: str) -> sa.ColumnElement[bool]:
     return member.is_not(None)
 
 
-class VisibleDriver(Row):
+class VisibleDriver(Shown):
     """A driver of a host as the API shows it, with the numbers of its devices."""
 
     uuid = column(Driver.uuid)
@@ -378,7 +398,7 @@ class VisibleDriver(Row):
     in_use = column(_count(*_OF_DRIVER, _USED))
 
 
-class VisibleBackend(Row):
+class VisibleBackend(Shown):
     """A backend of a driver as the API shows it."""
 
     uuid = column(Backend.uuid)
@@ -392,7 +412,7 @@ class VisibleBackend(Row):
     discovered_ms = column(Backend.discovered_ms)
 
 
-class VisibleHardware(Row):
+class VisibleHardware(Shown):
     """A piece of hardware as the API shows it."""
 
     uuid = column(Hardware.uuid)
@@ -405,12 +425,12 @@ class VisibleHardware(Row):
 
 
 DRIVERS = Kind(
-    select(VisibleDriver).join(Host, Host.id == Driver.host_id),
+    shown_hardware(VisibleDriver, hosts.is_of_project).join(Host, Host.id == Driver.host_id),
     listing.sortable(Driver, "id", "uuid", "name", "state", host=Host.name),
     {"name": Driver.name, "state": Driver.state},
 )
 BACKENDS = Kind(
-    select(VisibleBackend)
+    shown_hardware(VisibleBackend, hosts.is_of_project)
     .join(Driver, Driver.id == Backend.driver_id)
     .join(Host, Host.id == Driver.host_id),
     listing.sortable(Backend, "id", "uuid", "name", "state", driver=Driver.name, host=Host.name),
@@ -418,7 +438,7 @@ BACKENDS = Kind(
     {"capability": _backend_has_capability},
 )
 HARDWARE = Kind(
-    select(VisibleHardware).join(Host, Host.id == Hardware.host_id),
+    shown_hardware(VisibleHardware, hosts.is_of_project).join(Host, Host.id == Hardware.host_id),
     listing.sortable(
         Hardware,
         "id",
@@ -437,16 +457,19 @@ HARDWARE = Kind(
 )
 
 
-def show(tx: Transaction, kind: Kind[R], uuid: str) -> R | None:
-    """Return the row with this uuid; None when there is none."""
-    return tx.first(kind.visible.where(kind.sortable.uuid == uuid))
+def show(tx: Transaction, kind: Kind[S], uuid: str, scope: Scope) -> S | None:
+    """Return the row with this uuid if the scope reaches its host."""
+    return tx.first(kind.visible.where(kind.sortable.uuid == uuid).within(scope))
 
 
 def page(
-    tx: Transaction, kind: Kind[R], page: listing.Page, filters: Mapping[str, Any]
-) -> Sequence[R]:
-    """Return a page of the rows that match all filters; ``host`` is either name of a host."""
-    query = listing.paged(tx, kind.visible, kind.sortable, page)
+    tx: Transaction, kind: Kind[S], page: listing.Page, scope: Scope, *, filters: Mapping[str, Any]
+) -> Sequence[S]:
+    """Return a page of the rows in the scope that match all filters.
+
+    ``host`` is either name of a host.
+    """
+    query = listing.paged(tx, kind.visible.within(scope), kind.sortable, page)
     query = query.where(
         *(kind.filters[name] == filters[name] for name in kind.filters if name in filters),
         *(kind.conditions[name](filters[name]) for name in kind.conditions if name in filters),
@@ -455,3 +478,10 @@ def page(
         host = filters["host"]
         query = query.where(sa.or_(Host.name == host, Host.service_host == host))
     return tx.all(query)
+
+
+def uuids(tx: Transaction, host_id: int, names: Collection[str]) -> dict[str, str]:
+    """Return name → uuid of the drivers of a host that have one of these names."""
+    query = sa.select(Driver.name, Driver.uuid)
+    rows = tx.execute(query.where(Driver.host_id == host_id, Driver.name.in_(sorted(names))))
+    return dict(rows.all())

@@ -257,7 +257,7 @@ class Retry:
     first_pause: float = 0.05
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
-    jitter: Callable[[float, float], float] = random.uniform
+    jitter: Callable[[float, float], float] = random.uniform  # noqa: S311 - spreads load
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Wrap ``function``."""

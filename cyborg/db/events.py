@@ -10,10 +10,11 @@ import sqlalchemy as sa
 
 from cyborg import context
 from cyborg.db import listing
-from cyborg.db.models import Event, Host, Outbox
-from cyborg.db.rows import Row, column, select
+from cyborg.db.models import Arq, Event, Host, Outbox
+from cyborg.db.rows import Shown, column, shown
 from cyborg.db.transaction import Transaction
 from cyborg.model.notification import NOTIFIED
+from cyborg.model.scope import Scope
 
 #: Maximum number of history entries that ``of_subject`` returns.
 SUBJECT_LIMIT: Final = 50
@@ -21,7 +22,7 @@ SUBJECT_LIMIT: Final = 50
 _ORIGIN: Final = "origin"
 
 
-class SubjectEvent(Row):
+class SubjectEvent(Shown):
     """An event as the history of its subject shows it."""
 
     at_ms = column(Event.at_ms)
@@ -45,7 +46,16 @@ class VisibleEvent(SubjectEvent):
     detail: dict[str, Any] | None = column(Event.detail)
 
 
-_VISIBLE = select(VisibleEvent)
+def _of_project(project_id: str) -> sa.ColumnElement[bool]:
+    """Return the term: the event is about an ARQ of the project, or one of its callers caused it.
+
+    The owner of an ARQ sees its whole history, also the events that others caused.
+    """
+    own = sa.exists().where(Arq.uuid == Event.subject_uuid, Arq.project_id == project_id)
+    return sa.or_(Event.project_id == project_id, sa.and_(Event.noun == "arq", own))
+
+
+_VISIBLE = shown(VisibleEvent, _of_project)
 SORTABLE = listing.Sortable(
     id=Event.__table__.c.id,
     uuid=Event.__table__.c.id,
@@ -185,26 +195,26 @@ def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
     return sa.insert(Event).values(at_ms=now)
 
 
-def of_subject(tx: Transaction, noun: str, uuid: str) -> Sequence[SubjectEvent]:
-    """Return the last ``SUBJECT_LIMIT`` events of a subject, newest first."""
-    return tx.all(_OF_SUBJECT, {"noun": noun, "uuid": uuid})
+def of_subject(tx: Transaction, noun: str, uuid: str, scope: Scope) -> Sequence[SubjectEvent]:
+    """Return the last ``SUBJECT_LIMIT`` events of a subject in the scope, newest first."""
+    query = _OF_SUBJECT.within(scope).order_by(Event.id.desc()).limit(SUBJECT_LIMIT)
+    return tx.all(query, {"noun": noun, "uuid": uuid})
 
 
-_OF_SUBJECT = (
-    select(SubjectEvent)
-    .where(Event.subject_uuid == sa.bindparam("uuid"), Event.noun == sa.bindparam("noun"))
-    .order_by(Event.id.desc())
-    .limit(SUBJECT_LIMIT)
+_OF_SUBJECT = shown(SubjectEvent, _of_project).where(
+    Event.subject_uuid == sa.bindparam("uuid"), Event.noun == sa.bindparam("noun")
 )
 
 
-def page(tx: Transaction, page: listing.Page, filters: Mapping[str, Any]) -> Sequence[VisibleEvent]:
-    """Return a page of the events that match all filters.
+def page(
+    tx: Transaction, page: listing.Page, scope: Scope, filters: Mapping[str, Any]
+) -> Sequence[VisibleEvent]:
+    """Return a page of the events in the scope that match all filters.
 
     ``host`` is either name of a host, ``since`` a time in milliseconds. Executes one statement, one
     more for a marker and one more for a host.
     """
-    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
+    query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
     equal = [column == filters[name] for name, column in _FILTERS.items() if name in filters]
     query = query.where(*equal)
     if "arq" in filters:
@@ -221,10 +231,10 @@ def page(tx: Transaction, page: listing.Page, filters: Mapping[str, Any]) -> Seq
     return tx.all(query)
 
 
-def of_device(tx: Transaction, uuid: str, limit: int) -> Sequence[VisibleEvent]:
-    """Return the last ``limit`` events that concern a device, newest first."""
-    query = _VISIBLE.where(Event.device_uuid == uuid).order_by(Event.id.desc()).limit(limit)
-    return tx.all(query)
+def of_device(tx: Transaction, uuid: str, scope: Scope, limit: int) -> Sequence[VisibleEvent]:
+    """Return the last ``limit`` events in the scope that concern a device, newest first."""
+    query = _VISIBLE.where(Event.device_uuid == uuid).within(scope)
+    return tx.all(query.order_by(Event.id.desc()).limit(limit))
 
 
 def subjects_of(tx: Transaction, request_key: str, action: str, uuids: Iterable[str]) -> set[str]:

@@ -7,12 +7,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from cyborg.db.deployables import KEY as DEPLOYABLE_KEY
 from cyborg.db.deployables import clear_lost_images
 from cyborg.db.hosts import HostDeployable
 from cyborg.db.models import Arq, AttachHandle, Attribute, ControlpathId, Deployable, Device
 from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
+from cyborg.model import health
 from cyborg.model.attribute import Origin
+from cyborg.model.probation import State
 
 
 class StoredDevice(Row):
@@ -31,10 +34,15 @@ class StoredDevice(Row):
     numa_node = column(Device.numa_node)
     identity: list[dict[str, str]] | None = column(Device.identity)
     topology: dict[str, Any] | None = column(Device.topology)
+    pools: dict[str, int] | None = column(Device.pools)
     status = column(Device.status)
     lost_ms = column(Device.lost_ms)
     health = column(Device.health)
     health_reason = column(Device.health_reason)
+    reported_health = column(Device.reported_health)
+    reported_health_reason = column(Device.reported_health_reason)
+    health_until_ms = column(Device.health_until_ms)
+    health_faults: list[int] | None = column(Device.health_faults)
     origin = column(Device.origin)
     being_removed = column(Device.being_removed)
 
@@ -43,6 +51,8 @@ class StoredDeployable(HostDeployable):
     """A deployable of a host, as it was last reported."""
 
     device_id = column(Deployable.device_id)
+    #: The name that the driver uses, where it is not ``name``: the device has moved.
+    key = column(Deployable.key)
     rp_uuid = column(Deployable.rp_uuid)
     num_accelerators = column(Deployable.num_accelerators)
     driver_name = column(Deployable.driver_name)
@@ -51,6 +61,9 @@ class StoredDeployable(HostDeployable):
     programmable = column(Deployable.programmable)
     lost_ms = column(Deployable.lost_ms)
     publish_error = column(Deployable.publish_error)
+    cost: dict[str, int] | None = column(Deployable.cost)
+    group_size = column(Deployable.group_size)
+    clean = column(Deployable.clean)
 
 
 class StoredHandle(Row):
@@ -63,6 +76,8 @@ class StoredHandle(Row):
     attach_info = column(AttachHandle.attach_info)
     state = column(AttachHandle.state)
     lost_ms = column(AttachHandle.lost_ms)
+    blocked = column(AttachHandle.blocked)
+    cleaning = column(AttachHandle.cleaning)
 
 
 class StoredAttribute(Row):
@@ -75,9 +90,10 @@ class StoredAttribute(Row):
 
 
 class NameHolder(Row):
-    """The deployable that has a name, and its device."""
+    """The deployable that has a name, and its device; ``key`` is the name that its driver uses."""
 
     name = column(Deployable.name)
+    key = column(DEPLOYABLE_KEY)
     device_id = column(Deployable.device_id)
     driver = column(Device.driver)
     hostname = column(Device.hostname)
@@ -92,7 +108,7 @@ class PreparedUnit(Row):
     uuid = column(AttachHandle.uuid)
     handle_key = column(AttachHandle.handle_key)
     state = column(AttachHandle.state)
-    name = column(Deployable.name)
+    deployable_key = column(DEPLOYABLE_KEY)
     driver = column(Device.driver)
     device_key = column(Device.device_key)
     lost = column(
@@ -188,18 +204,18 @@ def set_lost(
         tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(**values))
 
 
-def set_health(
-    tx: Transaction,
-    uuids: Collection[str],
-    word: str | None,
-    reason: str | None,
-    *,
-    since: sa.ColumnElement[int] | None,
-) -> None:
+def set_health(tx: Transaction, uuids: Collection[str], state: State, *, since: int | None) -> None:
     """Store the health of devices; without ``since`` the time of the last change stays."""
-    values: dict[str, Any] = {"health": word, "health_reason": reason}
+    values: dict[str, Any] = {
+        "health": state.health,
+        "health_reason": health.text(state.reasons),
+        "reported_health": state.reported,
+        "reported_health_reason": health.text(state.reported_reasons),
+        "health_until_ms": state.until,
+        "health_faults": list(state.faults) or None,
+    }
     if since is not None:
-        values["health_ms"] = since if word is not None else None
+        values["health_ms"] = since if state.health is not None else None
     tx.execute(sa.update(Device).where(Device.uuid.in_(sorted(uuids))).values(**values))
 
 

@@ -39,6 +39,13 @@ _HAS_DEVICES = sa.exists().where(Device.host_id == Host.id).correlate(Host)
 _HAS_DRIVERS = sa.exists().where(Driver.host_id == Host.id).correlate(Host)
 
 
+def is_of_project(project_id: str) -> sa.ColumnElement[bool]:
+    """Return the term of a statement on hosts: an ARQ of the project holds a unit of the host."""
+    devices = sa.select(Device.host_id).join(Deployable, Deployable.device_id == Device.id)
+    held = devices.join(Arq, Arq.deployable_id == Deployable.id)
+    return Host.id.in_(held.where(Arq.project_id == project_id))
+
+
 class AgentHost(Row):
     """The host that an agent reports for."""
 
@@ -154,6 +161,14 @@ def _with_agents(now: sa.ColumnElement[int], down_after: int) -> sa.Select[HostA
 def name_of(tx: Transaction, host_id: int) -> str:
     """Return the name of a host that exists."""
     return str(tx.execute(sa.select(Host.name).where(Host.id == host_id)).scalar_one())
+
+
+def service_host_of(tx: Transaction, host_id: int) -> str | None:
+    """Return the name of the agent of a host that exists; None: it has none."""
+    agent: str | None = tx.execute(
+        sa.select(Host.service_host).where(Host.id == host_id)
+    ).scalar_one()
+    return agent
 
 
 def silent_providers(tx: Transaction, silent_ms: int) -> Sequence[SilentProvider]:

@@ -119,13 +119,22 @@ class Device(Dated, Base):
     origin: Mapped[str] = mapped_column(sa.String(16), server_default="discovered")
     being_removed: Mapped[bool] = mapped_column(server_default=sa.false())
     device_state: Mapped[str | None] = mapped_column(sa.String(32))
-    #: The health that the driver last reported; NULL: none reported.
+    #: The health that decides about its units, one reason to a line, since when; NULL: not known.
     health: Mapped[Word | None]
     health_reason: Mapped[Text | None]
     health_ms: Mapped[Milliseconds | None]
+    #: The health that the agent last reported, and its reasons.
+    reported_health: Mapped[Word | None]
+    reported_health_reason: Mapped[Text | None]
+    #: When the probation, or the ignoring of faults, ends; NULL: neither of them.
+    health_until_ms: Mapped[Milliseconds | None] = mapped_column(index=True)
+    #: The times at which faults took the device out of service; NULL: none did.
+    health_faults: Mapped[Any | None] = mapped_column(Json)
     #: A list of {kind, value, confidence}, and an object of PCI addresses; NULL: not known.
     identity: Mapped[Any | None] = mapped_column(Json)
     topology: Mapped[Any | None] = mapped_column(Json)
+    #: The capacity that its units share: name → size; NULL: they share none.
+    pools: Mapped[Any | None] = mapped_column(Json)
 
 
 class Deployable(Dated, Base):
@@ -139,6 +148,8 @@ class Deployable(Dated, Base):
     )
     root_id: Mapped[int | None] = mapped_column(sa.ForeignKey("deployables.id", ondelete="CASCADE"))
     name: Mapped[str] = mapped_column(sa.String(255), unique=True)
+    #: The name that the driver uses; NULL: it is ``name``, because the device has not moved.
+    key: Mapped[String255 | None]
     num_accelerators: Mapped[int]
     device_id: Mapped[int] = mapped_column(sa.ForeignKey("devices.id"))
     rp_uuid: Mapped[str | None] = mapped_column(sa.String(36), unique=True)
@@ -149,6 +160,12 @@ class Deployable(Dated, Base):
     programmable: Mapped[bool] = mapped_column(server_default=sa.false())
     lost_ms: Mapped[Milliseconds | None]
     publish_error: Mapped[Text | None]
+    #: What each unit takes of the pools of its device: name → amount; NULL: nothing.
+    cost: Mapped[Any | None] = mapped_column(Json)
+    #: How many units a guest takes at a time; NULL: one.
+    group_size: Mapped[int | None]
+    #: How the host cleans a unit after its guest, see ``HostClean``; NULL: it cannot.
+    clean: Mapped[Word | None]
 
 
 sa.Index("deployables_parent_id_idx", Deployable.parent_id)
@@ -193,6 +210,13 @@ class AttachHandle(Dated, Base):
     state: Mapped[str] = mapped_column(sa.String(16), server_default="free")
     handle_key: Mapped[String255]
     lost_ms: Mapped[Milliseconds | None]
+    #: The pools of its device have no room for this free unit.
+    blocked: Mapped[bool] = mapped_column(server_default=sa.false())
+    #: The host cleans the unit; it is reserved meanwhile.
+    cleaning: Mapped[bool] = mapped_column(server_default=sa.false())
+    #: The last cleaning, see ``CleanRecord``, and its time; NULL: there was none.
+    clean_record: Mapped[Any | None] = mapped_column(Json)
+    clean_ms: Mapped[Milliseconds | None]
 
 
 sa.Index("attach_handles_cpid_id_idx", AttachHandle.cpid_id)
@@ -202,7 +226,10 @@ sa.Index(None, AttachHandle.deployable_id, AttachHandle.state, AttachHandle.id)
 
 
 class DeviceProfile(Dated, Base):
-    """A named request for accelerators; ``profile_json`` holds ``{"groups": [...]}``."""
+    """A named request for accelerators; ``profile_json`` holds ``{"groups": [...]}``.
+
+    All projects use it, unless it is private.
+    """
 
     __tablename__ = "device_profiles"
     id: Mapped[Id]
@@ -210,6 +237,18 @@ class DeviceProfile(Dated, Base):
     name: Mapped[str] = mapped_column(sa.String(255), unique=True)
     profile_json: Mapped[Text]
     description: Mapped[Text | None]
+    private: Mapped[bool] = mapped_column(server_default=sa.false())
+
+
+class ProfileProject(Base):
+    """A project that may use a private device profile."""
+
+    __tablename__ = "device_profile_projects"
+    __table_args__ = MYSQL
+    device_profile_id: Mapped[int] = mapped_column(
+        sa.ForeignKey("device_profiles.id", ondelete="CASCADE"), primary_key=True
+    )
+    project_id: Mapped[str] = mapped_column(sa.String(64), primary_key=True, index=True)
 
 
 class Arq(Dated, Base):
@@ -244,6 +283,8 @@ sa.Index("extArqs_device_rp_uuid_idx", Arq.device_rp_uuid)
 sa.Index("extArqs_instance_uuid_idx", Arq.instance_uuid)
 sa.Index("extArqs_deployable_id_idx", Arq.deployable_id)
 sa.Index(None, Arq.state, Arq.id)
+# For the unbound ARQs of a project.
+sa.Index(None, Arq.project_id, Arq.instance_uuid)
 
 
 class Instance(Base):
@@ -269,6 +310,14 @@ class Instance(Base):
 
 # For the instances to look up next.
 sa.Index(None, Instance.bound, Instance.look_ms)
+
+
+class Project(Base):
+    """A project that has requested accelerators; the lock on the row serialises its limits."""
+
+    __tablename__ = "projects"
+    __table_args__ = MYSQL
+    id: Mapped[str] = mapped_column(sa.String(255), primary_key=True)
 
 
 class Work(Base):

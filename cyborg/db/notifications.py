@@ -14,6 +14,7 @@ from cyborg.db.models import (
     AttachHandle,
     Deployable,
     Device,
+    Driver,
     Event,
     Outbox,
     Service,
@@ -84,6 +85,19 @@ def arq_projects(tx: Transaction, uuids: Collection[str]) -> dict[str, str | Non
         return {}
     rows = tx.execute(sa.select(Arq.uuid, Arq.project_id).where(Arq.uuid.in_(uuids)))
     return dict(rows.all())
+
+
+def drivers(tx: Transaction, uuids: Collection[str]) -> dict[str, tuple[str, list[str]]]:
+    """Return uuid → name of those drivers that exist, with the uuids of their devices."""
+    result: dict[str, tuple[str, list[str]]] = {}
+    if uuids:
+        of_driver = sa.and_(Device.host_id == Driver.host_id, Device.driver == Driver.name)
+        query = sa.select(Driver.uuid, Driver.name, Device.uuid).outerjoin(Device, of_driver)
+        for uuid, name, device in tx.execute(query.where(Driver.uuid.in_(uuids))):
+            devices_of_driver = result.setdefault(uuid, (name, []))[1]
+            if device is not None:
+                devices_of_driver.append(device)
+    return result
 
 
 def devices(tx: Transaction, uuids: Collection[str]) -> dict[str, DeviceFacts]:

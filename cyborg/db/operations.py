@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg.db import listing, models
-from cyborg.db.rows import Row, column, select
+from cyborg.db.rows import Row, Shown, column, select, shown
 from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 from cyborg.model.operation import (
@@ -23,6 +23,7 @@ from cyborg.model.operation import (
     Step,
     verdict,
 )
+from cyborg.model.scope import Scope
 from cyborg.model.work import WorkKind
 
 _O = models.Operation
@@ -34,7 +35,7 @@ SORTABLE = listing.sortable(
 )
 
 
-class StoredOperation(Row):
+class StoredOperation(Shown):
     """An operation without its results."""
 
     id = column(_O.id)
@@ -59,23 +60,20 @@ class LockedOperation(Row):
     steps = column(_O.steps)
 
 
-def show(tx: Transaction, uuid: str, project_id: str | None = None) -> Operation | None:
-    """Return the operation with this uuid (and project, unless None); None when there is none."""
-    query = select(StoredOperation).where(_O.uuid == uuid)
-    if project_id is not None:
-        query = query.where(_O.project_id == project_id)
-    operations = _with_results(tx, tx.all(query))
+_VISIBLE = shown(StoredOperation, lambda project_id: _O.project_id == project_id)
+
+
+def show(tx: Transaction, uuid: str, scope: Scope) -> Operation | None:
+    """Return the operation with this uuid if the scope reaches it."""
+    operations = _with_results(tx, tx.all(_VISIBLE.where(_O.uuid == uuid).within(scope)))
     return operations[0] if operations else None
 
 
 def page(
-    tx: Transaction, page: listing.Page, project_id: str | None, equal: Mapping[str, str]
+    tx: Transaction, page: listing.Page, scope: Scope, equal: Mapping[str, str]
 ) -> list[Operation]:
-    """Return a page of the operations of a project (None: of all) with these column values."""
-    visible = select(StoredOperation)
-    if project_id is not None:
-        visible = visible.where(_O.project_id == project_id)
-    query = listing.paged(tx, visible, SORTABLE, page)
+    """Return a page of the operations in the scope with these column values."""
+    query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
     query = query.where(*(SORTABLE.columns[name] == value for name, value in equal.items()))
     return _with_results(tx, tx.all(query))
 

@@ -15,22 +15,42 @@ A subclass of ``Row`` names the columns of a query and gets their types from the
 A column that depends on the transaction, such as on its clock, has only a type in the class, and
 its term is an argument of ``select``.
 
+A subclass of ``Shown`` is a row that the API shows. Its query is a ``Query``, which gives the
+``Select`` that a transaction executes only within a scope: a type checker refuses a query of such
+rows that leaves the scope out.
+
 The rows themselves are those of SQLAlchemy; the classes exist for type checkers and have no
 instances.
 """
 
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar, cast
 
 import sqlalchemy as sa
 
+from cyborg.model.scope import Scope
+
 T = TypeVar("T")
+#: Returns the term: the row belongs to the project with this id.
+Owned = Callable[[str], sa.ColumnElement[bool]]
 
 
-class Row:
+class Result:
     """A row of a result; see the module."""
 
 
+class Row(Result):
+    """A row that the service reads for itself."""
+
+
+class Shown(Result):
+    """A row that the API shows; see the module."""
+
+
+A = TypeVar("A", bound=Result)
 R = TypeVar("R", bound=Row)
+S = TypeVar("S", bound=Shown)
 
 
 def column(term: sa.SQLColumnExpression[T]) -> T:
@@ -54,12 +74,52 @@ def select(row: type[R], **terms: sa.SQLColumnExpression[Any]) -> sa.Select[R]:
     Its type names the rows, not the columns, so that ``Transaction.all`` and ``Transaction.first``
     return them with their types.
     """
+    return _select(row, terms)
+
+
+@dataclass(frozen=True)
+class Query(Generic[S]):
+    """A query of rows that the API shows; its rows are read ``within`` a scope."""
+
+    _select: sa.Select[S]
+    _owned: Owned | None
+    _hardware: bool
+
+    def where(self, *terms: sa.ColumnElement[bool]) -> Self:
+        """Return the query of the rows that also meet the terms."""
+        return replace(self, _select=self._select.where(*terms))
+
+    def join(self, table: Any, on: sa.ColumnElement[bool], *, outer: bool = False) -> Self:
+        """Return the query with another table."""
+        return replace(self, _select=self._select.join(table, on, isouter=outer))
+
+    def within(self, scope: Scope) -> sa.Select[S]:
+        """Return the query of the rows that the scope reaches."""
+        if scope.project_id is None or self._owned is None or (self._hardware and scope.unheld):
+            return self._select
+        return self._select.where(self._owned(scope.project_id))
+
+
+def shown(row: type[S], owned: Owned | None, **terms: sa.SQLColumnExpression[Any]) -> Query[S]:
+    """Return the query of rows that the API shows.
+
+    ``owned`` decides which of them belong to a project; None: all projects share them.
+    """
+    return Query(_select(row, terms), owned, _hardware=False)
+
+
+def shown_hardware(row: type[S], owned: Owned, **terms: sa.SQLColumnExpression[Any]) -> Query[S]:
+    """Return the query of rows about hardware, which a scope with ``unheld`` reaches all."""
+    return Query(_select(row, terms), owned, _hardware=True)
+
+
+def _select(row: type[A], terms: dict[str, sa.SQLColumnExpression[Any]]) -> sa.Select[A]:
     members = {
         name: term
         for base in reversed(row.__mro__)
-        if issubclass(base, Row)
+        if issubclass(base, Result)
         for name, term in vars(base).items()
         if not name.startswith("__")
     }
     labels = [term.label(name) for name, term in (*members.items(), *terms.items())]
-    return cast("sa.Select[R]", sa.select(*labels))
+    return cast("sa.Select[A]", sa.select(*labels))

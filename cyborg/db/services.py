@@ -7,11 +7,12 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db.hosts import IS_AGENT
+from cyborg.db.hosts import IS_AGENT, is_of_project
 from cyborg.db.models import Host, Service
-from cyborg.db.rows import Row, column, nullable, select
+from cyborg.db.rows import Row, Shown, column, nullable, select, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model import health_view
+from cyborg.model.scope import Scope
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,14 @@ class FoundProcess(Row):
     silent_ms: int
 
 
-class ListedProcess(FoundProcess):
+class ListedProcess(Shown):
     """A process with all that operators see of it."""
 
+    uuid = column(Service.uuid)
+    host = column(Service.host)
+    binary = column(Service.binary)
+    disabled = column(Service.disabled)
+    silent_ms: int
     version = column(Service.version)
     endpoint = column(Service.endpoint)
     disabled_reason = column(Service.disabled_reason)
@@ -97,6 +103,11 @@ class HostProcess(FoundProcess):
     host_id = nullable(Host.id)
 
 
+def _is_of_project(project_id: str) -> sa.ColumnElement[bool]:
+    """Return the term: the process is the agent of a host of which the project holds a unit."""
+    return sa.exists().where(IS_AGENT, is_of_project(project_id))
+
+
 class CurrentEpoch(Row):
     """The epoch of a process, and the age of its last heartbeat in milliseconds."""
 
@@ -106,12 +117,15 @@ class CurrentEpoch(Row):
 
 def processes(
     tx: Transaction,
+    scope: Scope,
     *,
     uuid: str | None = None,
     host: str | None = None,
     binary: str | None = None,
 ) -> Sequence[ListedProcess]:
-    """Return the processes, in order of id, optionally filtered.
+    """Return the processes in the scope, in order of id, optionally filtered.
+
+    A project reaches the agents of the hosts of which it holds a unit, and no other process.
 
     ``host`` is the name of the service's host, or the name of the compute host in Placement.
     """
@@ -121,8 +135,8 @@ def processes(
     if host is not None:
         agents = sa.select(Host.service_host).where(Host.name == host)
         terms.append(sa.or_(Service.host == host, Service.host.in_(agents)))
-    query = select(ListedProcess, silent_ms=tx.now - Service.last_seen_ms)
-    return tx.all(query.where(*terms).order_by(Service.id))
+    query = shown_hardware(ListedProcess, _is_of_project, silent_ms=tx.now - Service.last_seen_ms)
+    return tx.all(query.where(*terms).within(scope).order_by(Service.id))
 
 
 def health(row: ListedProcess) -> health_view.Process:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db.clock import boot_seconds
-from cyborg.db.rows import R
+from cyborg.db.rows import A
 from cyborg.model.caller import Caller
 
 #: Seconds after a check of the expiry during which COMMIT needs no further check.
@@ -49,17 +49,17 @@ class Transaction:
         #: When the request expires, in ms of ``now``, and when that was checked, in seconds.
         self._expiry: tuple[int, float] | None = None
 
-    def all(self, query: sa.Select[R], parameters: Mapping[str, Any] | None = None) -> Sequence[R]:
-        """Return all rows of a query of ``rows.select``."""
-        return cast("Sequence[R]", self.execute(query, parameters).all())
+    def all(self, query: sa.Select[A], parameters: Mapping[str, Any] | None = None) -> Sequence[A]:
+        """Return all rows of a query of ``rows``."""
+        return cast("Sequence[A]", self.execute(query, parameters).all())
 
-    def first(self, query: sa.Select[R], parameters: Mapping[str, Any] | None = None) -> R | None:
-        """Return the first row of a query of ``rows.select``; None when there is none."""
-        return cast("R | None", self.execute(query, parameters).first())
+    def first(self, query: sa.Select[A], parameters: Mapping[str, Any] | None = None) -> A | None:
+        """Return the first row of a query of ``rows``; None when there is none."""
+        return cast("A | None", self.execute(query, parameters).first())
 
-    def one(self, query: sa.Select[R], parameters: Mapping[str, Any] | None = None) -> R:
-        """Return the row of a query of ``rows.select`` that finds exactly one."""
-        return cast("R", self.execute(query, parameters).one())
+    def one(self, query: sa.Select[A], parameters: Mapping[str, Any] | None = None) -> A:
+        """Return the row of a query of ``rows`` that finds exactly one."""
+        return cast("A", self.execute(query, parameters).one())
 
     def set_expiry(self, expires_ms: int, now_ms: int, checked: float) -> None:
         """Set the time from which on this transaction must not be committed.

@@ -13,19 +13,25 @@ import sqlalchemy as sa
 
 from cyborg.db.hosts import DISABLED
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host
-from cyborg.db.rows import Row, column, select
+from cyborg.db.rows import Row, Shown, column, select, shown
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.availability import UnitWord
 from cyborg.model.device import DeviceStatus, HandleState
 from cyborg.model.report import DriverState
+from cyborg.model.scope import Scope
 
 Ts = TypeVarTuple("Ts")
 
 _REFUSED: Final = UnitWord.PROVIDER_REFUSED.value
 _PART_LOST = sa.or_(Deployable.lost_ms.is_not(None), Device.lost_ms.is_not(None))
 _QUARANTINED = AttachHandle.state == HandleState.QUARANTINED.value
-_UNIT_RESERVED = sa.or_(AttachHandle.lost_ms.is_not(None), _QUARANTINED)
+_UNIT_RESERVED = sa.or_(
+    AttachHandle.lost_ms.is_not(None),
+    _QUARANTINED,
+    AttachHandle.blocked,
+    AttachHandle.cleaning,
+)
 _HEALTHY = sa.or_(Device.health.is_(None), Device.health.in_(sorted(health.OFFERED)))
 #: The outer join of the driver, which the expressions need.
 OF_DEVICE = sa.and_(Driver.host_id == Device.host_id, Driver.name == Device.driver)
@@ -49,11 +55,13 @@ WORD: sa.SQLColumnExpression[str] = sa.func.coalesce(
         (Arq.id.is_not(None), UnitWord.USED.value),
         (sa.or_(AttachHandle.lost_ms.is_not(None), _PART_LOST), UnitWord.LOST.value),
         (_QUARANTINED, UnitWord.QUARANTINED.value),
+        (AttachHandle.cleaning, UnitWord.CLEANING.value),
         (AttachHandle.state == HandleState.RELEASING.value, UnitWord.RELEASING.value),
     ),
     REASON,
     sa.case(
         (AttachHandle.state == HandleState.HELD.value, UnitWord.LEAKED.value),
+        (AttachHandle.blocked, UnitWord.NO_ROOM.value),
         else_=UnitWord.FREE.value,
     ),
 )
@@ -130,7 +138,7 @@ GROUPS: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
 }
 
 
-class ClassUnits(Row):
+class ClassUnits(Shown):
     """The number of units of a group that count as ``word``, a value of ``WORD``."""
 
     resource_class: str
@@ -142,25 +150,26 @@ class ClassUnits(Row):
 
 
 def by_class(
-    tx: Transaction, filters: Mapping[str, Any], project_id: str | None, groups: Collection[str]
+    tx: Transaction, filters: Mapping[str, Any], scope: Scope, groups: Collection[str]
 ) -> Sequence[ClassUnits]:
-    """Count the units by resource class, ``groups`` and word, in this order.
+    """Count the units in the scope by resource class, ``groups`` and word, in this order.
 
-    Columns that are not in ``groups`` are None. With ``project_id``, only the units of this project
-    are counted.
+    Columns that are not in ``groups`` are None.
     """
     chosen: dict[str, sa.SQLColumnExpression[Any]] = {"resource_class": Deployable.resource_class}
     chosen |= {name: GROUPS[name] for name in GROUPS if name in groups}
     each = (
         join(sa.select(*(chosen[name].label(name) for name in chosen), WORD.label("word")))
-        .where(*_terms(filters, project_id))
+        .where(*_terms(filters, scope))
         .subquery()
     )
     terms = {name: each.c.get(name, sa.null()) for name in ("resource_class", *GROUPS, "word")}
     # The place of NULL in an order differs between databases.
     order = [sa.func.coalesce(each.c[name], "") for name in chosen]
     return tx.all(
-        select(ClassUnits, **terms, amount=sa.func.count())
+        # The subquery has the term of the scope.
+        shown(ClassUnits, None, **terms, amount=sa.func.count())
+        .within(scope)
         .group_by(*each.c)
         .order_by(*order, each.c.word)
     )
@@ -170,7 +179,7 @@ def _sum(state: str) -> sa.ColumnElement[Any]:
     return sa.func.sum(sa.case({state: 1}, value=_STATE, else_=0))
 
 
-class TypeUnits(Row):
+class TypeUnits(Shown):
     """The numbers of units of a type, by the words of microversion 2.4.
 
     A database may return a sum as a decimal number.
@@ -185,21 +194,17 @@ class TypeUnits(Row):
     lost: int | Decimal = column(_sum("lost"))
 
 
-def count(
-    tx: Transaction, filters: Mapping[str, Any], project_id: str | None
-) -> Sequence[TypeUnits]:
-    """Count the units by type, host and project, in this order.
+def count(tx: Transaction, filters: Mapping[str, Any], scope: Scope) -> Sequence[TypeUnits]:
+    """Count the units in the scope by type, host and project, in this order.
 
     There is one row for all units of a type on a host that no project has, and one for each project
-    that has some. With ``project_id``, only the units of this project are counted, for all hosts in
-    one row, whose host is None.
+    that has some. In the scope of a project, there is one row for all hosts, whose host is None.
     """
-    host: sa.SQLColumnExpression[Any] = Device.hostname
-    if project_id is not None:
-        host = sa.null()
+    host: sa.SQLColumnExpression[Any] = Device.hostname if scope.everywhere else sa.null()
     groups: list[sa.SQLColumnExpression[Any]] = [Device.type, Arq.project_id]
-    query = join(select(TypeUnits, host=host)).where(*_terms(filters, project_id))
-    if project_id is None:
+    # The filters have the term of the scope.
+    query = join(shown(TypeUnits, None, host=host).within(scope)).where(*_terms(filters, scope))
+    if scope.everywhere:
         groups.insert(1, Device.hostname)
     # The place of NULL in an order differs between databases.
     owner = sa.func.coalesce(Arq.project_id, "")
@@ -207,11 +212,11 @@ def count(
     return tx.all(query.group_by(*groups).order_by(*order))
 
 
-def _terms(filters: Mapping[str, Any], project_id: str | None) -> list[sa.ColumnElement[bool]]:
-    """Return the terms of the filters of a request, and of the project that limits it."""
+def _terms(filters: Mapping[str, Any], scope: Scope) -> list[sa.ColumnElement[bool]]:
+    """Return the terms of the filters of a request, and of the scope that limits it."""
     terms: list[sa.ColumnElement[bool]] = []
-    if project_id is not None:
-        terms.append(Arq.project_id == project_id)
+    if scope.project_id is not None:
+        terms.append(Arq.project_id == scope.project_id)
     if "resource_class" in filters:
         terms.append(Deployable.resource_class == filters["resource_class"])
     if "type" in filters:

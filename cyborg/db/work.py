@@ -200,6 +200,15 @@ def cancel_install(tx: Transaction, device_id: int) -> None:
     )
 
 
+def cancel_release(tx: Transaction, handle_id: int) -> None:
+    """Delete the work that releases a unit."""
+    tx.execute(
+        sa.delete(Work).where(
+            Work.kind == WorkKind.RELEASE.value, Work.attach_handle_id == handle_id
+        )
+    )
+
+
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
 # to execute it.
 

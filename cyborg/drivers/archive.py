@@ -17,9 +17,12 @@ is an archive in which everything can be read.
 """
 
 import errno
+import gzip
 import json
 import os
+import sys
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -31,18 +34,24 @@ from cyborg.drivers.host import (
     TEXT_LIMIT,
     Events,
     OpenFiles,
+    find_open_files,
     host_errors,
     is_missing,
-    process_name,
     resolve,
 )
 from cyborg.drivers.privileged.actions import NoPrivileges, Privileged
+from cyborg.drivers.unix_socket import Complete
 
 FORMAT: Final = 1
+#: The file into which a command writes its output; see ``Host.run_to_file``.
+OUTPUT_FILE: Final = "/.output"
 _NOTES: Final = "/.cyborg-host.json"
 #: More entries and bytes than the archive of any host has.
 _MAX_ENTRIES: Final = 200_000
 _MAX_BYTES: Final = 512 * 1024 * 1024
+_CHUNK: Final = 64 * 1024
+#: More directories than any path of the kernel has.
+_MAX_DEPTH: Final = 100
 
 
 class ArchivedHost:
@@ -61,6 +70,9 @@ class ArchivedHost:
         self._files: dict[str, bytes] = {}
         self._links: dict[str, str] = {}
         self._names: dict[str, set[str]] = {"/": set()}
+        #: The inode numbers that were requested: the first free number, and those by real path.
+        self._next_inode = 1
+        self._inodes: dict[str, int] = {}
 
     @classmethod
     def recorded(cls, path: Path, *, max_entries: int = _MAX_ENTRIES) -> Self:
@@ -86,7 +98,7 @@ class ArchivedHost:
                     notes = content
                 else:
                     host.add_file(place, content)
-        except (OSError, EOFError, tarfile.TarError) as error:
+        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
             raise ValueError(f"{path} cannot be read as an archive of a host: {error}") from error
         if notes:
             host._add_notes(path, notes)
@@ -145,6 +157,11 @@ class ArchivedHost:
                 raise OSError(errno.EFBIG, f"more than {limit} bytes")
             return content
 
+    def read_start(self, path: str, length: int) -> tuple[bytes, int]:
+        """See Host."""
+        content = self.read_bytes(path, sys.maxsize)
+        return content[:length], len(content)
+
     def write_text(self, path: str, text: str) -> None:
         """Refuse."""
         with host_errors(f"writing {path}"):
@@ -187,22 +204,24 @@ class ArchivedHost:
                 raise os_error(errno.ENOENT)
             return real
 
+    def inode(self, path: str) -> int:
+        """See Host; a path gets its number when it is requested first."""
+        real = self.realpath(path)
+        if real not in self._inodes:
+            self._inodes[real] = self._next_inode
+            self._next_inode += 1
+        return self._inodes[real]
+
     def open_files(self) -> OpenFiles:
         """See Host; processes are directories of ``/proc`` with links in ``fd``."""
-        reason = None
-        if self._links.get("/proc/self/ns/pid") != INITIAL_PROCESSES:
-            reason = "the agent sees only the processes of its own container"
-        holders: dict[str, str] = {}
-        for process in filter(str.isdigit, self.list_dir("/proc")):
-            try:
-                for descriptor in self.list_dir(f"/proc/{process}/fd"):
-                    target = self.readlink(f"/proc/{process}/fd/{descriptor}")
-                    if target.startswith("/dev/"):
-                        holders[target] = process_name(self, process)
-            except exception.HostError as error:
-                if not is_missing(error):
-                    reason = "the agent may not see the open files of other users' processes"
-        return OpenFiles(holders, reason)
+        whole = self._links.get("/proc/self/ns/pid") == INITIAL_PROCESSES
+        return find_open_files(
+            "the agent",
+            self.list_dir("/proc"),
+            lambda path: [self.readlink(f"{path}/{name}") for name in self.list_dir(path)],
+            self.read_text,
+            whole=whole,
+        )
 
     def is_claimed(self, path: str) -> bool:
         """See Host."""
@@ -225,6 +244,28 @@ class ArchivedHost:
             return answer
         raise exception.HostError(action=f"running {argv[0]}", reason="it is not in the archive")
 
+    def exchange(
+        self,
+        path: str,
+        request: bytes,
+        complete: Complete,
+        *,
+        timeout: float,
+        cap: int = OUTPUT_CAP,
+    ) -> bytes:
+        """Refuse: nothing listens in an archive."""
+        raise exception.HostError(
+            action=f"asking {path}", reason="nothing listens on a socket of an archive"
+        )
+
+    def pause(self, seconds: float) -> None:
+        """Return at once: nothing changes in an archive."""
+
+    def run_to_file(self, argv: Sequence[str], *, timeout: float) -> tuple[Completed, str]:
+        """See Host; the file is ``OUTPUT_FILE`` of the archive."""
+        result = self.run((*argv, OUTPUT_FILE), timeout=timeout)
+        return result, self._files.get(OUTPUT_FILE, b"").decode(errors="replace")
+
     @property
     def privileged(self) -> Privileged:
         """Return what refuses every action."""
@@ -242,15 +283,22 @@ class ArchivedHost:
             if notes["format"] != FORMAT:
                 raise ValueError(f"its format is {notes['format']!r}, supported is {FORMAT}")
             self.release = str(notes["kernel"])
-            self.claimed.update(notes["claimed"])
-            for argv, *answer in notes["commands"]:
-                self.answers[tuple(argv)] = Completed(*answer)
+            self.claimed.update(_texts(notes["claimed"]))
+            for argv, status, *streams in notes["commands"]:
+                stdout, stderr = _texts(streams)
+                if type(status) is not int:
+                    raise ValueError(f"{str(status)[:80]!r} is not an exit status")
+                self.answers[_texts(argv)] = Completed(status, stdout, stderr)
             unreadable: Mapping[str, int] = notes["unreadable"]
             for place, number in unreadable.items():
-                self.faults[place] = int(number)
+                if type(number) is not int or number not in errno.errorcode:
+                    raise ValueError(f"{str(number)[:80]!r} is not an error number")
+                if not place.startswith("/") or place.count("/") > _MAX_DEPTH:
+                    raise ValueError(f"{place[:80]!r} is not the path of a file")
+                self.faults[place] = number
                 if place not in self._names and place not in self._links:
                     self.add_file(place, b"")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} cannot be used, {_NOTES[1:]} in it: {error}") from error
 
     def _enter(self, path: str) -> None:
@@ -270,6 +318,13 @@ class ArchivedHost:
     def _fail(self, real: str) -> None:
         if real in self.faults:
             raise os_error(self.faults[real])
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    """Return a list of texts as a tuple; raises ValueError for any other value."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError("a list of texts is needed")
+    return tuple(values)
 
 
 def os_error(number: int) -> OSError:
@@ -310,7 +365,7 @@ def _directory(directory: Path) -> Iterator[_Entry]:
 def _tar(path: Path) -> Iterator[_Entry]:
     """Yield the entries of a tar.gz file, of which nothing is unpacked to the disk."""
     size = 0
-    with tarfile.open(path, "r:gz") as archive:
+    with gzip.open(path) as content, tarfile.open(fileobj=content, mode="r:") as archive:
         for entry in archive:
             size += entry.size
             if size > _MAX_BYTES:
@@ -318,11 +373,17 @@ def _tar(path: Path) -> Iterator[_Entry]:
             inside = f"/{entry.name.removeprefix('./').rstrip('/')}"
             if inside in {"/", "/."}:
                 continue
-            if entry.name.startswith("/") or os.path.normpath(inside) != inside:
-                raise ValueError(f"{path} has an entry with the name {entry.name!r}")
+            irregular = entry.name.startswith("/") or os.path.normpath(inside) != inside
+            if irregular or inside.count("/") > _MAX_DEPTH:
+                raise ValueError(f"{path} has an entry with the name {entry.name[:200]!r}")
             if entry.isdir():
                 yield inside, None
             elif entry.issym():
                 yield inside, entry.linkname
             elif entry.isreg() and (file := archive.extractfile(entry)) is not None:
                 yield inside, file.read()
+        # The checksum of the whole file is behind its end.
+        while chunk := content.read(_CHUNK):
+            size += len(chunk)
+            if size > _MAX_BYTES:
+                raise ValueError(f"{path} has more than {_MAX_BYTES} bytes")

@@ -9,26 +9,147 @@ it had just done it.
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from threading import TIMEOUT_MAX
 from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.drivers import health_policy
+from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host
 from cyborg.drivers.scan import Scan
+from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import Backend, Device, Hardware
+from cyborg.model.health import Condition
 from cyborg.model.work import HandleTask, ProgramTask, Unit
+
+#: Tells the operator how far a long call has come: the part that is done, from 0 to 1, and what it
+#: does now, as a clause: "writing the flash memory". Any thread may call it, as often as it likes.
+Progress = Callable[[float, str], None]
+#: The longest name of a clean step, in characters.
+_NAME_WIDTH = 255
+
+
+def _check_nothing(device_key: str) -> None:
+    """Do nothing: no agent uses the driver."""
+
+
+def no_progress(done: float, step: str) -> None:
+    """Tell nobody; see Progress."""
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image that was downloaded and verified; ``path`` is removed after the call."""
+
+    uuid: str
+    path: str
+
+
+class ResetLevel(StrEnum):
+    """What a reset affects: the function of the device alone, or its whole card."""
+
+    FUNCTION = "function"
+    CARD = "card"
+
+
+@dataclass(frozen=True)
+class CleanStep:
+    """A step that removes the data of the last guest from a unit, after ``release``.
+
+    ``name`` is what operators read: "secure erase". ``work`` is a level with which the agent calls
+    ``Driver.reset``, or a function of the driver that does the step; like all work on a device it
+    can be repeated. Steps of a higher ``priority`` run first. A step that does not end within
+    ``timeout`` seconds has failed: the unit is not given out, and nothing else is done to the
+    device before the step has ended. An agent that stops waits for a step unless it is
+    ``interruptible``; the next agent begins the release again. ``level`` is the least level of
+    cleaning that includes the step: FULL for one that erases data. Such a step runs only after a
+    guest of this service. Raises ValueError for a name that is not a text of 1 to 255 printable
+    characters, and for other values that no agent can use.
+    """
+
+    name: str
+    work: ResetLevel | Callable[[Progress], None]
+    priority: int = 50
+    timeout: float = 300.0
+    interruptible: bool = False
+    level: CleanLevel = CleanLevel.RESET
+
+    def __post_init__(self) -> None:
+        # Drivers are not type-checked by all vendors; the agent must fail the release, not itself.
+        valid = (
+            isinstance(self.name, str)
+            and self.name.isprintable()
+            and 0 < len(self.name) <= _NAME_WIDTH
+            and (isinstance(self.work, ResetLevel) or callable(self.work))
+            and isinstance(self.priority, int)
+            and isinstance(self.timeout, int | float)
+            # Neither infinite nor no number; a thread cannot wait any longer.
+            and 0 < self.timeout <= TIMEOUT_MAX
+            and self.level in (CleanLevel.RESET, CleanLevel.FULL)
+        )
+        if not valid:
+            raise ValueError(f"{self!r} is not valid")
 
 
 @dataclass(frozen=True)
 class Health:
-    """Whether a device works; ``reason`` says why it does not, and is None for a healthy one."""
+    """What a driver says about the health of a device.
 
-    healthy: bool
-    reason: str | None = None
+    The ``verdict`` decides whether units are offered, see ``Condition``. ``evidence`` is what was
+    read, most important first, and empty for ``ok`` only: "64 uncorrectable memory errors", for
+    example. ``action`` says what the operator should do, as a sentence; None: nothing special.
+    """
+
+    verdict: Condition
+    evidence: tuple[str, ...] = ()
+    action: str | None = None
+
+
+@dataclass(frozen=True)
+class CardLayouts:
+    """What a card can be divided into, and how it is divided now.
+
+    ``card`` is the key of the card, for a PCI function its address. ``layouts`` names all layouts
+    that the card can have, the one of the whole card included. ``current`` is the layout that the
+    host shows, None if it cannot be told. ``desired`` is the one that the configuration of the host
+    requests; None: the agent leaves the card as it is.
+
+    ``deployables`` are the names that the whole card and each part that it has now would have as
+    deployables, offered or not: the agent changes nothing while the conductor keeps one of them.
+    ``refusal`` is a clause that says why the layout must not change now, for example because
+    something uses a part; None if the driver knows no reason.
+    """
+
+    KIND: ClassVar[str] = "CardLayouts"
+
+    card: str
+    layouts: tuple[str, ...]
+    current: str | None
+    desired: str | None
+    deployables: frozenset[str]
+    refusal: str | None = None
+
+
+def clean_calls(
+    driver: "Driver", task: HandleTask
+) -> list[tuple[CleanStep, Callable[[Progress], None]]]:
+    """Return the clean steps of a unit in their order, each with the call that does it."""
+
+    def call_of(step: CleanStep) -> Callable[[Progress], None]:
+        level = step.work
+        if not isinstance(level, ResetLevel):
+            return level
+        return lambda progress: driver.reset(task.device_key, level, progress=progress)
+
+    steps = sorted(driver.clean_steps(task), key=lambda step: -step.priority)
+    return [(step, call_of(step)) for step in steps]
 
 
 class Driver(abc.ABC):
@@ -45,6 +166,10 @@ class Driver(abc.ABC):
     return these devices too: unchanged, except for the fields that only the driver can fill in. A
     created device that the host cannot offer now is treated like any other that is not offered.
 
+    ``attach_handles`` maps the UUIDs of the attach handles that the conductor keeps for deployables
+    with ``prepare`` of the driver to their units; None until the agent has asked the conductor. The
+    agent sets it from time to time: handles of deployables that were reported since are missing.
+
     ``scan`` is what the current round reads from the host, once for all drivers; it also has the
     facts that no driver can read. The methods that change something read their device again.
     """
@@ -52,13 +177,41 @@ class Driver(abc.ABC):
     name: ClassVar[str]
     device_type: str | None = None
     can_program: bool = False
-    #: Names of options that only the host's own configuration files may set, such as commands.
-    local_options: ClassVar[frozenset[str]] = frozenset()
+    #: False for a driver that only lists hardware, which guests never get. Operators can have this
+    #: hardware cleaned, with ``cyborg-agent --clean``: the clean steps refuse what is in use.
+    offers_devices: ClassVar[bool] = True
+    #: Names of the options that REST requests may set, whatever their group. All other options come
+    #: from the configuration files of the host alone. Never name an option that selects devices by
+    #: address, or that names a command, a path or a library: an operator of the API is not root.
+    remote_options: ClassVar[frozenset[str]] = frozenset()
 
     operator_created: Mapping[str, Device] = MappingProxyType({})
+    attach_handles: Mapping[str, Unit] | None = None
+    _check_now: Callable[[str], None] = staticmethod(_check_nothing)
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         self.host = host
+
+    @cached_property
+    def health_policy(self) -> HealthPolicy:
+        """Which condition a fault means; the agent replaces it by the policy of its host.
+
+        ``self.health_policy.verdict("nvidia", "xid", 79)`` has the condition and the action for
+        the result of ``health``.
+        """
+        return health_policy.shipped()
+
+    def on_health_event(self, check_now: Callable[[str], None]) -> None:
+        """Have ``check_now`` called with the key of a device by ``health_changed``."""
+        self._check_now = check_now
+
+    def health_changed(self, device_key: str) -> None:
+        """Tell the agent that the health of a device may have changed; any thread may call it.
+
+        A driver that hears of faults, from a library for example, calls this method at once. The
+        agent then calls ``health`` for the device without waiting for its interval.
+        """
+        self._check_now(device_key)
 
     @abc.abstractmethod
     def discover(self, scan: Scan) -> list[Device]:
@@ -80,22 +233,57 @@ class Driver(abc.ABC):
         """
         return ()
 
-    def install(self, device_key: str, request_key: str) -> None:
+    def install(
+        self, device_key: str, request_key: str, *, progress: Progress = no_progress
+    ) -> None:
         """Set up a device, so that it can be offered."""
         self._cannot(f"install {device_key}")
 
-    def prepare(self, task: HandleTask) -> None:  # noqa: B027 - doing nothing is the answer
-        """Prepare one attach handle for its guest; most hardware needs nothing."""
+    def prepare(
+        self,
+        task: HandleTask,
+        image: ImageFile | None = None,
+        *,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Load the image, if any, into the deployable, and prepare one handle for its guest.
 
-    def release(self, task: HandleTask) -> None:  # noqa: B027 - doing nothing is the answer
+        The image of a deployable whose ``prepare`` failed counts as unknown.
+        """
+        if image is not None:
+            self.program(task.program_task(image.uuid), image.path, progress=progress)
+
+    def release(  # noqa: B027 - doing nothing is the answer
+        self, task: HandleTask, *, progress: Progress = no_progress
+    ) -> None:
         """Release one attach handle after its guest; most hardware needs nothing."""
+
+    def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
+        """Return the steps that remove the data of the last guest; the method only reads.
+
+        The agent runs them after each ``release``: of a deployable with ``prepare``, or whose
+        ``clean`` says that it can be cleaned.
+        """
+        return ()
+
+    def reset(
+        self, device_key: str, level: ResetLevel, *, progress: Progress = no_progress
+    ) -> None:
+        """Reset a device that no guest has; the agent calls the method for clean steps.
+
+        A driver that cannot reset at this level, or only together with functions that others use,
+        raises an error and changes nothing.
+        """
+        self._cannot(f"reset {device_key} ({level})")
 
     def prepared(self, scan: Scan) -> Sequence[Unit]:
         """Return the units of this driver that the host shows as prepared; the method only reads.
 
         With this method, the agent prepares the units again after a reboot, and releases those that
         no request holds. A unit whose preparation is incomplete may be left out. Units that another
-        program prepared on the host are left out, as far as they can be distinguished.
+        program prepared on the host are left out, as far as they can be distinguished. A unit that
+        the host knows only by the UUID of its attach handle, such as a mediated device, is listed
+        with this UUID as its key.
         """
         self._cannot("list the prepared units")
 
@@ -104,8 +292,8 @@ class Driver(abc.ABC):
 
         The agent calls the method periodically for every device, in one thread per driver, also
         while other methods run; the method must return within a limited time. The conductor
-        reserves the units of an unhealthy device until the device is healthy again. After an error
-        the last result stays valid.
+        reserves the units of a device with the verdict ``drain`` or ``dead`` until another verdict
+        comes. After an error the last result stays valid.
         """
         self._cannot(f"check the health of {device_key}")
 
@@ -119,9 +307,29 @@ class Driver(abc.ABC):
         """
         self._cannot(f"measure {device_key}")
 
-    def program(self, task: ProgramTask, image_path: str) -> None:
+    def program(
+        self, task: ProgramTask, image_path: str, *, progress: Progress = no_progress
+    ) -> None:
         """Load the image file into the deployable; the same image may be loaded again."""
         self._cannot(f"program {task.deployable}")
+
+    def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
+        """Return the cards that this driver can divide, ordered by key.
+
+        The method only reads, like ``discover``; most hardware cannot be divided. The claims of
+        other services, which only ``scan`` has, belong into ``refusal``.
+        """
+        return ()
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        """Divide a card into this layout; a card that has it already is not changed.
+
+        The agent calls the method for cards whose layout is not the desired one, also after each
+        reboot of the host. A driver reads the card again, and raises an error and changes nothing
+        if the card or a part of it is in use, or may be. A repeated call completes a change that
+        was interrupted.
+        """
+        self._cannot(f"divide {card_key} into {layout}")
 
     def _cannot(self, verb: str) -> NoReturn:
         raise exception.DriverCannot(driver=self.name, verb=verb)

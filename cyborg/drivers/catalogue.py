@@ -20,7 +20,7 @@ from oslo_config import cfg, types
 from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.conf import generic as options
-from cyborg.drivers import pci_ids
+from cyborg.drivers import entry_files, pci_ids
 from cyborg.drivers.device_options import (
     Description,
     parse,
@@ -33,8 +33,6 @@ from cyborg.model.device import DeviceType
 
 #: The files of this package.
 SHIPPED = Path(__file__).with_name("devices.d")
-#: The option that only the host's own configuration files may set.
-LOCAL_OPTIONS = frozenset({"devices_dir"})
 #: The options of a section that an entry can have, too.
 _OPTIONS = (
     "pci_ids",
@@ -48,10 +46,17 @@ _OPTIONS = (
     "traits",
     "capabilities",
     "reset",
+    "unit",
+    "unit_functions",
 )
 _KEYS = ("name", *_OPTIONS, "platform", "enable")
 #: The keys that have an effect only if the devices of the entry can be offered.
-_OFFER = ("resource_class", "traits", "capabilities", "reset", "enable")
+_OFFER = (
+    *("resource_class", "traits", "capabilities", "reset", "unit", "unit_functions"),
+    "enable",
+)
+#: Characters of a value, and items of a list, in an error message.
+_MOST_SHOWN = 200
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("pci_ids", "subsystem_ids", "pci_classes", "traits"), ()),
     "capabilities": "{}",
@@ -111,6 +116,8 @@ class Catalogue:
             name: entry for layer in reversed(self._layers) for name, entry in layer.named.items()
         }
         self.enabled = tuple(name for name, entry in self.named.items() if entry.enable)
+        #: The answers of ``entry``: a host has many functions of few kinds.
+        self._entries: dict[tuple[int, int, int, tuple[int, int] | None], Entry] = {}
 
     @classmethod
     def load(cls, directories: Iterable[str | os.PathLike[str]]) -> "Catalogue":
@@ -124,8 +131,8 @@ class Catalogue:
         layers: list[_Layer] = []
         for directory in directories:
             layers.insert(0, _Layer())
-            for file in _files(Path(directory)):
-                for node in _nodes(file):
+            for file in entry_files.files(Path(directory)):
+                for node in entry_files.nodes(file):
                     layers[0].add(_Source(file, node, declared))
         return cls(layers)
 
@@ -143,6 +150,14 @@ class Catalogue:
         known. Without an entry for the ids, it is that of the class code. A function that the
         catalogue does not know has an entry without values.
         """
+        function = vendor, device, class_code, subsystem
+        if function not in self._entries:
+            self._entries[function] = self._find(*function)
+        return self._entries[function]
+
+    def _find(
+        self, vendor: int, device: int, class_code: int, subsystem: tuple[int, int] | None
+    ) -> Entry:
         digits = f"{class_code:06x}"
         entries = chain.from_iterable(layer.candidates(vendor, device) for layer in self._layers)
         by_id = next((entry for entry in entries if entry.accepts(digits, subsystem)), None)
@@ -264,17 +279,21 @@ class _Source:
         self._line = node.start_mark.line + 1
         self.place = f"{file}:{self._line}"
         for key_node, value_node in node.value:
-            key, line = str(key_node.value), key_node.start_mark.line + 1
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                # Its text may be very long, because of aliases.
+                entry_files.refuse(file, line, "a key of an entry is not one word")
+            key = str(key_node.value)
             if key not in _KEYS:
                 hint = f"; only a section of the configuration can set {key}"
-                _refuse(
+                entry_files.refuse(
                     file,
                     line,
                     f"{key!r} is not a key of an entry, which can have {', '.join(_KEYS)}"
                     f"{hint if key in declared else ''}",
                 )
             if key in self._lines:
-                _refuse(file, line, f"{key} is also set in line {self._lines[key]}")
+                entry_files.refuse(file, line, f"{key} is also set in line {self._lines[key]}")
             self._lines[key] = line
             self._values[key] = self._parse_node(key, value_node)
 
@@ -284,7 +303,9 @@ class _Source:
         name = parse_optional(self, "name", parse_backend_name)
         platform, enable = self.value("platform") or False, self.value("enable") or False
         if not description.ids and (description.subsystems or not description.classes):
-            _refuse(self._file, self._line, "the entry must set pci_ids, or pci_classes alone")
+            entry_files.refuse(
+                self._file, self._line, "the entry must set pci_ids, or pci_classes alone"
+            )
         if name is None:
             for key in _OFFER:
                 if key in self._values:
@@ -303,9 +324,12 @@ class _Source:
     def invalid(self, option: str, reason: str) -> NoReturn:
         """See device_options.Source."""
         value = self.value(option)
-        text = ", ".join(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            # Aliases can make a short file a list of very many long texts.
+            value = ", ".join(item[:_MOST_SHOWN] for item in value[:_MOST_SHOWN])
+        text = value[:_MOST_SHOWN] if isinstance(value, str) else value
         line = self._lines.get(option, self._line)
-        _refuse(self._file, line, f"{option} cannot be {text!r}: {reason}")
+        entry_files.refuse(self._file, line, f"{option} cannot be {text!r}: {reason}")
 
     def _parse_node(self, key: str, node: yaml.Node) -> Any:
         """Return the value of a key, converted as oslo.config converts the text of an option."""
@@ -317,48 +341,9 @@ class _Source:
                 return [str(item.value) for item in items]
         if not isinstance(node, yaml.ScalarNode):
             form = "a list of values" if is_list else "one value"
-            _refuse(self._file, node.start_mark.line + 1, f"{key} is not {form}")
+            entry_files.refuse(self._file, node.start_mark.line + 1, f"{key} is not {form}")
         # The text, and not what YAML makes of it: 1e36 is not a number here.
         self._values[key] = str(node.value)
         if key == "name":
             return self._values[key]
         return parse(self, key, types.Boolean() if option is None else option.type)
-
-
-def _files(directory: Path) -> list[Path]:
-    """Return the files of a directory, none if it does not exist."""
-    try:
-        return sorted(file for file in directory.iterdir() if file.suffix == ".yaml")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        reason = f"{directory}: the directory cannot be listed: {error.strerror}."
-        raise exception.ConfigError(reason=reason) from None
-
-
-def _nodes(file: Path) -> Iterator[yaml.MappingNode]:
-    """Yield the entries of a file, without their values converted."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        root = yaml.compose(file.read_bytes(), loader)
-    except OSError as error:
-        reason = f"{file}: the file cannot be read: {error.strerror}."
-        raise exception.ConfigError(reason=reason) from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        _refuse(file, line, f"it is not YAML: {error.problem}")
-    except yaml.YAMLError as error:
-        # The loader gives no line for a file that is not text.
-        _refuse(file, 1, f"it is not YAML: {' '.join(str(error).split())}")
-    if root is None:
-        return
-    if not isinstance(root, yaml.SequenceNode):
-        _refuse(file, root.start_mark.line + 1, "it is not a list of entries, each after '- '")
-    for node in root.value:
-        if not isinstance(node, yaml.MappingNode):
-            _refuse(file, node.start_mark.line + 1, "it is not an entry of the form 'key: value'")
-        yield node
-
-
-def _refuse(file: Path, line: int, reason: str) -> NoReturn:
-    raise exception.ConfigError(reason=f"{file}:{line}: {reason}.")

@@ -46,7 +46,7 @@ def run(
         with tempfile.TemporaryFile() as file:
             file.write(stdin)
             file.seek(0)
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603 - no shell; callers check each argument
                 list(argv),
                 stdin=file,
                 stdout=subprocess.PIPE,

@@ -22,7 +22,11 @@ T = TypeVar("T")
 #: Width of the database columns for texts that are shown.
 _TEXT_WIDTH = 255
 _BACKEND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+#: The functions of a card that share domain, bus and device number: most, and if nothing is set.
+_MOST_OF_CARD, _USUAL_OF_CARD = 8, 2
 _KIND = re.compile(r"[A-Za-z0-9_]{1,64}")
+#: The most levels of a JSON object of capabilities.
+_MOST_LEVELS = 32
 
 
 class Reset(StrEnum):
@@ -36,6 +40,14 @@ class Reset(StrEnum):
     FUNCTION = "FUNCTION"
     BUS = "BUS"
     NONE = "NONE"
+
+
+class UnitScope(StrEnum):
+    """Which functions of a section make one unit for a guest; see ``cyborg.conf.generic``."""
+
+    FUNCTION = "FUNCTION"
+    CARD = "CARD"
+    ALL = "ALL"
 
 
 class Source(Protocol):
@@ -54,7 +66,8 @@ class Source(Protocol):
 class Description:
     """The options that a section and an entry of the catalogue have in common.
 
-    ``classes`` are the first digits of class codes. None and empty: not set.
+    ``classes`` are the first digits of class codes. ``group_size`` is the number of functions that
+    guests get together; with ``unit`` FUNCTION it is 1. None and empty: not set.
     """
 
     ids: tuple[PciIds, ...] = ()
@@ -68,10 +81,13 @@ class Description:
     traits: tuple[str, ...] = ()
     capabilities: dict[str, Any] = field(default_factory=dict)
     reset: Reset | None = None
+    unit: UnitScope = UnitScope.FUNCTION
+    group_size: int = 1
 
 
 def read_description(source: Source) -> Description:
     """Return the description from a source; raises exception.ConfigError."""
+    unit, group_size = _read_unit(source)
     return Description(
         ids=parse_list(source, "pci_ids", generic_match.parse_pci_id),
         subsystems=parse_list(source, "subsystem_ids", generic_match.parse_pci_id),
@@ -82,11 +98,28 @@ def read_description(source: Source) -> Description:
         ),
         vendor=parse_optional(source, "vendor", parse_text),
         model=parse_optional(source, "model", parse_text),
-        resource_class=parse_optional(source, "resource_class", _parse_resource_class),
-        traits=parse_list(source, "traits", _parse_trait),
+        resource_class=parse_optional(source, "resource_class", parse_resource_class),
+        traits=parse_list(source, "traits", parse_trait),
         capabilities=parse(source, "capabilities", _parse_json_object),
         reset=parse_optional(source, "reset", member_of(Reset)),
+        unit=unit,
+        group_size=group_size,
     )
+
+
+def _read_unit(source: Source) -> tuple[UnitScope, int]:
+    """Return which functions make a unit, and their number."""
+    unit = parse_optional(source, "unit", member_of(UnitScope)) or UnitScope.FUNCTION
+    number: int | None = source.value("unit_functions")
+    if unit is UnitScope.FUNCTION:
+        if number is not None:
+            source.invalid("unit_functions", "it has an effect only with unit CARD or ALL")
+        return unit, 1
+    if number is None and unit is UnitScope.ALL:
+        source.invalid("unit", "unit_functions must be set, too")
+    if unit is UnitScope.CARD and (number or 0) > _MOST_OF_CARD:
+        source.invalid("unit_functions", f"a card has at most {_MOST_OF_CARD} functions")
+    return unit, number or _USUAL_OF_CARD
 
 
 def parse(source: Source, option: str, parser: Callable[[Any], T]) -> T:
@@ -144,13 +177,13 @@ def parse_text(text: str) -> str:
     return text
 
 
-def _parse_resource_class(text: str) -> str:
+def parse_resource_class(text: str) -> str:
     if not is_resource_class_name(text):
         raise ValueError("it is not the name of a resource class")
     return text
 
 
-def _parse_trait(text: str) -> str:
+def parse_trait(text: str) -> str:
     if not is_trait_name(text):
         raise ValueError(f"{text!r} is not the name of a trait")
     return text
@@ -159,8 +192,25 @@ def _parse_trait(text: str) -> str:
 def _parse_json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
+        # Python reads NaN and Infinity, and 1e999 as infinite; the report of the agent cannot have
+        # them.
+        json.dumps(value, allow_nan=False)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON ({error})") from None
+    except ValueError:
+        raise ValueError("it has a number that JSON does not have") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
+    level: list[Any] = [value]
+    for _ in range(_MOST_LEVELS):
+        containers = (item for item in level if isinstance(item, dict | list))
+        level = [
+            child
+            for item in containers
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+    if level:
+        raise ValueError(f"it is nested too deeply, in more than {_MOST_LEVELS} levels")
     return value

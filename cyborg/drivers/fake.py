@@ -24,6 +24,7 @@ from cyborg.model.device import (
     DeviceType,
     Hardware,
 )
+from cyborg.model.health import Condition
 from cyborg.model.pci import PciAddress
 from cyborg.model.report import DriverState
 
@@ -49,6 +50,7 @@ class FakeDriver(Driver):
 
     name = "fake_driver"
     device_type = "FPGA"
+    remote_options = frozenset({"fault"})
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
@@ -100,7 +102,7 @@ class FakeDriver(Driver):
         """See Driver; the device is healthy while ``[fake_driver] fault`` is empty."""
         if device_key != str(_ADDRESS):
             self._cannot(f"check the health of {device_key}")
-        return Health(not self._fault, self._fault or None)
+        return Health(Condition.DRAIN, (self._fault,)) if self._fault else Health(Condition.OK)
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """See Driver; the capability is simulated, too."""

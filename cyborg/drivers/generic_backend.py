@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cyborg.drivers.device_options import Reset
+from cyborg.drivers.device_options import Reset, UnitScope
 from cyborg.drivers.generic_match import Selector
 from cyborg.drivers.local_command import FilePath, LocalCommand
 from cyborg.drivers.pci import deployable_name
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.pci_ids import Names
+from cyborg.model.cleaning import CleanLevel, HostClean
 from cyborg.model.creation import OWNER
 from cyborg.model.device import (
     AttachHandle,
@@ -53,7 +54,12 @@ class StateFiles:
 
 @dataclass(frozen=True)
 class GenericBackend:
-    """The devices of a backend and how they are offered; see ``cyborg.conf.generic``."""
+    """The devices of a backend and how they are offered; see ``cyborg.conf.generic``.
+
+    ``group_size`` is the number of functions that guests get together, 1 with unit FUNCTION.
+    ``vfs`` is the number of virtual functions that each card shall have, None to leave the cards as
+    they are.
+    """
 
     name: str
     selector: Selector
@@ -71,8 +77,13 @@ class GenericBackend:
     capabilities: dict[str, Any] = field(default_factory=dict)
     remote_units: int = 0
     reset: Reset | None = None
+    reset_after_release: bool = False
+    clean: CleanLevel | None = None
     commands: Commands = Commands()
     state_files: StateFiles = StateFiles()
+    unit: UnitScope = UnitScope.FUNCTION
+    group_size: int = 1
+    vfs: int | None = None
 
     @property
     def is_declared(self) -> bool:
@@ -83,15 +94,18 @@ class GenericBackend:
     def creates(self) -> AttachType | None:
         """Return the attach type of accelerators that operators create here, None if they cannot.
 
-        Mediated devices cannot be created, because they are parts of a card.
+        Mediated devices cannot be created, because they are parts of a card, and neither can one
+        of several functions that guests get together.
         """
-        return None if self.attach_type is AttachType.MDEV else self.attach_type
+        if self.attach_type is AttachType.MDEV or self.unit is not UnitScope.FUNCTION:
+            return None
+        return self.attach_type
 
     @property
     def prepares(self) -> bool:
         """Return whether the agent must prepare or release a unit."""
         commands = self.commands
-        return any((commands.prepare, commands.release, commands.reset))
+        return self.reset_after_release or any((commands.prepare, commands.release, commands.reset))
 
     @property
     def programs(self) -> bool:
@@ -118,6 +132,9 @@ class GenericBackend:
         address: PciAddress,
         function: PciFunction | None,
         names: Names,
+        *,
+        handles: tuple[AttachHandle, ...],
+        clean: HostClean | None = None,
     ) -> Device:
         """Return a device with one deployable; ``function`` is None for a declared device."""
         vendor, model = self.vendor_and_model(function, names)
@@ -127,7 +144,7 @@ class GenericBackend:
             name=deployable_name(node, address),
             resource_class=self.resource_class,
             driver_name=self.name,
-            handles=tuple(self.handles(address)),
+            handles=handles,
             traits=traits,
             attributes=(
                 Attribute("rc", self.resource_class),
@@ -135,6 +152,8 @@ class GenericBackend:
             ),
             prepare=self.prepares,
             programmable=self.programs,
+            group_size=self.group_size,
+            clean=clean,
         )
         return Device(
             key=str(address),
@@ -151,13 +170,14 @@ class GenericBackend:
         created: Device,
         function: PciFunction | None,
         names: Names,
+        clean: HostClean | None = None,
     ) -> Device:
         """Return a device that an operator created, with values from configuration and host."""
         return replace(
             created,
             vendor=self.vendor_and_model(function, names)[0],
             deployables=tuple(
-                replace(deployable, prepare=self.prepares, programmable=self.programs)
+                replace(deployable, prepare=self.prepares, programmable=self.programs, clean=clean)
                 for deployable in created.deployables
             ),
         )

@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cyborg import exception
 from cyborg.drivers import whitelist
@@ -84,6 +84,18 @@ class Selector:
                 or (managed and function.on_vfio)
             )
         )
+
+    def admits(
+        self, function: PciFunction, members: ClassMembers, subsystem: tuple[int, int] | None
+    ) -> bool:
+        """Return whether an operator may add the function to the backend by its address.
+
+        It must be of the kind that the backend selects; addresses decide only if nothing else does.
+        """
+        kind = replace(self, addresses=())
+        if self.fixed or kind == Selector():
+            kind = self
+        return kind.matches(function, members, managed=True, subsystem=subsystem)
 
     def names(self, address: PciAddress) -> bool:
         """Return whether the address is in the fixed list or matches an address pattern."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read and validate the backends of the generic_driver from the configuration."""
 
-import os
 import re
 from dataclasses import fields
 from itertools import combinations
@@ -16,6 +15,8 @@ from cyborg.drivers import generic_match
 from cyborg.drivers.catalogue import Catalogue, Entry
 from cyborg.drivers.device_options import (
     Description,
+    Reset,
+    UnitScope,
     member_of,
     parse,
     parse_backend_name,
@@ -29,13 +30,38 @@ from cyborg.drivers.generic_backend import Commands, GenericBackend, StateFiles
 from cyborg.drivers.generic_match import Selector
 from cyborg.drivers.host import Host
 from cyborg.drivers.local_command import FilePath, LocalCommand, is_service_name
+from cyborg.drivers.local_settings import untrusted_source
+from cyborg.drivers.vf_layout import parse_layout
 from cyborg.drivers.whitelist import network_name
+from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import AttachType, DeviceType
 
 _MDEV_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _CLASS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-#: Options that only the host's own files may set, because each names a program that is run.
+#: Options that each name a program that is run.
 COMMANDS = frozenset(f"{field.name}_command" for field in fields(Commands))
+#: Options that select devices by what they are.
+_KINDS = frozenset({"pci_ids", "subsystem_ids", "pci_classes"})
+#: Options that REST requests may set: the sections in use, the kinds of their devices, and how
+#: these are described. Missing are those that name devices, commands or files, that divide cards or
+#: connect guests to a network, and that decide how devices are cleaned.
+REMOTE_OPTIONS = _KINDS | {
+    "attach_type",
+    "backends",
+    "capabilities",
+    "device_type",
+    "kind",
+    "mdev_type",
+    "model",
+    "remote_units",
+    "resource_class",
+    "services",
+    "traits",
+    "unit",
+    "unit_functions",
+    "units",
+    "vendor",
+}
 _SELECTOR_OPTIONS = "pci_ids, subsystem_ids, pci_classes, addresses, sysfs_class or devices"
 _DEVICE = ("address",)
 _UNIT = ("address", "handle", "uuid")
@@ -112,6 +138,12 @@ class _Section:
             self.invalid(
                 "physical_network", "only a whole PCI function can be attached to a port of Neutron"
             )
+        vfs = parse_optional(self, "layout", parse_layout)
+        if vfs is not None and attach_type is not AttachType.PCI:
+            self.invalid("layout", f"it requires attach_type PCI, not {attach_type}")
+        commands = self._commands()
+        if description.unit is not UnitScope.FUNCTION:
+            self._check_unit(attach_type, commands)
         return GenericBackend(
             name=self._name,
             resource_class=description.resource_class,
@@ -129,9 +161,45 @@ class _Section:
             capabilities=description.capabilities,
             remote_units=remote_units,
             reset=description.reset,
-            commands=self._commands(),
+            reset_after_release=self._reset_after_release(description, attach_type),
+            clean=parse_optional(self, "clean", CleanLevel),
+            commands=commands,
+            unit=description.unit,
+            group_size=description.group_size,
+            vfs=vfs,
             state_files=self._state_files(units),
         )
+
+    def _reset_after_release(self, description: Description, attach_type: AttachType) -> bool:
+        requested: bool = self.value("reset_after_release")
+        if not requested:
+            return False
+        if attach_type is not AttachType.PCI:
+            self.invalid("reset_after_release", "only whole PCI functions can be reset")
+        if description.reset not in (Reset.FUNCTION, Reset.BUS):
+            self.invalid("reset_after_release", "it requires option reset, FUNCTION or BUS")
+        if description.reset is Reset.BUS and description.unit is UnitScope.CARD:
+            self.invalid(
+                "reset_after_release", "the kernel resets the bus of a card with one function only"
+            )
+        return True
+
+    def _check_unit(self, attach_type: AttachType, commands: Commands) -> None:
+        """Refuse a unit of several functions with options that are about one function."""
+        if attach_type is not AttachType.PCI:
+            self.invalid("unit", f"it requires attach_type PCI, not {attach_type}")
+        if self.value("sysfs_class") is not None:
+            self.invalid(
+                "unit",
+                "a function leaves the directory of its sysfs_class when a guest gets it; select "
+                "the functions of a unit by the other options",
+            )
+        if commands.stats is not None:
+            self.invalid("unit", "stats_command measures one function")
+        if self.value("layout") is not None:
+            self.invalid("unit", "the virtual functions of option layout are no parts of a unit")
+        if self.value("physical_network") is not None:
+            self.invalid("unit", "Neutron attaches one function to a port; see physical_network")
 
     def value(self, option: str) -> Any:
         """See device_options.Source."""
@@ -186,38 +254,28 @@ class _Section:
             self.invalid("program_command", "it must contain {image}")
         if commands.install and not commands.ready and not self.value("ready_file"):
             self.invalid("install_command", "it requires ready_file or ready_command")
+        for option in sorted(_KINDS):
+            source = self._conf.get_location(option, self._group)
+            overridden = source is not None and source.location is cfg.Locations.set_override
+            if overridden and commands != Commands():
+                self.invalid(
+                    option,
+                    "this section has commands, so only the configuration files of the host can "
+                    "select the devices on which they run",
+                )
         return commands
 
     def _command(self, option: str, timeout: str, allowed: tuple[str, ...]) -> LocalCommand | None:
         seconds: float = self.value(timeout)
         if self.value(option) is None:
             return None
-        reason = self._unsafe_location(option)
+        reason = untrusted_source(self._conf, self._host, option, self._group)
         if reason is not None:
             self.invalid(
                 option,
                 f"a command must be in a configuration file that only root can change{reason}",
             )
         return parse(self, option, lambda text: LocalCommand.parse(text, seconds, allowed))
-
-    def _unsafe_location(self, option: str) -> str | None:
-        """Return None if only root can change the file of this host that sets the value.
-
-        Otherwise return a reason, which continues a clause and may be empty. A file below
-        state_path is not configuration of this host, because the conductor sent its content.
-        """
-        source = self._conf.get_location(option, self._group)
-        if source is None or source.location is not cfg.Locations.user:
-            return ""
-        file = os.path.realpath(source.detail)
-        state = os.path.realpath(self._conf.state_path)
-        if os.path.commonpath([file, state]) == state:
-            return f"; {file} is below state_path"
-        try:
-            writable = self._host.writable_by_others(os.path.abspath(source.detail))
-        except exception.HostError as error:
-            return f": {error}".rstrip(".")
-        return None if writable is None else f"; others can change {writable}"
 
     def _state_files(self, units: int) -> StateFiles:
         files = StateFiles(

@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface through which drivers access the machine, and its implementation.
 
-The interface covers files below a root, commands and kernel events.
+The interface covers files below a root, commands, UNIX sockets and kernel events.
 Errors of the operating system become exception.HostError with ``action``, ``reason`` and, where
 there is one, ``errno``.
 """
 
-import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from cyborg import exception
-from cyborg.drivers import command
+from cyborg.drivers import command, unix_socket
 from cyborg.drivers.command import OUTPUT_CAP, Completed
 from cyborg.drivers.uevents import KernelEvents, Uevent
+from cyborg.drivers.unix_socket import Complete
 
 if TYPE_CHECKING:
     # The actions use this module.
@@ -36,6 +38,8 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 INITIAL_PROCESSES: Final = "pid:[4026531836]"
 #: Error numbers of the kernel for a file or device that is absent or has just been unplugged.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
+#: Error numbers of a process below /proc that has ended.
+_ENDED = frozenset({errno.ENOENT, errno.ESRCH})
 
 
 class Events(Protocol):
@@ -88,6 +92,10 @@ class Host(Protocol):
         """Return the content of the file; a file of more than ``limit`` bytes is an error."""
         ...
 
+    def read_start(self, path: str, length: int) -> tuple[bytes, int]:
+        """Return up to ``length`` bytes from the start of a file, and the size of the file."""
+        ...
+
     def write_text(self, path: str, text: str) -> None:
         """Write to an existing file in one call, as sysfs requires; never create a file."""
         ...
@@ -106,6 +114,14 @@ class Host(Protocol):
 
     def realpath(self, path: str) -> str:
         """Return the path without links; it must exist, and it is always below the root."""
+        ...
+
+    def inode(self, path: str) -> int:
+        """Return the inode number of a file or directory, after following links.
+
+        In sysfs no two directories have the same number while the machine runs: one that is removed
+        and made again has another number (Linux: ``id`` in include/linux/kernfs.h).
+        """
         ...
 
     def open_files(self) -> OpenFiles:
@@ -134,8 +150,32 @@ class Host(Protocol):
         """Run a command and return its result with any exit status; see ``command.run``."""
         ...
 
+    def run_to_file(self, argv: Sequence[str], *, timeout: float) -> tuple[Completed, str]:
+        """Run a command whose last word is to be the path of a file, and return what it writes.
+
+        The host adds the path, which is in a directory that only this process can use. The text is
+        empty if the command writes no file; a file of more than 1 MiB is an error.
+        """
+        ...
+
+    def exchange(
+        self,
+        path: str,
+        request: bytes,
+        complete: Complete,
+        *,
+        timeout: float,
+        cap: int = OUTPUT_CAP,
+    ) -> bytes:
+        """Ask the program that listens on a UNIX socket; see ``unix_socket.exchange``."""
+        ...
+
     def events(self) -> Events:
         """Start to listen to kernel events about devices."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait for the machine, for example until a driver is bound."""
         ...
 
     @property
@@ -176,6 +216,10 @@ class LocalHost:
                 raise OSError(errno.EFBIG, f"more than {limit} bytes")
             return content
 
+    def read_start(self, path: str, length: int) -> tuple[bytes, int]:
+        with host_errors(f"reading {path}"), open(self._locate(path), "rb") as file:
+            return file.read(length), os.fstat(file.fileno()).st_size
+
     def write_text(self, path: str, text: str) -> None:
         with host_errors(f"writing {path}"):
             handle = os.open(self._locate(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
@@ -198,6 +242,8 @@ class LocalHost:
 
     def readlink(self, path: str) -> str:
         with host_errors(f"reading link {path}"):
+            if self._root == "/":
+                return os.readlink(path)
             parent, name = os.path.split(path)
             return os.readlink(os.path.join(self._locate(parent), name))
 
@@ -208,6 +254,10 @@ class LocalHost:
             resolved = resolve(path, self._link)
             os.lstat(self._root + resolved)
             return resolved
+
+    def inode(self, path: str) -> int:
+        with host_errors(f"looking for {path}"):
+            return os.stat(self._locate(path)).st_ino
 
     def open_files(self) -> OpenFiles:
         """Ask the privileged process if this one does not see all processes."""
@@ -222,34 +272,26 @@ class LocalHost:
             return OpenFiles(files.holders, f"{files.reason} ({error})")
 
     def _open_files(self) -> OpenFiles:
-        with host_errors("listing /proc"):
-            proc = self._locate("/proc")
-            processes = [name for name in os.listdir(proc) if name.isdigit()]
-            reason = None
-            if os.readlink(f"{proc}/self/ns/pid") != INITIAL_PROCESSES:
-                reason = "the agent sees only the processes of its own container"
-        holders: dict[str, str] = {}
-        for process in processes:
+        whole = self.readlink("/proc/self/ns/pid") == INITIAL_PROCESSES
+        return find_open_files(
+            "the agent", self.list_dir("/proc"), self._links, self.read_text, whole=whole
+        )
+
+    def _links(self, path: str) -> list[str]:
+        """Return the targets of all links in a directory."""
+        targets = []
+        with host_errors(f"listing {path}"):
+            # A host has very many open files: names in an open directory are looked up faster.
+            directory = os.open(self._locate(path), _DIRECTORY)
             try:
-                # A host has very many open files: names in an open directory are looked up faster.
-                directory = os.open(f"{proc}/{process}/fd", _DIRECTORY)
-                try:
-                    for descriptor in os.listdir(directory):
-                        try:
-                            target = os.readlink(descriptor, dir_fd=directory)
-                        except FileNotFoundError:
-                            continue
-                        if target.startswith("/dev/"):
-                            holders[target] = process
-                finally:
-                    os.close(directory)
-            except PermissionError:
-                reason = reason or "the agent may not see the open files of other users' processes"
-            except (FileNotFoundError, ProcessLookupError):
-                # The process has ended.
-                continue
-        commands = {process: process_name(self, process) for process in set(holders.values())}
-        return OpenFiles({path: commands[process] for path, process in holders.items()}, reason)
+                for name in os.listdir(directory):
+                    try:
+                        targets.append(os.readlink(name, dir_fd=directory))
+                    except FileNotFoundError:
+                        continue
+            finally:
+                os.close(directory)
+        return targets
 
     def is_claimed(self, path: str) -> bool:
         with host_errors(f"opening {path} exclusively"):
@@ -300,9 +342,40 @@ class LocalHost:
     ) -> Completed:
         return command.run(argv, timeout=timeout, stdin=stdin, cap=cap)
 
+    def run_to_file(self, argv: Sequence[str], *, timeout: float) -> tuple[Completed, str]:
+        with (
+            host_errors(f"running {argv[0]}"),
+            tempfile.TemporaryDirectory(prefix="cyborg-") as directory,
+        ):
+            path = os.path.join(directory, "output")
+            result = self.run([*argv, path], timeout=timeout)
+            if not os.path.exists(path):
+                return result, ""
+            with open(path, "rb") as file:
+                content = file.read(OUTPUT_CAP + 1)
+            if len(content) > OUTPUT_CAP:
+                raise OSError(errno.EFBIG, f"it wrote more than {OUTPUT_CAP} bytes")
+            return result, content.decode(errors="replace")
+
+    def exchange(
+        self,
+        path: str,
+        request: bytes,
+        complete: Complete,
+        *,
+        timeout: float,
+        cap: int = OUTPUT_CAP,
+    ) -> bytes:
+        with host_errors(f"asking {path}"):
+            place = self._locate(path)
+        return unix_socket.exchange(place, request, complete, timeout=timeout, cap=cap)
+
     def events(self) -> KernelEvents:
         with host_errors("listening to kernel events"):
             return KernelEvents.open()
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     @property
     def privileged(self) -> "Privileged":
@@ -350,18 +423,35 @@ def resolve(path: str, link: Callable[[str], str | None]) -> str:
     return "/" + "/".join(resolved)
 
 
-@contextlib.contextmanager
-def host_errors(action: str) -> Iterator[None]:
+def host_errors(action: str) -> "_HostErrors":
     """Convert errors of the operating system inside to exception.HostError about ``action``."""
-    try:
-        yield
-    except OSError as error:
-        raise exception.HostError(
-            action=action, reason=error.strerror or str(error), errno=error.errno
-        ) from error
-    except ValueError as error:
-        # A path with a NUL in it never reaches the operating system.
-        raise exception.HostError(action=action, reason=str(error)) from error
+    return _HostErrors(action)
+
+
+class _HostErrors:
+    """The context of ``host_errors``: a scan enters some thousands, and a generator is slower."""
+
+    __slots__ = ("_action",)
+
+    def __init__(self, action: str) -> None:
+        self._action = action
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError):
+            raise exception.HostError(
+                action=self._action, reason=error.strerror or str(error), errno=error.errno
+            ) from error
+        if isinstance(error, ValueError):
+            # A path with a NUL in it never reaches the operating system.
+            raise exception.HostError(action=self._action, reason=str(error)) from error
 
 
 def is_missing(error: exception.HostError) -> bool:
@@ -382,10 +472,42 @@ def read_if_exists(read: Callable[[str], str], path: str) -> str | None:
         raise
 
 
-def process_name(host: Host, process: str) -> str:
+def find_open_files(
+    observer: str,
+    processes: Iterable[str],
+    links: Callable[[str], Iterable[str]],
+    read: Callable[[str], str],
+    *,
+    whole: bool,
+) -> OpenFiles:
+    """Return the device files that processes have open, as far as ``observer`` may see that.
+
+    ``processes`` are the names in ``/proc``; others than numbers are left out. ``whole`` says that
+    they are all of the machine. ``links`` returns the targets of the links in a directory and
+    ``read`` the text of a file; they raise exception.HostError.
+    """
+    reason = None if whole else f"{observer} sees only the processes of its own container"
+    holders: dict[str, str] = {}
+    for process in filter(str.isdecimal, processes):
+        try:
+            for target in links(f"/proc/{process}/fd"):
+                if target.startswith("/dev/"):
+                    holders[target] = process
+        except exception.HostError as error:
+            if error.fields.get("errno") not in _ENDED:
+                # Without the number of the process, so that the reason is equal in each round.
+                reason = reason or (
+                    f"{observer} may not see the open files of other users' processes: "
+                    f"{error.fields['reason']}"
+                )
+    names = {process: _process_name(read, process) for process in set(holders.values())}
+    return OpenFiles({path: names[process] for path, process in holders.items()}, reason)
+
+
+def _process_name(read: Callable[[str], str], process: str) -> str:
     """Return the name of a process as messages show it; the process may have ended."""
     try:
-        name = host.read_text(f"/proc/{process}/comm").strip()
+        name = read(f"/proc/{process}/comm").strip()
     except exception.HostError:
         name = ""
     return f"{name} (process {process})" if name else f"process {process}"

@@ -39,8 +39,12 @@ class LoadResult:
     enabled: bool = True
     endpoint: str | None = None
     version: str | None = None
-    #: The options that an operator may set; empty if the driver could not be constructed.
-    accepts: tuple[DriverOption, ...] = ()
+    #: The options that REST requests may set, None if the driver does not tell. The group is empty
+    #: for an option that the driver has not read, for example because it belongs to sections that
+    #: the host does not have.
+    accepts: tuple[DriverOption, ...] | None = None
+    #: The requested options that only the files of the host may set: the driver has not read them.
+    ignored: tuple[str, ...] = ()
 
     @property
     def installed(self) -> InstalledDriver:
@@ -62,15 +66,18 @@ class Overlay:
     A key of ``options`` is ``group.option``, or ``option`` for every group in which the driver
     reads it; options of [DEFAULT] always come from the host. Values are text as in a configuration
     file, with the same validation: reading an invalid value raises ConfigError with the option.
+    ``permit`` must be called first: without it, no key has an effect.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, options: Mapping[str, str]) -> None:
         self._conf = conf
-        self._options = options
-        #: Keys of ``options`` that the driver has read → names of the options.
-        self.read_keys: dict[str, str] = {}
+        self._requested = options
+        self._options: Mapping[str, str] = {}
+        #: Keys of the options that the driver has read.
+        self.read_keys: set[str] = set()
+        self._permitted: Collection[str] | None = None
         #: All options that the driver has read: (group, name) → option.
-        self.accepted: dict[tuple[str, str], cfg.Opt] = {}
+        self._read: dict[tuple[str, str], cfg.Opt] = {}
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._conf, name)
@@ -82,14 +89,56 @@ class Overlay:
     def __contains__(self, name: object) -> bool:
         return name in self._conf
 
+    def permit(self, names: Collection[str]) -> None:
+        """Let these options be set, whatever their group."""
+        self._permitted = names
+        self._options = {
+            key: value for key, value in self._requested.items() if option_name(key) in names
+        }
+
+    @property
+    def accepts(self) -> tuple[DriverOption, ...] | None:
+        """Return the options that can be set; see ``LoadResult``."""
+        if self._permitted is None:
+            return None
+        read = [
+            DriverOption(
+                name=name,
+                group=group,
+                type=type(option.type).__name__.lower(),
+                default=None if option.default is None else str(option.default),
+                help=(option.help or "").partition(". ")[0].rstrip(".")[:_HELP_WIDTH],
+            )
+            for (group, name), option in sorted(self._read.items())
+            if name in self._permitted
+        ]
+        unread = sorted(set(self._permitted) - {option.name for option in read})
+        return (*read, *(DriverOption(name, "", "string") for name in unread))
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Return the keys without effect, because they must not be set in this way."""
+        return tuple(sorted(self._requested.keys() - self._options.keys()))
+
+    @property
+    def unread(self) -> list[str]:
+        """Return the other keys that the driver has not read."""
+        return sorted(self._options.keys() - self.read_keys)
+
+    def get_location(self, name: str, group: str) -> cfg.LocationInfo | None:
+        """Return where the value of an option comes from; an operator's value is an override."""
+        if f"{group}.{name}" in self._options or name in self._options:
+            return cfg.LocationInfo(cfg.Locations.set_override, "REST")
+        return self._conf.get_location(name, group)
+
     def value(self, group: str, name: str) -> Any:
         """Return the value of an option in a group; the operator's value has precedence."""
         if name in self._conf[group]:
             # oslo.config has no public method that returns an option.
-            self.accepted[group, name] = self._conf._get_opt_info(name, group)["opt"]
+            self._read[group, name] = self._conf._get_opt_info(name, group)["opt"]
         for key in (f"{group}.{name}", name):
             if key in self._options:
-                self.read_keys[key] = name
+                self.read_keys.add(key)
                 option, raw = self._conf._get_opt_info(name, group)["opt"], self._options[key]
                 try:
                     value = option.type(raw)
@@ -111,6 +160,22 @@ class _Group:
 
     def __getitem__(self, name: str) -> Any:
         return self._overlay.value(self._name, name)
+
+
+def option_name(key: str) -> str:
+    """Return the name of the option in a key ``group.option`` or ``option``."""
+    return key.rpartition(".")[2]
+
+
+def remote_options(name: str, namespace: str = NAMESPACE) -> frozenset[str] | None:
+    """Return ``Driver.remote_options`` of a driver, None if it cannot be imported here."""
+    for entry in importlib.metadata.entry_points(group=namespace, name=name):
+        try:
+            return frozenset(entry.load().remote_options)
+        except (Exception, SystemExit):  # noqa: BLE001
+            # Drivers are foreign code.
+            return None
+    return None
 
 
 def load(
@@ -166,33 +231,28 @@ def load_with_options(
     """Load one driver with an operator's options, which override the configuration.
 
     The package of the driver may have been installed after the process started. All errors are in
-    the result, also those of an option: its value is not valid, the driver does not have it, or
-    only the host's configuration files may set it.
+    the result, also those of an option: its value is not valid, or the driver does not have it.
+    Options that are not in ``Driver.remote_options`` have no effect; the result names them.
     """
     importlib.invalidate_caches()
     overlay = Overlay(conf, options)
     result = _load_with_config_errors(name, host, cast(cfg.ConfigOpts, overlay), namespace)
-    driver = result.driver
-    if driver is not None:
-        for key in sorted(options):
-            if key not in overlay.read_keys:
-                result = LoadResult(name, error=f"it has no option {key}")
-                break
-            if overlay.read_keys[key] in driver.local_options:
-                reason = f"option {key} can be set in the host's own files only"
-                result = LoadResult(name, error=reason)
-                break
-    return _with_package(result, namespace)
+    if result.driver is not None and overlay.unread:
+        result = LoadResult(
+            name, error=f"it has no option {overlay.unread[0]}", accepts=result.accepts
+        )
+    return _with_package(replace(result, ignored=overlay.ignored), namespace)
 
 
 def _load_with_config_errors(
     name: str, host: Host, conf: cfg.ConfigOpts, namespace: str
 ) -> LoadResult:
     """Load a driver like ``_load``, but return a ConfigError in the result."""
+    overlay = conf if isinstance(conf, Overlay) else Overlay(conf, {})
     try:
-        return _load(name, host, conf, namespace)
+        return _load(name, host, cast(cfg.ConfigOpts, overlay), namespace)
     except exception.ConfigError as error:
-        return LoadResult(name, error=str(error))
+        return LoadResult(name, error=str(error), accepts=overlay.accepts)
 
 
 def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadResult:
@@ -201,26 +261,17 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadRe
     if not entries:
         return LoadResult(name, error="no driver of this name is installed")
     try:
-        driver = next(iter(entries)).load()(host, overlay)
+        factory = next(iter(entries)).load()
+        permitted: frozenset[str] = getattr(factory, "remote_options", frozenset())
+        overlay.permit(permitted)
+        driver = factory(host, overlay)
     except exception.ConfigError:
         raise
-    except Exception as error:  # noqa: BLE001
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         # Drivers are foreign code.
-        return LoadResult(name, error=f"{type(error).__name__}: {error}")
+        return LoadResult(name, error=f"{type(error).__name__}: {error}", accepts=overlay.accepts)
     if not isinstance(driver, Driver):
         return LoadResult(name, error=f"{type(driver).__name__} is not a driver of this service")
     if driver.name != name:
         return LoadResult(name, error=f"the installed driver calls itself {driver.name!r}")
-    # All options that the driver has read, except local ones.
-    accepts = tuple(
-        DriverOption(
-            name=name,
-            group=group,
-            type=type(option.type).__name__.lower(),
-            default=None if option.default is None else str(option.default),
-            help=(option.help or "").partition(". ")[0].rstrip(".")[:_HELP_WIDTH],
-        )
-        for (group, name), option in sorted(overlay.accepted.items())
-        if name not in driver.local_options
-    )
-    return LoadResult(name, driver, accepts=accepts)
+    return LoadResult(name, driver, accepts=overlay.accepts)

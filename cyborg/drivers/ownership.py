@@ -8,7 +8,7 @@ not a sign of use, because every idle card has one. Each reason says what an ope
 
 import contextlib
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from cyborg import exception
@@ -19,7 +19,10 @@ from cyborg.drivers.pci_scan import Network, Snapshot, Storage
 from cyborg.model.pci import PciAddress
 
 #: Base classes of the PCI Code and ID Assignment Specification.
-_STORAGE, _NETWORK, _BRIDGE = 0x01, 0x02, 0x06
+_STORAGE, _NETWORK, _DISPLAY, _BRIDGE = 0x01, 0x02, 0x03, 0x06
+#: Functions that a GPU has beside itself, by class without the programming interface: audio (of
+#: its video outputs), USB host controller and serial bus controller (of its USB-C port).
+_COMPANIONS = {0x0403: "audio", 0x0C03: "USB", 0x0C80: "serial bus"}
 #: The class of CXL memory devices, without their programming interface.
 _CXL_MEMORY = 0x0502
 #: libvirt knows domains of 16 bits only.
@@ -49,18 +52,29 @@ class Ownership:
         self._claims = claims
         self._claimed_disks: dict[str, str | None] = {}
 
-    def refusal(self, function: PciFunction, *, whole: bool) -> str | None:
+    def refusal(
+        self, function: PciFunction, *, whole: bool, together: Set[PciAddress] = frozenset()
+    ) -> str | None:
         """Return a clause that says why the function must not be offered, None when it may be.
 
-        ``whole`` says that a guest gets the function itself, not a part of it. Only the snapshot is
-        used: ``probe`` completes the answer.
+        ``whole`` says that a guest gets the function itself, not a part of it. ``together`` are
+        functions that the same guest gets: they are taken from their host drivers at the same time,
+        so they may be in one IOMMU group, and a function that goes with a GPU may be among them.
+        Only the snapshot is used: ``probe`` completes the answer.
         """
         return (
             self._kind(function)
+            or self._gpu(function, together)
             or self._claim(function)
             or self.uses.get(function.address)
             or self._unknown_use(function)
-            or (self._carved(function) or self._group(function) if whole else None)
+            or (
+                self._carved(function)
+                or self._group(function, together)
+                or self._companion_use(function, together)
+                if whole
+                else None
+            )
         )
 
     def probe(self, function: PciFunction, *, managed: bool, whole: bool) -> str | None:
@@ -73,11 +87,15 @@ class Ownership:
         look held. If it were refused then, every bind would withdraw its own device. Only a
         function that is not managed is refused because it is held.
         """
-        return (
+        reason = (
             (self._parts(function) if whole else None)
             or self._disk_claim(function)
             or (None if managed else self._holder(function))
         )
+        for other in self._companions.get(function.address, ()) if whole else ():
+            use = self._disk_claim(other) or (None if managed else self._holder(other))
+            reason = reason or _of_companion(other, use)
+        return reason
 
     @cached_property
     def uses(self) -> dict[PciAddress, str]:
@@ -114,11 +132,63 @@ class Ownership:
             )
         return None
 
+    def _gpu(self, function: PciFunction, together: Set[PciAddress]) -> str | None:
+        """Return the GPU that the function goes with: it is of no use to another guest."""
+        gpu = self._gpus.get(function.address)
+        return (
+            None
+            if gpu is None or gpu in together
+            else f"it belongs to the GPU {gpu} and goes with it; select the GPU instead"
+        )
+
+    @cached_property
+    def _gpus(self) -> dict[PciAddress, PciAddress]:
+        companions = self._companions.items()
+        return {other.address: gpu for gpu, others in companions for other in others}
+
+    @cached_property
+    def _companions(self) -> dict[PciAddress, list[PciFunction]]:
+        """Return GPU → the other functions of its card that go with it."""
+        cards: dict[tuple[int, int, int], list[PciFunction]] = {}
+        for function in self._functions.values():
+            if function.parent is None:
+                address = function.address
+                card = address.domain, address.bus, address.device
+                cards.setdefault(card, []).append(function)
+        companions = {}
+        for functions in cards.values():
+            gpus = [other for other in functions if other.class_code >> 16 == _DISPLAY]
+            if gpus:
+                gpu = min(gpus, key=lambda function: function.address.function)
+                companions[gpu.address] = [
+                    other
+                    for other in functions
+                    if other.class_code >> 8 in _COMPANIONS and other.vendor == gpu.vendor
+                ]
+        return companions
+
+    def _companion_use(self, function: PciFunction, together: Set[PciAddress]) -> str | None:
+        """Return which function that goes with a GPU is not free: then the GPU is not, either."""
+        # The host driver of the GPU itself is none that keeps its companion busy.
+        together = {*together, function.address}
+        for other in self._companions.get(function.address, ()):
+            use = (
+                self._claim(other)
+                or self.uses.get(other.address)
+                or self._unknown_use(other)
+                or self._group(other, together)
+            )
+            if use is not None:
+                return _of_companion(other, use)
+        return None
+
     def _claim(self, function: PciFunction) -> str | None:
         """Return the claim on the function, on its physical function or on one of its VFs.
 
         Nova names the provider of virtual functions after their physical function.
         """
+        if not self._claims:
+            return None
         for address in (
             function.address,
             function.parent,
@@ -142,11 +212,10 @@ class Ownership:
             function.class_code >> 16,
             self._devices.get(function.address, ([], [])),
         )
-        errors = {
-            self._snapshot.storage.error: bool(storage) or base == _STORAGE,
-            self._snapshot.network.error: bool(network) or base == _NETWORK,
-        }
-        for error, decides in errors.items():
+        for error, decides in (
+            (self._snapshot.storage.error, storage or base == _STORAGE),
+            (self._snapshot.network.error, network or base == _NETWORK),
+        ):
             if error is not None and decides:
                 return f"it is not known what the host uses: {error}"
         if base == _NETWORK and not network and not function.vfs:
@@ -193,7 +262,7 @@ class Ownership:
                 parts.setdefault(address, []).append(path.rpartition("/")[2])
         return parts
 
-    def _group(self, function: PciFunction) -> str | None:
+    def _group(self, function: PciFunction, together: Set[PciAddress]) -> str | None:
         """Return why the IOMMU does not allow to assign the function.
 
         A guest gets a function only if no other driver than VFIO uses DMA in its group
@@ -208,6 +277,7 @@ class Ownership:
         for other in self._groups.get(function.group, ()):
             if (
                 other.address != function.address
+                and other.address not in together
                 and other.host_driver not in _NEUTRAL_DRIVERS
                 and not other.on_vfio
             ):
@@ -303,6 +373,14 @@ NO_IOMMU = (
     "the host has no IOMMU, so no function can be assigned; turn it on in the firmware, and on the "
     "kernel's command line (intel_iommu=on)"
 )
+
+
+def _of_companion(function: PciFunction, use: str | None) -> str | None:
+    """Return the clause about a GPU whose companion is used so; None: it is not."""
+    if use is None:
+        return None
+    kind = _COMPANIONS[function.class_code >> 8]
+    return f"its {kind} function {function.address} goes with it, but is not free: {use}"
 
 
 def _busy_disks(storage: Storage) -> dict[str, str]:

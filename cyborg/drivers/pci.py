@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import catalogue, pci_ids, whitelist
-from cyborg.drivers.base import Driver
+from cyborg.drivers import catalogue, function_cleaning, pci_ids, whitelist
+from cyborg.drivers.base import CleanStep, Driver
 from cyborg.drivers.catalogue import Catalogue, Entry
+from cyborg.drivers.function_cleaning import FunctionCleaner
 from cyborg.drivers.host import Host
+from cyborg.drivers.local_settings import untrusted_source
 from cyborg.drivers.pci_function import PciFunction, addresses_in_path
 from cyborg.drivers.scan import RefusalLog, Scan
+from cyborg.model.cleaning import CleanLevel, HostClean, host_clean
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -28,6 +31,7 @@ from cyborg.model.device import (
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.report import DriverState
+from cyborg.model.work import HandleTask
 
 _RESOURCE_CLASS = "CUSTOM_PCI"
 _BACKEND = "pci"
@@ -49,7 +53,7 @@ class Candidate:
 
     ``function`` is None if the directory cannot be parsed; it is then never offered.
     ``whitelisted`` says that the operator's whitelist names the function, ``network`` is the
-    physical network that the whitelist gives.
+    physical network that the whitelist gives. ``steps`` are the names of its clean steps.
     """
 
     key: str
@@ -57,6 +61,7 @@ class Candidate:
     reason: str | None
     whitelisted: bool = False
     network: str | None = None
+    steps: tuple[str, ...] = ()
 
 
 class PciDriver(Driver):
@@ -64,12 +69,18 @@ class PciDriver(Driver):
 
     name = "pci_driver"
     device_type = "PCI"
-    local_options = catalogue.LOCAL_OPTIONS
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._node: str = conf.host
         self._entries = whitelist.parse(conf.pci.passthrough_whitelist)
+        #: Why ``force`` has no effect; None if root alone has set it.
+        self._force_refusal: str | None = None
+        if any(entry.force for entry in self._entries):
+            self._force_refusal = untrusted_source(conf, host, "passthrough_whitelist", "pci")
+        self._clean = CleanLevel(conf.pci.clean) if conf.pci.clean else None
+        #: The functions whose disks are erased now, see FunctionCleaner.
+        self._erasing: set[PciAddress] = set()
         self._catalogue = catalogue.read(conf)
         self._name_cache = pci_ids.NameCache()
         self._names = pci_ids.Names()
@@ -97,6 +108,7 @@ class PciDriver(Driver):
                     self._names,
                     candidate.network,
                     entry=entry_of(self._catalogue, function),
+                    clean=host_clean(self._clean, cleanable=bool(candidate.steps)),
                 )
                 # A function that cannot be read has just been removed.
                 with contextlib.suppress(exception.HostError):
@@ -131,6 +143,18 @@ class PciDriver(Driver):
                 capabilities={name: {"num": types[name]} for name in sorted(types)},
             )
         ]
+
+    def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
+        """See Driver; a reset of the function, and the erasure of an NVMe disk."""
+        candidates = self._find(Scan(self.host, all_managed=True), self._entries)
+        for candidate in candidates:
+            if candidate.key == task.device_key and candidate.function is not None:
+                cleaner = FunctionCleaner(
+                    *(self.host, self.name, candidate.function.address), erasing=self._erasing
+                )
+                return cleaner.steps(candidate.steps)
+        reason = f"{task.device_key} is not on the bus, or does not answer"
+        raise exception.DriverFailed(driver=self.name, verb="clean_steps", reason=reason)
 
     def lists(self, entry: str) -> bool:
         """Return whether one entry of a whitelist, as JSON, names a function of this host.
@@ -179,9 +203,14 @@ class PciDriver(Driver):
             entry for entry in entries if entry.matches(function, interfaces, managed=managed)
         ]
         reason = None
-        if not any(entry.force for entry in matching):
+        forced = any(entry.force for entry in matching)
+        if not forced or self._force_refusal is not None:
             reason = (
-                scan.refusal(function, managed=managed, probe=bool(matching))
+                scan.refusal(
+                    function,
+                    managed=managed,
+                    probe=bool(matching) and function.address not in self._erasing,
+                )
                 or self._catalogue.platform_reason(
                     function.vendor,
                     function.product,
@@ -190,8 +219,17 @@ class PciDriver(Driver):
                 )
                 or (None if matching else "not on the whitelist")
             )
+            if forced and reason is not None:
+                reason += (
+                    "; force has no effect, because the whitelist must be in configuration files "
+                    f"that only root can change{self._force_refusal}"
+                )
         network = whitelist.network_of(matching, function, interfaces)
-        return Candidate(str(function.address), function, reason, bool(matching), network)
+        steps: tuple[str, ...] = ()
+        if matching and not forced:
+            # The check that nobody uses a function says nothing about one that is forced.
+            steps = function_cleaning.step_names(self.host, scan, function)
+        return Candidate(str(function.address), function, reason, bool(matching), network, steps)
 
 
 def deployable_name(node: str, address: PciAddress) -> str:
@@ -221,6 +259,7 @@ def device(
     network: str | None = None,
     *,
     entry: Entry,
+    clean: HostClean | None = None,
 ) -> Device:
     """Return a function as a device with one deployable and one handle."""
     address = function.address
@@ -245,6 +284,7 @@ def device(
             Attribute("rc", _RESOURCE_CLASS),
             *(Attribute(f"trait{i}", trait) for i, trait in enumerate(traits)),
         ),
+        clean=clean,
     )
     return Device(
         key=str(address),
@@ -281,5 +321,6 @@ def hardware(candidate: Candidate, names: pci_ids.Names, catalogue: Catalogue) -
         capability={
             "pci_class": f"{function.class_code:06x}",
             **({"virtual_functions": function.vfs} if function.vfs else {}),
+            **({"clean": list(candidate.steps)} if candidate.whitelisted else {}),
         },
     )

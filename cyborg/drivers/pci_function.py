@@ -9,9 +9,10 @@ from cyborg.drivers.pci_scan import RawFunction
 from cyborg.model.pci import PciAddress
 
 #: The format of a function's name in the kernel; domains above ffff exist (Intel VMD).
-_NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+_NAME = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 #: The vendor ids that a bus returns when no device responds.
 _NO_RESPONSE = frozenset({0x0000, 0xFFFF})
+_CLASS = re.compile(r"[0-9A-Fa-f]{4,6}")
 _PCI_ID = re.compile(r"([0-9A-Fa-f]{4}):([0-9A-Fa-f]{4})")
 
 
@@ -77,14 +78,15 @@ def _identity(files: Mapping[str, str]) -> tuple[int, int, int]:
             _parse_hexadecimal(files, "class", 6),
         )
     identity, class_text = _PCI_ID.fullmatch(files["PCI_ID"]), files.get("PCI_CLASS", "")
-    if identity is None or re.fullmatch(r"[0-9A-Fa-f]{4,6}", class_text) is None:
+    if identity is None or _CLASS.fullmatch(class_text) is None:
         raise ValueError(f"its uevent has {files['PCI_ID'][:40]!r} and class {class_text[:40]!r}")
     return int(identity[1], 16), int(identity[2], 16), int(class_text, 16)
 
 
 def parse_name(name: str) -> PciAddress | None:
     """Return the address of a name in the kernel's format, None for any other name."""
-    return PciAddress.parse(name) if _NAME.fullmatch(name) else None
+    match = _NAME.fullmatch(name)
+    return PciAddress(*(int(part, 16) for part in match.groups())) if match else None
 
 
 def addresses_in_path(path: str) -> list[PciAddress]:

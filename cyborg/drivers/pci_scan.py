@@ -5,6 +5,8 @@ The pass needs no privileges and runs no command. The result is the unprocessed 
 files. File names and formats are those of the kernel's ABI documents (sysfs-bus-pci, proc(5)).
 """
 
+import errno
+import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +21,10 @@ _MEDIATED = "/sys/bus/mdev/devices"
 _MIG = "/proc/driver/nvidia"
 #: Files of functions that tell what they are, for trees of a host without ``uevent``.
 _IDENTITY = ("vendor", "device", "class")
+#: The numbers of virtual functions have 16 bits.
+_VFS_DIGITS = 5
+#: The kernel counts mediated devices in 32 bits.
+_COUNT_DIGITS = 10
 
 
 @dataclass(frozen=True)
@@ -140,8 +146,7 @@ def read_function(host: Host, name: str) -> RawFunction | None:
         files: dict[str, str] = {}
         uevent = read_if_exists(host.read_text, f"{path}/uevent")
         if uevent is not None:
-            lines = (line.partition("=") for line in uevent.splitlines())
-            files = {key: value for key, _, value in lines}
+            files = dict(line.partition("=")[::2] for line in uevent.splitlines())
         if "PCI_ID" not in files:
             entries = host.list_dir(path)
             files |= {
@@ -180,11 +185,26 @@ def mdev_types(host: Host, name: str) -> dict[str, tuple[int, int]]:
     types = {}
     for kind in _names(host, path):
         free = host.read_text(f"{path}/{kind}/available_instances").strip()
-        if not free.isdecimal():
+        if not (free.isascii() and free.isdecimal() and len(free) <= _COUNT_DIGITS):
             reason = f"available_instances of {kind} reads {free[:40]!r}"
             raise exception.HostError(action=f"reading {path}", reason=reason)
         types[kind] = int(free), len(_names(host, f"{path}/{kind}/devices"))
     return types
+
+
+def vfs(host: Host, name: str) -> tuple[int, int]:
+    """Return how many virtual functions a function has now, and how many it can have.
+
+    Both are 0 without SR-IOV. Raises exception.HostError when they cannot be read.
+    """
+    numbers = []
+    for file in ("sriov_numvfs", "sriov_totalvfs"):
+        text = attribute(host, name, file) or "0"
+        if not (text.isascii() and text.isdecimal() and len(text) <= _VFS_DIGITS):
+            reason = f"{file} reads {text[:40]!r}"
+            raise exception.HostError(action=f"reading {_FUNCTIONS}/{name}", reason=reason)
+        numbers.append(int(text))
+    return numbers[0], numbers[1]
 
 
 def _names(host: Host, path: str) -> list[str]:
@@ -269,16 +289,31 @@ def _network(host: Host) -> Network:
         return replace(network, error=str(error))
 
 
+def _place(host: Host, entry: str) -> str | None:
+    """Return the directory of a device that an entry of a class in sysfs links to.
+
+    Only the link is read: a device that hangs does not keep the place of itself or of others from
+    being known. None: the entry has just gone, or it is no device, such as the file
+    bonding_masters among the interfaces.
+    """
+    try:
+        target = host.readlink(entry)
+    except exception.HostError as error:
+        if is_missing(error) or error.fields.get("errno") == errno.EINVAL:
+            return None
+        raise
+    return posixpath.normpath(posixpath.join(posixpath.dirname(entry), target))
+
+
 def _interfaces(host: Host) -> Iterator[RawInterface]:
     for name in _names(host, _INTERFACES):
-        path = read_if_exists(host.realpath, f"{_INTERFACES}/{name}")
+        path = _place(host, f"{_INTERFACES}/{name}")
         if path is None:
             continue
         try:
             entries = host.list_dir(path)
             master = read_if_exists(host.readlink, f"{path}/master")
         except exception.HostError as error:
-            # /sys/class/net/bonding_masters is a file among the interfaces.
             if not is_missing(error):
                 yield RawInterface(name, path, error=str(error))
             continue
@@ -289,7 +324,7 @@ def _interfaces(host: Host) -> Iterator[RawInterface]:
 
 def _disks(host: Host) -> Iterator[RawDisk]:
     for name in _names(host, _DISKS):
-        path = read_if_exists(host.realpath, f"{_DISKS}/{name}")
+        path = _place(host, f"{_DISKS}/{name}")
         if path is None:
             continue
         try:

@@ -7,7 +7,8 @@ hardware never returns, and cannot be interrupted.
 
 import queue
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from cyborg import exception
@@ -18,26 +19,38 @@ _PATIENCE: Final = 5.0
 
 
 class _Worker:
-    """A daemon thread that runs one call after the other."""
+    """A daemon thread that runs one call after the other, until it is stopped."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="prober", daemon=True).start()
 
     def submit(self, call: Callable[[], None]) -> None:
         """Run a call after those that were submitted before."""
         self._calls.put(call)
 
+    def stop(self) -> None:
+        """End the thread after the calls that were submitted before."""
+        self._calls.put(None)
+
     def _run(self) -> None:
-        while True:
-            self._calls.get()()
+        while (call := self._calls.get()) is not None:
+            call()
+            # The call refers to the prober, which would keep its threads for ever.
+            del call
+
+
+def _stop(workers: Iterable[_Worker]) -> None:
+    for worker in workers:
+        worker.stop()
 
 
 class Prober:
     """Run calls that may hang; a device that has not answered is not asked again until it does.
 
     ``patience`` is the time for one call, in seconds. Any thread may use a prober. An agent has one
-    for its whole life, so that each device that hangs costs one thread.
+    for its whole life, so that each device that hangs costs one thread. The threads of a prober
+    that nobody uses any more end.
     """
 
     def __init__(self, patience: float = _PATIENCE) -> None:
@@ -45,6 +58,7 @@ class Prober:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._hanging: set[str] = set()
+        weakref.finalize(self, _stop, self._idle)
 
     def run(self, device: str, call: Callable[[], T]) -> T:
         """Return the result of ``call``, which asks ``device``, or raise its error.

@@ -17,7 +17,7 @@ from cyborg.drivers.ownership import Ownership
 from cyborg.drivers.pci_function import PciFunction, parse_function
 from cyborg.drivers.pci_scan import Snapshot
 from cyborg.drivers.prober import Prober
-from cyborg.drivers.topology import Cards
+from cyborg.drivers.topology import Cards, FactCache
 from cyborg.model.device import Device
 from cyborg.model.pci import PciAddress
 
@@ -33,9 +33,9 @@ class Scan:
     function (Nova's providers in Placement). ``managed_deployables`` holds the names of the
     deployables that the conductor keeps for this host, lost ones included: their units may be in a
     guest because this service attached them. With ``all_managed`` every function counts as one that
-    the conductor keeps. ``prober`` asks devices that may hang; the scan has one of its own without
-    it. Any thread may use a scan. Every attribute raises exception.HostError when
-    the host's functions cannot be listed.
+    the conductor keeps. ``prober`` asks devices that may hang, and ``cache`` keeps what cannot
+    change while a function is on the bus; the scan has its own without them. Any thread may use a
+    scan. Every attribute raises exception.HostError when the host's functions cannot be listed.
     """
 
     def __init__(
@@ -46,14 +46,16 @@ class Scan:
         managed_deployables: Set[str] = frozenset(),
         all_managed: bool = False,
         prober: Prober | None = None,
+        cache: FactCache | None = None,
     ) -> None:
         self._host = host
         self.claims = claims
         self.managed_deployables = managed_deployables
         self._all_managed = all_managed
         self._prober = prober or Prober()
+        self._cache = cache or FactCache()
         self._lock = threading.RLock()
-        self._refusals: dict[tuple[PciAddress, bool, bool, bool], str | None] = {}
+        self._refusals: dict[tuple[PciAddress, bool, bool, bool, Set[PciAddress]], str | None] = {}
 
     @property
     def snapshot(self) -> Snapshot:
@@ -78,19 +80,25 @@ class Scan:
         return self._all_managed or deployable in self.managed_deployables
 
     def refusal(
-        self, function: PciFunction, *, managed: bool, whole: bool = True, probe: bool = True
+        self,
+        function: PciFunction,
+        *,
+        managed: bool,
+        whole: bool = True,
+        probe: bool = True,
+        together: frozenset[PciAddress] = frozenset(),
     ) -> str | None:
         """Return a clause that says why a function must not be offered, None when it may be.
 
-        See ``Ownership`` for ``managed`` and ``whole``. Without ``probe`` the function itself is
-        not asked. A function that does not answer in time is refused.
+        See ``Ownership`` for ``managed``, ``whole`` and ``together``. Without ``probe`` the
+        function itself is not asked. A function that does not answer in time is refused.
         """
-        question = function.address, managed, whole, probe
+        question = function.address, managed, whole, probe, together
         with self._lock:
             if question in self._refusals:
                 return self._refusals[question]
             use = self._ownership
-            reason = use.refusal(function, whole=whole)
+            reason = use.refusal(function, whole=whole, together=together)
         if reason is None and probe:
             try:
                 reason = self._prober.run(
@@ -143,6 +151,11 @@ class Scan:
         name = str(address)
         return self._prober.run(name, lambda: pci_scan.mdev_types(self._host, name))
 
+    def vfs(self, address: PciAddress) -> tuple[int, int]:
+        """Return how many virtual functions a function has, and can have; see ``pci_scan.vfs``."""
+        name = str(address)
+        return self._prober.run(name, lambda: pci_scan.vfs(self._host, name))
+
     @cached_property
     def _snapshot(self) -> Snapshot:
         return pci_scan.read(self._host)
@@ -165,7 +178,7 @@ class Scan:
 
     @cached_property
     def _cards(self) -> Cards:
-        return Cards(self._host, self.functions, self._prober)
+        return Cards(self._host, self.functions, self._prober, self._cache)
 
     @cached_property
     def _ownership(self) -> Ownership:

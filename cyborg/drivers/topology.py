@@ -8,8 +8,9 @@ its NVMe and amdgpu drivers, and of ``/sys/bus/pci/slots``.
 import contextlib
 import re
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -35,26 +36,66 @@ _VPD_LIMIT: Final = 4096
 _Place = tuple[int, int, int]
 
 
+@dataclass
+class Facts:
+    """What cannot change while a function is on the bus; what was not read yet is missing.
+
+    ``numbers`` are the Device Serial Number and that of the VPD, None where the card has none.
+    ``path`` is in ``/sys/devices``. ``vf`` is the number of a virtual function.
+    """
+
+    inode: int
+    path: str | None = None
+    vf: int | None = None
+    numbers: dict[IdentityKind, str | None] = field(default_factory=dict)
+
+
+class FactCache:
+    """The facts of functions, for all scans of an agent; any thread may use it.
+
+    The kernel removes the directory of a function together with the function, and the directory of
+    the next one at this address has another inode number. So nothing of a card that was pulled is
+    taken for a fact of its successor, also when no scan ran and no uevent came between.
+    """
+
+    def __init__(self) -> None:
+        self._facts: dict[PciAddress, Facts] = {}
+
+    def of(self, address: PciAddress, inode: int) -> Facts:
+        """Return the facts of the function that has a directory with this inode number now."""
+        facts = self._facts.get(address)
+        if facts is None or facts.inode != inode:
+            facts = self._facts[address] = Facts(inode)
+        return facts
+
+
 class Cards:
     """The identity and the topology of the PCI functions of one scan; any thread may ask.
 
     Each file is read at most once. A fact that cannot be read is not known, and hides no other.
-    ``functions`` are those of the scan; ``prober`` asks cards that may not answer.
+    ``functions`` are those of the scan; ``prober`` asks cards that may not answer. The facts in
+    ``cache`` are not read again. What a host driver, a slot or a bridge tells is read in each scan.
     """
 
     def __init__(
-        self, host: Host, functions: Mapping[PciAddress, PciFunction], prober: Prober
+        self,
+        host: Host,
+        functions: Mapping[PciAddress, PciFunction],
+        prober: Prober,
+        cache: FactCache,
     ) -> None:
         self._host = host
         self._functions = functions
         self._prober = prober
+        self._cache = cache
         self._lock = threading.RLock()
+        self._facts: dict[PciAddress, Facts] = {}
         self._cards: dict[PciAddress, tuple[Identity, ...]] = {}
         self._vfs: dict[PciAddress, Mapping[str, int]] = {}
         self._places: dict[str, frozenset[_Place]] = {}
         #: Vendor id → Device Serial Number → the functions that have it.
         self._serials: dict[int, Mapping[str, list[PciFunction]]] = {}
-        #: The Device Serial Numbers that were read.
+        #: The Device Serial Numbers that identify a card.
         self._dsns: dict[PciAddress, str] = {}
 
     def identity(self, function: PciFunction) -> tuple[Identity, ...]:
@@ -67,7 +108,7 @@ class Cards:
             if function.parent is None:
                 return (*self._physical(function), own)
             parent = self._functions.get(function.parent)
-            number = None if parent is None else self._vf_number(parent.address, function.address)
+            number = None if parent is None else self._vf_number(parent.address, function)
             if parent is None or number is None:
                 return (own,)
             return (
@@ -85,12 +126,14 @@ class Cards:
         """
         with self._lock:
             try:
-                path = self._host.realpath(f"{_FUNCTIONS}/{function.address}")
+                facts = self._facts_of(function)
+                if facts.path is None:
+                    facts.path = self._host.realpath(f"{_FUNCTIONS}/{function.address}")
             except exception.HostError as error:
                 if is_missing(error):
                     raise
                 return None
-            bridges = _bridges(path)
+            bridges = _bridges(facts.path)
             switches = (
                 address
                 for address, below in reversed(bridges)
@@ -101,6 +144,14 @@ class Cards:
                 switch=next(map(str, switches), None),
                 siblings=tuple(map(str, sorted(self._siblings(function)))),
             )
+
+    def _facts_of(self, function: PciFunction) -> Facts:
+        """Return the facts of a function; raises exception.HostError if it cannot be looked at."""
+        address = function.address
+        if address not in self._facts:
+            inode = self._host.inode(f"{_FUNCTIONS}/{address}")
+            self._facts[address] = self._cache.of(address, inode)
+        return self._facts[address]
 
     def _physical(self, function: PciFunction) -> tuple[Identity, ...]:
         """Return what identifies a physical function, without its address."""
@@ -113,7 +164,8 @@ class Cards:
             ]
             if all(value is None for _, _, value in numbers):
                 # Cards answer this slowly.
-                numbers.append((IdentityKind.VPD, Confidence.BOARD, self._vpd_number(function)))
+                vpd = self._kept(IdentityKind.VPD, function, self._vpd_number)
+                numbers.append((IdentityKind.VPD, Confidence.BOARD, vpd))
             numbers.append((IdentityKind.SLOT, Confidence.PLACE, self._slot(function)))
             self._cards[address] = tuple(
                 Identity(kind, f"{value}{part}", confidence)
@@ -124,6 +176,8 @@ class Cards:
 
     def _vendor_number(self, function: PciFunction) -> str | None:
         """Return the number of the manufacturer that the host driver of a function shows."""
+        if function.host_driver is None or function.on_vfio:
+            return None
         path = f"{_FUNCTIONS}/{function.address}"
         for name in self._names(path):
             text: str | None = None
@@ -151,42 +205,61 @@ class Cards:
         vendor = function.vendor
         if vendor not in self._serials:
             serials: dict[str, list[PciFunction]] = defaultdict(list)
-            for address, other in self._functions.items():
+            for other in self._functions.values():
                 # All ports of a switch have the value of the switch.
                 physical = other.parent is None and other.class_code >> 16 != _BRIDGE
-                if other.vendor == vendor and physical and (dsn := self._dsn(other)) is not None:
-                    self._dsns[address] = dsn
-                    serials[dsn].append(other)
+                if other.vendor == vendor and physical:
+                    dsn = self._kept(IdentityKind.DSN, other, self._dsn)
+                    if dsn is not None:
+                        serials[dsn].append(other)
+            for dsn, members in serials.items():
+                kinds = {(member.product, member.address.function) for member in members}
+                if len(kinds) == len(members):
+                    self._dsns |= dict.fromkeys((member.address for member in members), dsn)
             self._serials[vendor] = serials
-        if function.address not in self._dsns:
-            return None, []
-        members = self._serials[vendor][self._dsns[function.address]]
-        kinds = Counter((member.product, member.address.function) for member in members)
-        if max(kinds.values()) > 1:
-            return None, []
-        return self._dsns[function.address], members
+        dsn = self._dsns.get(function.address)
+        return dsn, [] if dsn is None else self._serials[vendor][dsn]
+
+    def _kept(
+        self, kind: IdentityKind, function: PciFunction, read: Callable[[PciFunction], str | None]
+    ) -> str | None:
+        """Return a number of a function from its facts, read first if it is not there.
+
+        A number that cannot be read is None, and is read again in the next scan.
+        """
+        with contextlib.suppress(exception.HostError):
+            numbers = self._facts_of(function).numbers
+            if kind not in numbers:
+                numbers[kind] = read(function)
+            return numbers[kind]
+        return None
 
     def _dsn(self, function: PciFunction) -> str | None:
+        """Read the Device Serial Number; raises exception.HostError if the card does not answer."""
         path = f"{_FUNCTIONS}/{function.address}"
         text = self._read(self._host.read_text, f"{path}/serial_number")
         dsn = serial_numbers.dsn_of_file(text) if text is not None else None
-        if dsn is None:
-            config = self._read(self._host.read_bytes, f"{path}/config")
-            dsn = serial_numbers.dsn_of_config(config) if config is not None else None
+        if dsn is not None:
+            return dsn
+        config = self._host.read_bytes(f"{path}/config")
+        dsn = serial_numbers.dsn_of_config(config)
+        if dsn is None and int.from_bytes(config[:2], "little") != function.vendor:
+            # All bits of a card that does not answer are 1.
+            reason = "it does not begin with the vendor of the function"
+            raise exception.HostError(action=f"reading {path}/config", reason=reason)
         return dsn
 
     def _vpd_number(self, function: PciFunction) -> str | None:
-        """Return the serial number in the VPD of a function, if the card answers in time."""
-        path = f"{_FUNCTIONS}/{function.address}"
-        if "vpd" not in self._names(path):
+        """Read the serial number in the VPD of a function.
+
+        Raises exception.HostError if the card does not answer in time.
+        """
+        path = f"{_FUNCTIONS}/{function.address}/vpd"
+        if not self._host.exists(path):
             return None
-        try:
-            vpd = self._prober.run(
-                f"the VPD of {function.address}",
-                lambda: self._host.read_bytes(f"{path}/vpd", _VPD_LIMIT),
-            )
-        except exception.HostError:
-            return None
+        vpd = self._prober.run(
+            f"the VPD of {function.address}", lambda: self._host.read_bytes(path, _VPD_LIMIT)
+        )
         return serial_numbers.vpd_serial_number(vpd)
 
     def _slot(self, function: PciFunction) -> str | None:
@@ -207,8 +280,18 @@ class Cards:
                 slots.setdefault(_place(address), label)
         return slots
 
-    def _vf_number(self, parent: PciAddress, address: PciAddress) -> int | None:
+    def _vf_number(self, parent: PciAddress, function: PciFunction) -> int | None:
         """Return the number of a virtual function of a parent, from its links ``virtfnN``."""
+        try:
+            facts = self._facts_of(function)
+        except exception.HostError:
+            return None
+        if facts.vf is None:
+            facts.vf = self._vf_numbers(parent).get(str(function.address))
+        return facts.vf
+
+    def _vf_numbers(self, parent: PciAddress) -> Mapping[str, int]:
+        """Return the numbers of all virtual functions of a parent by address."""
         if parent not in self._vfs:
             path = f"{_FUNCTIONS}/{parent}"
             self._vfs[parent] = {
@@ -217,7 +300,7 @@ class Cards:
                 if re.fullmatch(r"virtfn[0-9]{1,5}", name)
                 and (target := self._read(self._host.readlink, f"{path}/{name}")) is not None
             }
-        return self._vfs[parent].get(str(address))
+        return self._vfs[parent]
 
     def _siblings(self, function: PciFunction) -> Iterator[PciAddress]:
         """Yield the other physical functions of the card of a function."""

@@ -113,8 +113,8 @@ def network_of(
     return networks.pop() if len(networks) == 1 else None
 
 
-def parse(texts: Sequence[str]) -> tuple[Entry, ...]:
-    """Parse the values of the option; each is a JSON object or a list of them.
+def parse(texts: Sequence[str], option: str = _OPTION) -> tuple[Entry, ...]:
+    """Parse the values of an option; each is a JSON object or a list of them.
 
     Raises exception.ConfigError with one sentence that contains option, value and reason.
     """
@@ -125,14 +125,16 @@ def parse(texts: Sequence[str]) -> tuple[Entry, ...]:
             objects = value if isinstance(value, list) else [value]
             entries.extend(_parse_entry(item) for item in objects)
         except json.JSONDecodeError as error:
-            raise _invalid(text, f"it is not JSON ({error})") from None
+            raise _invalid(option, text, f"it is not JSON ({error})") from None
         except ValueError as error:
-            raise _invalid(text, str(error)) from None
+            raise _invalid(option, text, str(error)) from None
+        except RecursionError:
+            raise _invalid(option, text, "it is nested too deeply") from None
     return tuple(entries)
 
 
-def _invalid(text: str, reason: str) -> exception.ConfigError:
-    return exception.ConfigError(reason=f"Option {_OPTION} cannot be {text!r}: {reason}.")
+def _invalid(option: str, text: str, reason: str) -> exception.ConfigError:
+    return exception.ConfigError(reason=f"Option {option} cannot be {text!r}: {reason}.")
 
 
 def _parse_entry(value: Any) -> Entry:
@@ -206,7 +208,7 @@ def _parse_address(value: Any) -> Glob | Patterns:
         text = value.get(name, "")
         try:
             patterns.append(re.compile(text))
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{name} {text!r} is not a regular expression ({error})") from None
     return Patterns(tuple(patterns))
 

@@ -134,6 +134,12 @@ BIND_SECONDS: Final = Metric(
     ("outcome",),
     "Duration of the binds for which a host prepared the device, in seconds.",
 )
+CLEANINGS: Final = Metric(
+    "cyborg_cleanings_total",
+    "counter",
+    ("result",),
+    "Attempts of hosts to clean a unit after its guest, by result.",
+)
 SERVICES: Final = Metric(
     "cyborg_services", "gauge", ("binary", "state"), "Known services by state, up or down."
 )

@@ -73,7 +73,7 @@ class Meters:
 
         Raises ConfigError when the server cannot listen at the address.
         """
-        assert self._address is not None
+        assert self._address is not None  # noqa: S101 - for mypy
         for collector in collectors:
             self.registry.register(collector)
         return Listener(self._address, self.registry)

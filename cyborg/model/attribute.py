@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from cyborg import exception
+from cyborg.model.text import refuse_control_characters
 
 _LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MAX_LABEL_VALUE = 255
@@ -58,6 +59,8 @@ def parse_label_change(change: object) -> dict[str, str | None]:
             raise exception.Invalid(
                 field=f"labels.{key}", reason=f"longer than {_MAX_LABEL_VALUE} characters"
             )
+        if value is not None:
+            refuse_control_characters(value, f"labels.{key}", line=True)
     return dict(change)
 
 

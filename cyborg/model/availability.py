@@ -5,7 +5,8 @@
 state of a host applies this one to rows that it has read.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,12 +25,15 @@ class UnitWord(StrEnum):
     USED = "used"
     LOST = "lost"
     QUARANTINED = HandleState.QUARANTINED.value
+    CLEANING = "cleaning"
     RELEASING = HandleState.RELEASING.value
     HOST_DISABLED = "host_disabled"
     UNHEALTHY = "unhealthy"
     DRIVER_NOT_READY = "driver_not_ready"
     PROVIDER_REFUSED = "provider_refused"
     LEAKED = "leaked"
+    #: The pools of the device have no room for this free unit, see ``Pooled``.
+    NO_ROOM = "no_room"
     FREE = "free"
 
 
@@ -70,14 +74,72 @@ class Unit:
 
     state: str
     lost: bool
+    #: The pools of its device have no room for it; only free units are ever blocked.
+    blocked: bool = False
+    #: Its host removes the data of its last guest; only units that are released are ever cleaned.
+    cleaning: bool = False
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A unit of a device with pools; each of its ``deployable`` costs the same."""
+
+    id: int
+    deployable: int
+    state: str
+    lost: bool
+    cost: Mapping[str, int]
+
+
+def taken(units: Iterable[Pooled]) -> dict[str, int]:
+    """Return what the units of a device take of its pools: those that are not free."""
+    amounts: dict[str, int] = defaultdict(int)
+    for unit in units:
+        if unit.state != HandleState.FREE:
+            for pool, amount in unit.cost.items():
+                amounts[pool] += amount
+    return dict(amounts)
+
+
+def fitting(cost: Mapping[str, int], remaining: Mapping[str, int]) -> int | None:
+    """Return how many more units with this cost the pools have room for; None: any number."""
+    return min(
+        (max(0, remaining.get(pool, 0) // amount) for pool, amount in cost.items()), default=None
+    )
+
+
+def blocked(pools: Mapping[str, int], units: Sequence[Pooled]) -> set[int]:
+    """Return the ids of the free units of a device for which its pools have no room.
+
+    Of each deployable, as many units stay as could all be given out if no other deployable gives
+    out any; those with the lowest ids stay. So a deployable with a unit that is not blocked can
+    always give out one more.
+    """
+    amounts = taken(units)
+    remaining = {pool: size - amounts.get(pool, 0) for pool, size in pools.items()}
+    candidates: dict[int, list[Pooled]] = defaultdict(list)
+    for unit in sorted(units, key=lambda unit: unit.id):
+        if unit.state == HandleState.FREE and not unit.lost:
+            candidates[unit.deployable].append(unit)
+    return {
+        unit.id
+        for free in candidates.values()
+        for room in (fitting(free[0].cost, remaining),)
+        for unit in (() if room is None else free[room:])
+    }
 
 
 def reserved(standing: Standing, units: Iterable[Unit]) -> int:
     """Return how many units of a deployable Placement must not allocate.
 
-    These are all units if none may be given out, else those that are lost or quarantined. A refused
-    provider is published as if it were not refused: that is how Placement accepts it in the end.
+    These are all units if none may be given out, else those that are lost, quarantined, cleaned now
+    or blocked.
+    A refused provider is published as if it were not refused: that is how Placement accepts it in
+    the end.
     """
     if standing.reason in (None, UnitWord.PROVIDER_REFUSED):
-        return sum(unit.lost or unit.state == HandleState.QUARANTINED for unit in units)
+        return sum(
+            unit.lost or unit.blocked or unit.cleaning or unit.state == HandleState.QUARANTINED
+            for unit in units
+        )
     return sum(1 for _ in units)

@@ -2,9 +2,9 @@
 """Devices: what drivers report about one host's hardware, and the tables of their states.
 
 A device (a card or function) holds deployables (units that Placement knows as resource providers),
-a deployable holds attach handles (what a guest gets). All are matched by stable keys over scans,
-reboots and upgrades: a device by driver and key on its host, a deployable by its name in the
-whole cloud, a handle by its key within the deployable.
+a deployable holds attach handles (what a guest gets). All are matched over scans, reboots and
+upgrades: a device by the numbers that move with it, or else by driver and key on its host; a
+deployable by its name in the whole cloud; a handle by its key within the deployable.
 """
 
 import json
@@ -14,14 +14,18 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
+from cyborg.model.cleaning import HostClean
 from cyborg.model.moves import Move
 
-#: Widths of the database's columns for text that drivers bring.
+#: Widths of the database's columns for text that drivers bring, and of the name of a pool.
 _WIDE = 255
 _DRIVER_NAME = 100
 _KIND = 64
 _STATE = 16
+_POOL = 64
 _LARGEST = 2**31 - 1
+#: As many characters of any kind as fit in a TEXT column of MySQL.
+_LONG = 16_000
 
 
 class DeviceType(StrEnum):
@@ -123,7 +127,7 @@ class HandleEvent(StrEnum):
     BEGIN_RELEASE = "begin release"
     QUARANTINE = "quarantine"
     FINISH_RELEASE = "finish release"
-    PASS_ON = "pass on"
+    PASS_ON = "pass on"  # noqa: S105 - an event
 
 
 HANDLE_MOVES: Mapping[HandleEvent, Move[HandleState]] = MappingProxyType(
@@ -167,10 +171,17 @@ class Deployable:
     """A unit that Placement offers: one resource provider with ``len(handles)`` units.
 
     ``name`` is unique in the cloud and names the provider, whose uuid follows from it; each
-    driver keeps its rule for names, because allocations in the field hang on them.
+    driver keeps its rule for names, because allocations in the field hang on them. A device that
+    moves keeps its provider, and the conductor remembers by which name its driver calls it now.
     ``driver_name`` is the vendor word that the API shows. ``prepare`` tells that a bind needs
     the host's work (programming, a mediated device, cleaning) before a guest may have it;
-    ``programmable`` that an operator may load an image into it.
+    ``programmable`` that an operator may load an image into it. ``cost`` is what each unit takes
+    of the pools of its device while it is not free: name of the pool → amount, at least 1. A
+    deployable with a cost needs ``prepare``: the host makes a unit of shared capacity when it is
+    prepared, and the capacity is back only when the agent has released the unit. Guests take units
+    ``group_size`` at a time, never fewer: any free ones, so units that belong together make a
+    deployable of their own, for example all functions of a card. ``clean`` says how the host cleans
+    a unit after its guest, whether it was prepared or not; None: it has no safe step.
     """
 
     name: str
@@ -181,6 +192,9 @@ class Deployable:
     attributes: tuple[Attribute, ...] = ()
     prepare: bool = False
     programmable: bool = False
+    cost: dict[str, int] = field(default_factory=dict)
+    group_size: int = 1
+    clean: HostClean | None = None
 
 
 class IdentityKind(StrEnum):
@@ -229,20 +243,17 @@ class Identity:
 def merge_identity(
     stored: Sequence[Identity], reported: tuple[Identity, ...]
 ) -> tuple[Identity, ...]:
-    """Return the identity of a device that was stored at the place where it is reported now.
+    """Return the identity of a device of which another one was stored before.
 
     A kind that is not reported is not known now: for example, no driver shows the serial number of
     a disk that a guest has. The stored value stays if it moves with the device and the report has
-    no other value of any kind, which would mean another device.
+    no other value of a kind that does, which would mean another device.
     """
     values = {identity.kind: identity.value for identity in reported}
-    if any(values.get(identity.kind, identity.value) != identity.value for identity in stored):
+    numbers = [item for item in stored if item.confidence is not Confidence.PLACE]
+    if any(values.get(identity.kind, identity.value) != identity.value for identity in numbers):
         return reported
-    missing = (
-        identity
-        for identity in stored
-        if identity.kind not in values and identity.confidence is not Confidence.PLACE
-    )
+    missing = (identity for identity in numbers if identity.kind not in values)
     order = list(IdentityKind)
     return tuple(sorted((*missing, *reported), key=lambda identity: order.index(identity.kind)))
 
@@ -266,12 +277,16 @@ class Topology:
 class Device:
     """One accelerator card or function of this host.
 
-    ``key`` is the canonical PCI address for now; unique per driver and host. ``control_path`` is
-    shown nowhere, but kept in the form the field's databases have (domain, bus, device,
-    function). ``std_board_info`` becomes the JSON string of the API. ``backend`` names what drives
-    the device where its driver knows several. The driver of an ``operator_created`` device only
-    tells that it is there. ``identity`` is strongest first, with at most one value of each kind; it
-    is empty, and ``topology`` None, where they are not known.
+    ``key`` is unique per driver and host, and the driver finds the device by it: for a PCI function
+    its canonical address. A device need not be one: then ``key`` is any text. ``control_path`` is
+    shown nowhere; for a PCI function it is kept in the form that the databases in the field have
+    (domain, bus, device, function). ``std_board_info`` becomes the JSON string of the API.
+    ``backend`` names what drives the device where its driver knows several. The driver of an
+    ``operator_created`` device only tells that it is there. ``identity`` is strongest first, with
+    at most one value of each kind; it is empty, and ``topology`` None, where they are not known.
+    ``pools`` is the capacity that its deployables share: name → size, in a unit that the driver
+    chooses, such as the slices of a GPU or its virtual functions. It is empty where every unit can
+    be given out whatever the others do.
     """
 
     KIND: ClassVar[str] = "Device"
@@ -289,11 +304,12 @@ class Device:
     operator_created: bool = False
     identity: tuple[Identity, ...] = ()
     topology: Topology | None = None
+    pools: dict[str, int] = field(default_factory=dict)
 
     def validate(self) -> str | None:
         """Return why the database cannot hold this device, as a clause; None if it can."""
         for what, text, width in _texts(self):
-            flaw = _flaw_of_text(what, text, width)
+            flaw = flaw_of_text(what, text, width)
             if flaw is not None:
                 return flaw
         if not -_LARGEST <= (self.numa_node or 0) <= _LARGEST:
@@ -306,7 +322,7 @@ class Device:
         for deployable in self.deployables:
             if len({handle.key for handle in deployable.handles}) < len(deployable.handles):
                 return f"two attach handles of {deployable.name} have one key"
-        return None
+        return _flaw_of_groups(self) or _flaw_of_pools(self)
 
 
 @dataclass(frozen=True)
@@ -349,9 +365,12 @@ class Hardware:
         """Return why the database cannot hold this entry, as a clause; None if it can."""
         if not (0 <= self.remote <= self.num <= _LARGEST):
             return f"{self.remote} of {self.num} units cannot be remote"
-        return _flaw_of_text("its key", self.key, _WIDE) or _flaw_of_text(
-            "its kind", self.kind, _KIND
+        texts = (
+            ("its key", self.key, _WIDE),
+            ("its kind", self.kind, _KIND),
+            ("its capability", json.dumps(self.capability), _LONG),
         )
+        return next(filter(None, (flaw_of_text(*text) for text in texts)), None)
 
 
 #: The state of a service on a backend that nothing tells the state of.
@@ -394,18 +413,49 @@ class Backend:
         texts = [
             ("its name", self.name, _WIDE),
             ("its state", self.state, _STATE),
+            ("the list of its capabilities", json.dumps(self.capabilities), _LONG),
             *(("the name of a service", service.name, _WIDE) for service in self.services),
             *(("the state of a service", service.state, _STATE) for service in self.services),
         ]
-        return next(filter(None, (_flaw_of_text(*text) for text in texts)), None)
+        return next(filter(None, (flaw_of_text(*text) for text in texts)), None)
 
 
-def _flaw_of_text(what: str, text: str, width: int) -> str | None:
+def flaw_of_text(what: str, text: str, width: int) -> str | None:
     """Return why a column of this width cannot hold a text, as a clause; None if it can."""
     if not 0 < len(text) <= width:
         return f"{what} has {len(text)} characters and not 1 to {width}"
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         return f"{what} is no text: {text!r}"
+    return None
+
+
+def _flaw_of_groups(device: Device) -> str | None:
+    """Return why guests cannot take units of a device in groups, as a clause; None if they can."""
+    for deployable in device.deployables:
+        size, count = deployable.group_size, len(deployable.handles)
+        if not 1 <= size <= _LARGEST:
+            return f"the group_size of {deployable.name} is {size} and not 1 to {_LARGEST}"
+        if count % size:
+            return f"{deployable.name} has {count} attach handles, no multiple of {size}"
+    return None
+
+
+def _flaw_of_pools(device: Device) -> str | None:
+    """Return why units cannot share the capacity of a device, as a clause; None if they can."""
+    for pool, size in device.pools.items():
+        flaw = flaw_of_text("the name of a pool", pool, _POOL)
+        if flaw is not None:
+            return flaw
+        if not 0 <= size <= _LARGEST:
+            return f"the size of its pool {pool} is {size} and not 0 to {_LARGEST}"
+    for deployable in device.deployables:
+        if deployable.cost and not deployable.prepare:
+            return f"{deployable.name} has a cost, but its units need no preparation"
+        for pool, amount in deployable.cost.items():
+            if pool not in device.pools:
+                return f"{deployable.name} takes of {pool}, which is not a pool of the device"
+            if not 1 <= amount <= _LARGEST:
+                return f"{deployable.name} takes {amount} of {pool} and not 1 to {_LARGEST}"
     return None
 
 
@@ -415,10 +465,11 @@ def _texts(device: Device) -> Iterator[tuple[str, str, int]]:
     yield "its vendor", device.vendor, _WIDE
     yield "its model", device.model, _WIDE
     yield "its control path", json.dumps(device.control_path), _WIDE
+    yield "its standard board information", json.dumps(device.std_board_info), _LONG
     if device.backend:
         yield "its backend", device.backend, _WIDE
     if device.vendor_board_info:
-        yield "its board information", device.vendor_board_info, len(device.vendor_board_info)
+        yield "its board information", device.vendor_board_info, _LONG
     for identity in device.identity:
         yield f"its identity {identity.kind}", identity.value, _WIDE
     if device.topology is not None:
@@ -430,7 +481,7 @@ def _texts(device: Device) -> Iterator[tuple[str, str, int]]:
         yield f"the driver name of {deployable.name}", deployable.driver_name, _DRIVER_NAME
         for attribute in deployable.attributes:
             yield f"an attribute of {deployable.name}", attribute.key, _WIDE
-            yield f"{attribute.key} of {deployable.name}", attribute.value, _LARGEST
+            yield f"{attribute.key} of {deployable.name}", attribute.value, _LONG
         for handle in deployable.handles:
             yield f"the key of a handle of {deployable.name}", handle.key, _WIDE
             yield f"handle {handle.key} of {deployable.name}", json.dumps(handle.info), _WIDE

@@ -3,7 +3,8 @@
 
 A profile has groups. One resource provider serves each group. A group holds ``resources:<CLASS>``
 amounts, ``trait:<TRAIT>`` conditions and ``accel:<key>`` requirements that only this service
-interprets. All values are strings, as clients expect.
+interprets. All values are strings, as clients expect. All projects may use a profile, or, if it is
+private, those that it names.
 """
 
 import re
@@ -14,14 +15,22 @@ from typing import ClassVar
 from uuid import UUID
 
 from cyborg import exception
+from cyborg.model.cleaning import CLEAN, CleanLevel
 from cyborg.model.provider import is_resource_class_name, is_trait_name
+from cyborg.model.text import refuse_control_characters
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+#: A regular expression for the whole name of a profile.
+NAME_PATTERN = "[a-zA-Z0-9_-]+"
 _PREFIXES = ("resources:", "trait:", "accel:")
 _TRAIT_WORDS = ("required", "forbidden")
 #: Widths of the database columns that hold these values.
 _MAX_NAME = 255
 _MAX_TEXT = 16_000
+#: Projects that may use a private profile.
+MAX_PROJECTS = 100
+#: An id of Keystone, in the form of a regular expression.
+PROJECT_ID = "[0-9a-zA-Z-]{1,64}"
+_PROJECT = re.compile(PROJECT_ID)
 
 #: The keys that name an image to load before a guest gets the device; see ``parse_image``.
 BITSTREAM_ID = "bitstream_id"
@@ -42,7 +51,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """A profile as stored and shown; group order is part of its meaning."""
+    """A profile as stored and shown; group order is part of its meaning.
+
+    ``projects`` are the ids of the projects that may use it; None: all projects.
+    """
 
     KIND: ClassVar[str] = "DeviceProfile"
 
@@ -52,6 +64,14 @@ class DeviceProfile:
     description: str | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    projects: tuple[str, ...] | None = None
+
+    @property
+    def access(self) -> str:
+        """Return who may use the profile, as the history says it."""
+        if self.projects is None:
+            return "public"
+        return f"private, projects: {len(self.projects)}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +79,7 @@ class ProfileChange:
     """The fields that an update sets; None keeps the name or the groups.
 
     ``sets_description`` True sets the description too; a description of None removes it.
+    ``sets_projects`` True sets the projects too; None makes the profile public.
     """
 
     KIND: ClassVar[str] = "ProfileChange"
@@ -67,6 +88,8 @@ class ProfileChange:
     groups: tuple[dict[str, str], ...] | None = None
     description: str | None = None
     sets_description: bool = False
+    projects: tuple[str, ...] | None = None
+    sets_projects: bool = False
 
 
 def units(group: Group) -> int:
@@ -123,6 +146,26 @@ def parse_image(spec: Mapping[str, str]) -> RequestedImage | None:
         ) from None
 
 
+def check_cleaning(groups: Sequence[Group], *, denied_by: str | None, checks_words: bool) -> None:
+    """Check the ``accel:clean`` of each group.
+
+    Raises exception.Forbidden for ``none`` if a policy rule denies that to the caller, and, with
+    ``checks_words``, exception.Invalid for a value that is not a level.
+    """
+    for index, group in enumerate(groups):
+        word = group.get(f"accel:{CLEAN}")
+        if word == CleanLevel.NONE and denied_by is not None:
+            raise exception.Forbidden(
+                reason=f"groups[{index}].accel:{CLEAN}: the policy rule {denied_by} does not "
+                f"allow you to use {CleanLevel.NONE}, which leaves the data of guests on devices."
+            )
+        if checks_words and word is not None and word not in list(CleanLevel):
+            raise exception.Invalid(
+                field=f"groups[{index}].accel:{CLEAN}",
+                reason=f"{word!r:.80} is none of {', '.join(CleanLevel)}",
+            )
+
+
 def image_warnings(groups: Sequence[Group], programmable: frozenset[str]) -> list[str]:
     """Return a sentence for each group whose image no bind can get now.
 
@@ -150,11 +193,37 @@ def parse_name(name: object) -> str:
         raise exception.Invalid(field="name", reason="a non-empty string is needed")
     if len(name) > _MAX_NAME:
         raise exception.Invalid(field="name", reason=f"longer than {_MAX_NAME} characters")
-    if _NAME.fullmatch(name) is None:
+    if re.fullmatch(NAME_PATTERN, name) is None:
         raise exception.Invalid(
             field="name", reason="only ASCII letters, digits, '-' and '_' are allowed"
         )
     return name
+
+
+def parse_projects(projects: object) -> tuple[str, ...] | None:
+    """Return the ids of the projects that may use a profile, sorted; None for None: all projects.
+
+    Raises exception.Invalid that names the place, for instance ``projects[1]``. Whether Keystone
+    has the projects is not checked.
+    """
+    if projects is None:
+        return None
+    if not isinstance(projects, list) or not 1 <= len(projects) <= MAX_PROJECTS:
+        raise exception.Invalid(
+            field="projects",
+            reason=f"a list of 1 to {MAX_PROJECTS} ids of projects, or null, is needed",
+        )
+    parsed: set[str] = set()
+    for index, project in enumerate(projects):
+        field = f"projects[{index}]"
+        if not isinstance(project, str) or _PROJECT.fullmatch(project) is None:
+            raise exception.Invalid(
+                field=field, reason="1 to 64 ASCII letters, digits and '-' are needed"
+            )
+        if project in parsed:
+            raise exception.Invalid(field=field, reason=f"{project} is given twice")
+        parsed.add(project)
+    return tuple(sorted(parsed))
 
 
 def parse_groups(
@@ -209,6 +278,7 @@ def _parse_group(
             text = _digits(value) if isinstance(value, int) else value
             if isinstance(value, bool) or not isinstance(text, str) or len(text) > _MAX_TEXT:
                 raise exception.Invalid(field=field, reason="a string is needed")
+            refuse_control_characters(text, field, line=True)
             parsed[f"accel:{name}"] = text
     if units(parsed) > limits.units:
         raise exception.Invalid(

@@ -10,19 +10,30 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cyborg.model.arq import State
+from cyborg.model.cleaning import CleanResult
 from cyborg.model.device import LOST, Device, DeviceStatus
 from cyborg.model.health import of_action
-from cyborg.model.provider import provider_uuid
 from cyborg.model.report import Reading
 
 VERSION: Final = "1.0"
 ARQ_STATE: Final = "arq.state"
 DEVICE_STATE: Final = "device.state"
 DEVICE_HEALTH: Final = "device.health"
+DEVICE_CLEANING: Final = "device.cleaning"
+DRIVER_HEALTH: Final = "driver.health"
 SERVICE_DOWN: Final = "service.down"
 SERVICE_UP: Final = "service.up"
 ACCELERATOR_USAGE: Final = "accelerator.usage"
 
+#: Actions of history records of a device, about the cleaning of one of its units.
+UNIT_CLEANED: Final = "unit cleaned"
+UNIT_NOT_CLEANED: Final = "unit not cleaned"
+UNIT_FREED: Final = "unit freed"
+_OF_CLEANING: Final[Mapping[str, str]] = {
+    UNIT_CLEANED: CleanResult.CLEANED.value,
+    UNIT_NOT_CLEANED: CleanResult.FAILED.value,
+    UNIT_FREED: CleanResult.OVERRIDDEN.value,
+}
 #: The states of a removed ARQ and of a removed device.
 DELETED: Final = "Deleted"
 GONE: Final = "gone"
@@ -41,7 +52,7 @@ _OF_DEVICE: Final[Mapping[str, str]] = {
 }
 _AFTER: Final[Mapping[str, Mapping[str, str]]] = {"arq": _OF_ARQ, "device": _OF_DEVICE}
 #: The nouns of the history whose events can be notifications.
-NOTIFIED: Final = frozenset(_AFTER)
+NOTIFIED: Final = frozenset({*_AFTER, "driver"})
 
 
 @dataclass(frozen=True)
@@ -130,10 +141,48 @@ def device_health(event: HistoryEvent, facts: DeviceFacts | None) -> Notificatio
     return None if health is None else _of_device(DEVICE_HEALTH, event, {"health": health}, facts)
 
 
+def device_cleaning(event: HistoryEvent, facts: DeviceFacts | None) -> Notification | None:
+    """Return the notification that a unit of a device was cleaned, or could not be; None if not.
+
+    The reason has the key of the unit, and the steps or why they failed.
+    """
+    result = _OF_CLEANING.get(event.action)
+    return None if result is None else _of_device(DEVICE_CLEANING, event, {"result": result}, facts)
+
+
+def driver_health(
+    event: HistoryEvent, driver: str | None, facts: Mapping[str, DeviceFacts]
+) -> Notification | None:
+    """Return the notification that the health of all devices of a driver changed; None otherwise.
+
+    ``driver`` is the name of the driver, None if its host was removed; ``facts`` are those of its
+    devices on the host, by uuid.
+    """
+    health = of_action(event.action)
+    if health is None:
+        return None
+    return Notification(
+        DRIVER_HEALTH,
+        {
+            **_common(event),
+            "health": health,
+            "driver": driver,
+            "devices": sorted(facts),
+            "users": [user for device in facts.values() for user in _users(device)],
+        },
+    )
+
+
+def _users(facts: DeviceFacts | None) -> list[dict[str, str | None]]:
+    return [
+        {"arq": arq, "instance": instance, "project_id": project}
+        for arq, instance, project in (() if facts is None else facts.users)
+    ]
+
+
 def _of_device(
     event_type: str, event: HistoryEvent, news: Mapping[str, Any], facts: DeviceFacts | None
 ) -> Notification:
-    users = () if facts is None else facts.users
     return Notification(
         event_type,
         {
@@ -143,10 +192,7 @@ def _of_device(
             "driver": facts and facts.driver,
             "vendor": facts and facts.vendor,
             "model": facts and facts.model,
-            "users": [
-                {"arq": arq, "instance": instance, "project_id": project}
-                for arq, instance, project in users
-            ],
+            "users": _users(facts),
         },
     )
 
@@ -166,9 +212,18 @@ def service(binary: str, host: str, *, up: bool, at_ms: int, seen_ms: int) -> No
 
 
 def usage(
-    host: str, at_ms: int, readings: Iterable[Reading], devices: Sequence[tuple[str, Device]]
+    host: str,
+    at_ms: int,
+    readings: Iterable[Reading],
+    devices: Sequence[tuple[str, Device]],
+    *,
+    providers: Mapping[str, str],
 ) -> Notification:
-    """Return the notification with a host's readings; ``devices`` are (driver, device) pairs."""
+    """Return the notification with a host's readings; ``devices`` are (driver, device) pairs.
+
+    ``providers`` are the uuids of the host's providers by the name that the driver uses now. A
+    deployable that is new, or refused, has none yet.
+    """
     device_by_key = {(driver, device.key): device for driver, device in devices}
     accelerators = []
     for reading in readings:
@@ -182,7 +237,9 @@ def usage(
                     "vendor": device.vendor,
                     "model": device.model,
                     "providers": [
-                        provider_uuid(deployable.name) for deployable in device.deployables
+                        providers[deployable.name]
+                        for deployable in device.deployables
+                        if deployable.name in providers
                     ],
                     "figures": reading.figures,
                 }

@@ -26,6 +26,9 @@ class Provider:
 
     ``total`` counts the units there are, ``reserved`` those not to be given out now; a total of
     0 means no inventory at all. ``traits`` are ours only: those that others set stay beside them.
+    ``deployable`` is the name that its driver uses now; None: ``name``, because the device has not
+    moved. Placement allocates ``group_size`` units at a time: with fewer of them left it allocates
+    none, because the units that are reserved or allocated count against ``total``.
     """
 
     uuid: str
@@ -34,6 +37,8 @@ class Provider:
     total: int
     reserved: int
     traits: frozenset[str]
+    deployable: str | None = None
+    group_size: int = 1
 
     def validate(self) -> str | None:
         """Return why Placement would reject this provider, as a clause; None if it would not."""
@@ -46,13 +51,15 @@ class Provider:
                 return f"{trait!r} is not a trait name"
         if not 0 <= self.reserved <= self.total <= _MAX_TOTAL:
             return f"{self.reserved} reserved units of {self.total} make no sense"
+        if not 1 <= self.group_size <= _MAX_TOTAL:
+            return f"units cannot be allocated {self.group_size} at a time"
         return None
 
     def inventories(self) -> dict[str, Inventory]:
         """Return the whole inventory by resource class, with every field.
 
-        Accelerators are never over-committed, hence the ratio; the other fields are Placement's
-        defaults, named so that a value changed by hand is seen as a difference.
+        Accelerators are never over-committed, hence the ratio. Without groups the other fields are
+        Placement's defaults, named so that a value changed by hand is seen as a difference.
         """
         if self.total == 0:
             return {}
@@ -60,9 +67,9 @@ class Provider:
             self.resource_class: {
                 "total": self.total,
                 "reserved": self.reserved,
-                "min_unit": 1,
+                "min_unit": self.group_size,
                 "max_unit": self.total,
-                "step_size": 1,
+                "step_size": self.group_size,
                 "allocation_ratio": 1.0,
             }
         }
@@ -74,6 +81,14 @@ class ProviderTree:
 
     root_name: str
     providers: tuple[Provider, ...]
+
+    def deployables(self) -> frozenset[str]:
+        """Return the names that the drivers use."""
+        return frozenset(self.uuids())
+
+    def uuids(self) -> dict[str, str]:
+        """Return the name that the driver uses → uuid of the provider."""
+        return {provider.deployable or provider.name: provider.uuid for provider in self.providers}
 
 
 class Verdict(StrEnum):

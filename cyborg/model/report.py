@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Final
 
-from cyborg.model.device import Backend, Device, Hardware
-from cyborg.model.health import DeviceHealth
+from cyborg.model.device import Backend, Deployable, Device, Hardware, flaw_of_text
+from cyborg.model.health import DeviceHealth, legible
 from cyborg.model.provider import ProviderTree
+from cyborg.model.text import escaped
 
 #: The figures that have a metric each, with their meaning; their names end in the unit.
 FIGURES: Final[Mapping[str, str]] = {
@@ -24,6 +25,43 @@ FIGURES: Final[Mapping[str, str]] = {
 #: The maximum number of figures of one device; more are left out.
 MOST_FIGURES: Final = 64
 _LONGEST_NAME: Final = 64
+
+
+#: The largest numbers of things in one report. A host has a hundred times fewer.
+MOST: Final[Mapping[str, int]] = {
+    "drivers": 256,
+    "options of drivers": 16_384,
+    "backends": 4_096,
+    "services on backends": 16_384,
+    "devices": 4_096,
+    "deployables": 16_384,
+    "attach handles": 65_536,
+    "attributes and traits": 131_072,
+    "entries of hardware": 16_384,
+    "answers about health": 16_384,
+}
+#: Widths of columns.
+_WIDE: Final = 255
+_DRIVER_NAME: Final = 100
+_VERSION: Final = 64
+#: Characters of an error text of an agent that are kept.
+_LONGEST_ERROR: Final = 4000
+
+
+def cut(text: str) -> str:
+    """Return an error text of an agent in a bounded length; a mark tells how much is left out.
+
+    Characters that no database holds, such as those of odd file names, are escaped.
+    """
+    text = escaped(text)
+    if len(text) <= _LONGEST_ERROR:
+        return text
+    return f"{text[:_LONGEST_ERROR]} ... ({len(text) - _LONGEST_ERROR} more characters)"
+
+
+def label(text: str | None, width: int) -> str | None:
+    """Return a word about a driver as one printable line of this width; None if it is empty."""
+    return (legible(text) or "")[:width] or None
 
 
 class DriverState(StrEnum):
@@ -71,7 +109,8 @@ class DriverReport:
 
     One that is installed but not enabled is STOPPED and has no devices, but hardware. ``hardware``
     and ``backends`` are None where the driver could not tell: what was known of them stands.
-    ``accepts`` follows from the driver's package and configuration: it is no fact of the digest.
+    ``accepts`` follows from the driver's package and configuration, so it is no fact of the digest;
+    None: the driver could not be loaded.
     ``health`` holds the devices about which the driver has answered. A device that is missing there
     keeps the health that the conductor has stored.
     """
@@ -85,7 +124,7 @@ class DriverReport:
     endpoint: str | None = None
     type: str | None = None
     version: str | None = None
-    accepts: tuple[DriverOption, ...] = ()
+    accepts: tuple[DriverOption, ...] | None = None
     health: tuple[DeviceHealth, ...] = ()
 
 
@@ -100,8 +139,8 @@ class Report:
     def digest(self) -> str:
         """Return a hex SHA-256 that is equal exactly when the facts are, in any order.
 
-        A report without health, identity and topology has the digest that releases without them
-        compute.
+        A report without health, identity, topology, pools, costs, groups and cleaning has the
+        digest that releases without them compute.
         """
         facts = [
             _sorted(
@@ -129,6 +168,37 @@ class Report:
             for driver in self.drivers
         }
 
+    def validate(self) -> str | None:
+        """Return why the report cannot be stored, as a clause; None if it can.
+
+        It is larger than any host needs, or a driver has a name that the database cannot hold.
+        """
+        for driver in self.drivers:
+            flaw = flaw_of_text("the name of a driver", driver.driver, _DRIVER_NAME)
+            if flaw is not None:
+                return flaw
+        devices = [device for driver in self.drivers for device in driver.devices]
+        deployables = [deployable for device in devices for deployable in device.deployables]
+        backends = [backend for driver in self.drivers for backend in driver.backends or ()]
+        counts = {
+            "drivers": len(self.drivers),
+            "options of drivers": sum(len(driver.accepts or ()) for driver in self.drivers),
+            "backends": len(backends),
+            "services on backends": sum(len(backend.services) for backend in backends),
+            "devices": len(devices),
+            "deployables": len(deployables),
+            "attach handles": sum(len(item.handles) for item in deployables),
+            "attributes and traits": sum(
+                len(item.attributes) + len(item.traits) for item in deployables
+            ),
+            "entries of hardware": sum(len(driver.hardware or ()) for driver in self.drivers),
+            "answers about health": sum(len(driver.health) for driver in self.drivers),
+        }
+        for what, count in counts.items():
+            if count > MOST[what]:
+                return f"it has {count} {what}, and at most {MOST[what]} are stored"
+        return None
+
     def deployables(self) -> frozenset[str]:
         """Return the names of all deployables; those of failed drivers are missing."""
         return frozenset(
@@ -139,17 +209,29 @@ class Report:
         )
 
 
+#: Fields of devices and deployables that a digest has only if their value is another than this one,
+#: because releases without them compute the digest, too.
+_LATER: Final[Mapping[str, Any]] = {
+    "identity": (),
+    "topology": None,
+    "pools": {},
+    "cost": {},
+    "group_size": 1,
+    "clean": None,
+}
+
+
 def _sorted(value: Any) -> Any:
     """Return the facts in a fixed order: the order in which a driver found them is no fact."""
     if isinstance(value, dict):
         return {key: _sorted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return sorted(map(_sorted, value), key=_word)
-    if isinstance(value, Device):
+    if isinstance(value, Device | Deployable):
         return {
             name: _sorted(fact)
             for name, fact in vars(value).items()
-            if fact or name not in ("identity", "topology")
+            if name not in _LATER or fact != _LATER[name]
         }
     # Not asdict: it copies every word, which for many devices takes longer than all the rest.
     return _sorted(vars(value)) if is_dataclass(value) else value
@@ -208,6 +290,17 @@ class AgentHeartbeat:
     drivers: tuple[InstalledDriver, ...] = ()
     bus_error: str = ""
     failure: str = ""
+
+    def validate(self) -> str | None:
+        """Return why the database cannot hold this heartbeat, as a clause; None if it can."""
+        texts = (
+            ("its host", self.host, _WIDE),
+            *((("its version", self.version, _VERSION),) if self.version else ()),
+            ("its endpoint", self.endpoint, _WIDE),
+            *(("the name of a provider", name, _WIDE) for name in self.provider_names),
+            *(("the name of a driver", item.driver, _DRIVER_NAME) for item in self.drivers),
+        )
+        return next(filter(None, (flaw_of_text(*text) for text in texts)), None)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ _Inside = Callable[[Any, Any, str], Any]
 
 #: The major version of every body. Raise it only if readers of the older version would fail.
 VERSION = 1
+#: Characters of a value in an error message.
+_MOST_SHOWN = 200
 
 
 def dump(value: Sendable) -> dict[str, Any]:
@@ -53,9 +55,13 @@ def load(kind: type[T], envelope: Any) -> T:
         raise exception.Invalid(field="envelope", reason=f"a {kind.KIND} is needed")
     if envelope.get("version") != VERSION:
         raise exception.Invalid(
-            field=kind.KIND, reason=f"version {envelope.get('version')} is not {VERSION}"
+            field=kind.KIND,
+            reason=f"version {str(envelope.get('version'))[:_MOST_SHOWN]} is not {VERSION}",
         )
-    value: T = _build(kind, envelope.get("body"), kind.KIND)
+    try:
+        value: T = _build(kind, envelope.get("body"), kind.KIND)
+    except RecursionError:
+        raise exception.Invalid(field=kind.KIND, reason="it is nested too deeply") from None
     return value
 
 
@@ -71,7 +77,10 @@ def unpack(kind: Any, value: Any, field: str) -> Any:
 
     Raises exception.Invalid, which names the place below ``field``, for a value of a wrong type.
     """
-    return _build(kind, value, field, lambda inner, envelope, _place: load(inner, envelope))
+    try:
+        return _build(kind, value, field, lambda inner, envelope, _place: load(inner, envelope))
+    except RecursionError:
+        raise exception.Invalid(field=field, reason="it is nested too deeply") from None
 
 
 def _plain(value: Any) -> Any:
@@ -141,7 +150,8 @@ def _build_scalar(kind: Any, value: Any, place: str) -> Any:
         try:
             return datetime.fromisoformat(value) if kind is datetime else kind(value)
         except ValueError:
-            raise exception.Invalid(field=place, reason=f"{value!r} is unknown") from None
+            shown = repr(value)[:_MOST_SHOWN]
+            raise exception.Invalid(field=place, reason=f"{shown} is unknown") from None
     if type(value) is not kind:
         raise exception.Invalid(field=place, reason=f"{kind.__name__} is needed")
     return value

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
+from cyborg.model.cleaning import CleanedStep
 from cyborg.model.device import BackendService
 from cyborg.model.health import DeviceHealth
 from cyborg.model.report import DriverState
@@ -44,7 +45,8 @@ class HandleTask:
     """Prepare or release one attach handle on the agent's host.
 
     ``request_key`` identifies the task: an agent that meets it again answers as before. ``spec``
-    holds the ``accel:*`` requirements of the device profile's group, as strings. ``order`` rises
+    holds the ``accel:*`` requirements of the device profile's group, as strings; for a release it
+    has only ``clean``, the level of cleaning, or nothing. ``order`` rises
     with each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when
     the conductor's database wrote the task, by its clock; 0 if unknown. It tells a stale
     task from a new one of a database that was restored from a backup, whose orders go back.
@@ -69,6 +71,19 @@ class HandleTask:
     def unit(self) -> Unit:
         """Return the unit of the task."""
         return Unit(self.deployable, self.handle_key)
+
+    def program_task(self, image_uuid: str) -> "ProgramTask":
+        """Return the task that loads an image into the deployable of the handle."""
+        return ProgramTask(
+            request_key=self.request_key,
+            driver=self.driver,
+            device_key=self.device_key,
+            deployable=self.deployable,
+            image_uuid=image_uuid,
+            agent_epoch=self.agent_epoch,
+            order=self.order,
+            issued_ms=self.issued_ms,
+        )
 
 
 @dataclass(frozen=True)
@@ -128,13 +143,25 @@ class InstallTask:
 
 
 @dataclass(frozen=True)
+class PartitionTask:
+    """Divide one card into a layout; the agent itself gives itself this task after a scan."""
+
+    request_key: str
+    driver: str
+    device_key: str
+    layout: str
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The state or the result of a task.
 
-    ``done`` False: the agent is still at it, ask again with the same request key. ``fault`` is None
+    ``done`` False: the agent is still at it, ask again with the same request key; ``progress`` is
+    then a line for the operator, if the driver has told how far it is. ``fault`` is None
     when it succeeded, else a sentence for the operator. ``note`` is what the operator should know
     of a success. ``image`` is the UUID of the image that an ``ImageOrder`` led to. ``health`` is
-    the health of the device after a set-up, None where it is not known.
+    the health of the device after a set-up, None where it is not known. ``cleaned`` are the clean
+    steps that a release has completed.
     """
 
     KIND: ClassVar[str] = "Outcome"
@@ -145,6 +172,8 @@ class Outcome:
     note: str | None = None
     image: str | None = None
     health: DeviceHealth | None = None
+    progress: str | None = None
+    cleaned: tuple[CleanedStep, ...] = ()
 
 
 class Use(StrEnum):

@@ -2,7 +2,8 @@
 """Policy rules of device profiles and accelerator requests (ARQs).
 
 A caller reaches the ARQs of every project if the rule grants this, or if the rule
-``cyborg:arq:all_projects`` does. Other callers reach the ARQs of their own project only.
+``cyborg:arq:all_projects`` does. Other callers reach the ARQs of their own project only. Nova with
+a service token lists and deletes the ARQs of an instance of any project.
 """
 
 from cyborg.policies import base
@@ -11,7 +12,7 @@ RULES = [
     base.rule(
         "cyborg:device_profile:get_all",
         f"{base.READER_OR_ADMIN} or {base.OPERATOR}",
-        "List device profiles. All projects share them.",
+        "List device profiles. A project sees the public ones and those that name it.",
         "GET /v2/device_profiles",
         older="rule:admin_or_owner",
         since=base.OWNER_SINCE,
@@ -19,7 +20,7 @@ RULES = [
     base.rule(
         "cyborg:device_profile:get_one",
         f"{base.READER_OR_ADMIN} or {base.OPERATOR}",
-        "Show a device profile.",
+        "Show a device profile, if it is public or names the project.",
         "GET /v2/device_profiles/{uuid or name}",
         older="rule:admin_or_owner",
         since=base.OWNER_SINCE,
@@ -35,7 +36,15 @@ RULES = [
     base.rule(
         "cyborg:device_profile:update",
         base.OPERATOR,
-        "Update the name, description or groups of a device profile.",
+        "Update a device profile: its name, description, groups or projects.",
+        "PATCH /v2/device_profiles/{uuid or name}",
+    ),
+    base.rule(
+        "cyborg:device_profile:skip_cleaning",
+        base.ADMIN,
+        "Create or change a device profile with accel:clean none: the data of its guests may stay "
+        "on the devices.",
+        "POST /v2/device_profiles",
         "PATCH /v2/device_profiles/{uuid or name}",
     ),
     base.rule(
@@ -87,9 +96,9 @@ RULES = [
     ),
     base.rule(
         "cyborg:arq:all_projects",
-        "rule:admin_api or rule:service_api",
-        "Apply the other rules of ARQs to the ARQs of all projects instead of the caller's "
-        "project only.",
+        "rule:admin_api",
+        "Apply the other rules to the objects of all projects instead of the caller's project "
+        "only. Nova does not need it: see [api] compute_users.",
         "GET /v2/accelerator_requests",
         "PATCH /v2/accelerator_requests",
         "DELETE /v2/accelerator_requests",

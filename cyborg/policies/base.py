@@ -2,7 +2,8 @@
 """The persona rules to which all other rules refer, under the names that policy files use.
 
 While ``[oslo_policy] enforce_new_defaults`` is False, oslo.policy combines each rule with its
-deprecated check by "or". Any project-scoped token then passes the persona rules.
+deprecated check by "or". Any project-scoped token then passes the persona rules of readers and
+managers, for the objects of its project.
 """
 
 from oslo_policy import policy
@@ -94,10 +95,17 @@ RULES = [
     _persona("project_manager_api", "manager"),
     _persona("project_member_api", "member"),
     _persona("project_reader_api", "reader"),
-    _either(
+    _persona("project_service_api", "service"),
+    # These two have no deprecated check: it would let users with any role create ARQs.
+    policy.RuleDefault(
         "project_member_or_admin",
         "rule:project_member_api or rule:admin_api",
         "A member of the project, or an administrator.",
+    ),
+    policy.RuleDefault(
+        "project_member_or_service",
+        "rule:project_member_api or rule:project_service_api",
+        "A member of the project, or another service in its own project.",
     ),
     _either(
         "project_reader_or_admin",
@@ -110,14 +118,9 @@ RULES = [
         "A manager of the project, or an administrator.",
     ),
     _either(
-        "project_member_or_service",
-        "rule:project_member_api or rule:service_api",
-        "A member of the project, or another service such as Nova.",
-    ),
-    _either(
         "project_reader_or_service",
-        "rule:project_reader_api or rule:admin_api or rule:service_api",
-        "A reader of the project, an administrator, or another service such as Nova.",
+        "rule:project_reader_api or rule:admin_api or rule:project_service_api",
+        "A reader of the project, an administrator, or another service in its own project.",
     ),
     # Policy files of earlier releases refer to these names.
     _retired("public_api", "is_public_api:True", "No longer used."),

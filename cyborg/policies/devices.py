@@ -27,6 +27,15 @@ RULES = [
         "GET /v2/devices/{uuid}",
     ),
     base.rule(
+        "cyborg:device:get_unheld",
+        base.MANAGER_OR_OPERATOR,
+        "Let the rules that list and show devices, deployables, attributes, services, backends, "
+        "drivers and hardware apply to those of which the caller's project holds no unit. What "
+        "other projects do with them stays hidden.",
+        "GET /v2/devices",
+        "GET /v2/devices/{uuid}",
+    ),
+    base.rule(
         "cyborg:device:create",
         base.OPERATOR,
         "Create a device on a backend whose driver supports it.",

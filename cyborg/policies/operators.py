@@ -126,6 +126,12 @@ RULES = [
         "GET /v2/events",
     ),
     base.rule(
+        "cyborg:limits:get",
+        base.READER_OR_OPERATOR,
+        "Show the limits and the usage of one's own project (from microversion 2.5).",
+        "GET /v2/limits",
+    ),
+    base.rule(
         "cyborg:usage:get",
         base.READER_OR_OPERATOR,
         "Show how many units are used, free and out of service. Users who are not operators "

@@ -5,6 +5,7 @@ import logging
 from typing import TypeVar
 
 from cyborg import exception
+from cyborg.model.report import cut
 from cyborg.rpc import verbs
 from cyborg.rpc.transport import AGENT_TOPIC, Bus, RPCClient
 
@@ -27,9 +28,16 @@ class AgentClient(RPCClient):
         Raises the errors that the command declares; Unavailable if the agent does not answer within
         ``timeout`` seconds, or ``within`` if that is shorter; Invalid for an answer to another task
         or of a wrong type; and UnknownVerb for an agent of an older release that does not have the
-        verb or an argument of it.
+        verb or an argument of it. Texts of an error are cut at a bounded length.
         """
-        reply = self.call_server(host, command.verb, within=within, **command.dump())
+        try:
+            reply = self.call_server(host, command.verb, within=within, **command.dump())
+        except exception.CyborgError as error:
+            fields = {
+                name: cut(value) if isinstance(value, str) else value
+                for name, value in error.fields.items()
+            }
+            raise type(error)(**fields) from error
         try:
             return command.read(reply)
         except exception.Invalid as error:

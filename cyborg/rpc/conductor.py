@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from cyborg.model.process import API
 from cyborg.rpc import verbs
-from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, RPCClient
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, RPCClient
 
 Answer = TypeVar("Answer")
 
@@ -37,7 +37,7 @@ class ConductorClient(RPCClient):
     ) -> None:
         super().__init__(
             bus,
-            CONDUCTOR_TOPIC,
+            bus.topic_of_agents() if sender.startswith(AGENT_TOPIC) else CONDUCTOR_TOPIC,
             peer="conductor",
             timeout=timeout,
             sender=sender,

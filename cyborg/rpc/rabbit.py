@@ -24,8 +24,12 @@ from cyborg.model.process import BusFault
 
 LOG = logging.getLogger(__name__)
 
+#: From agents to any conductor.
+CONDUCTOR_AGENTS_TOPIC: Final = "cyborg-conductor-agents"
+
 #: The parts of a process that use the bus, as ``Troubles`` names them in the log.
 SERVER: Final = "RPC server"
+AGENTS_SERVER: Final = "RPC server for agents"
 SENDER: Final = "RPC sender"
 _CONSUMER: Final = "RPC consumer"
 _REPLIES: Final = "RPC reply queue"
@@ -151,10 +155,12 @@ class WatchedConnection(impl_rabbit.Connection):
             self._troubles.works(SENDER)
         return result
 
-    def declare_topic_consumer(self, *args: Any, **kwargs: Any) -> None:
+    def declare_topic_consumer(
+        self, exchange_name: str, topic: str, *args: Any, **kwargs: Any
+    ) -> None:
         """Declare the consumer of an RPC server; see the parent."""
-        self._part = SERVER
-        super().declare_topic_consumer(*args, **kwargs)
+        self._part = server_part(topic)
+        super().declare_topic_consumer(exchange_name, topic, *args, **kwargs)
 
     def declare_direct_consumer(self, *args: Any, **kwargs: Any) -> None:
         """Declare the consumer of a queue for replies; see the parent."""
@@ -214,6 +220,11 @@ class WatchedConnection(impl_rabbit.Connection):
     def _others(self) -> int:
         """Return how many brokers the URL has besides the first."""
         return max(0, len(self.connection.alt or ()) - 1)
+
+
+def server_part(topic: str) -> str:
+    """Return the part that receives the messages of a topic; a conductor has two of them."""
+    return AGENTS_SERVER if CONDUCTOR_AGENTS_TOPIC in topic else SERVER
 
 
 def watch(transport: Any, troubles: Troubles) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,13 +26,18 @@ from oslo_messaging.rpc.server import RPCServer
 from cyborg import exception, tracing
 from cyborg.context import REQUEST_ID, carried, ids, working_for
 from cyborg.model.process import BusFault
-from cyborg.rpc import command, rabbit, verbs
+from cyborg.rpc import command, rabbit, signing, verbs
 from cyborg.rpc.endpoint import unwrap
+from cyborg.rpc.keys import CONTROLLER, HOST, KeyRing
 
 LOG = logging.getLogger(__name__)
 
 EXCHANGE = "cyborg"
+#: From the API to any conductor.
 CONDUCTOR_TOPIC = "cyborg-conductor"
+#: From agents to any conductor.
+CONDUCTOR_AGENTS_TOPIC = rabbit.CONDUCTOR_AGENTS_TOPIC
+#: From a conductor to the agent of one host.
 AGENT_TOPIC = "cyborg-agent"
 
 #: How long the first request of a process may wait for the first connection, in seconds.
@@ -44,6 +50,10 @@ _LONGEST_PAUSE = 10.0
 #: How long the end of a process may wait for its connections to be closed, in seconds.
 _CLOSING = 5.0
 _PING_TIMEOUT = 5.0
+#: The verb that shows whether a server listens. It tells nothing else, and is never signed.
+PING: Final = "ping"
+#: The entry of a request's context that names the process that sends it.
+SENDER: Final = "sender"
 #: The broker must report a ping for which there is no queue. Otherwise the first conductor of a new
 #: broker would be found only after the previous ping has timed out. (The broker's Ack follows. It
 #: does not confuse the next message of that channel: py-amqp reads all input before it publishes.)
@@ -59,22 +69,143 @@ _SILENCE = 5.0
 _UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
 
+class _Gate:
+    """Verifies the signatures of the requests to one server of a topic.
+
+    On the topic of the agents a verified sender is the agent of the host whose key has signed,
+    whatever the request says.
+    """
+
+    def __init__(self, signer: signing.Signer, *, topic: str, prefix: str, server: str) -> None:
+        self._signer = signer
+        self._from_agents = topic == CONDUCTOR_AGENTS_TOPIC
+        to_agent = topic == AGENT_TOPIC
+        self.address = _address(prefix + topic, server if to_agent else None)
+        self._owner = server if to_agent else CONTROLLER
+        # A conductor repeats what an agent has not answered. Requests to conductors must survive
+        # the restart of a conductor: they wait in a queue for it, and repeating them is harmless.
+        self._since_ms = int(time.time() * 1000) if to_agent else 0
+
+    def admit(
+        self, context: dict[str, Any], message: dict[str, Any]
+    ) -> tuple[dict[str, Any], signing.Proof | None]:
+        """Return the context with the verified sender, and what signs the reply.
+
+        Raises signing.Refused.
+        """
+        verb = str(message.get("method"))
+        if verb == PING:
+            return context, None
+        request = signing.Request(
+            self.address, verb, message.get("version", ""), message.get("args", {}), context
+        )
+        proof = self._signer.admit(request, self._accepts, since_ms=self._since_ms)
+        if proof is not None and self._from_agents:
+            context = {**context, SENDER: f"{AGENT_TOPIC}@{proof.owner}"}
+        return context, proof
+
+    def _accepts(self, owner: str) -> bool:
+        return owner != CONTROLLER if self._from_agents else owner == self._owner
+
+
 class _Dispatcher(oslo_messaging.RPCDispatcher):
     """Dispatch calls with the request id of the caller, so that log lines name it.
 
-    Unknown verbs are refused with one log line; oslo.messaging would log a traceback.
+    Unverified requests and unknown verbs are refused with one log line; oslo.messaging would log a
+    traceback.
     """
+
+    def __init__(self, endpoint: object, gate: _Gate) -> None:
+        super().__init__([endpoint], None, oslo_messaging.DefaultRPCAccessPolicy)
+        self._gate = gate
 
     def dispatch(self, incoming: Any) -> Any:
         """Dispatch a call in the context of its caller; see the parent."""
-        context, verb = incoming.ctxt, incoming.message.get("method")
-        kind = SpanKind.SERVER
+        verb, kind = incoming.message.get("method"), SpanKind.SERVER
+        try:
+            context, proof = self._gate.admit(incoming.ctxt, incoming.message)
+        except signing.Refused:
+            # A sender without a key learns nothing more, and needs no thread that waits for it.
+            raise oslo_messaging.ExpectedException from None
+        incoming.ctxt = context
         with working_for(context), tracing.span(f"handle {verb}", kind, origin=context):
             try:
-                return super().dispatch(incoming)
+                reply = super().dispatch(incoming)
             except (oslo_messaging.NoSuchMethod, oslo_messaging.UnsupportedVersion) as refusal:
                 LOG.warning("Call of a peer of another release refused: %s", refusal)
-                raise oslo_messaging.ExpectedException from None
+                if proof is None:
+                    raise oslo_messaging.ExpectedException from None
+                # An exception would carry no signature.
+                unknown = exception.UnknownVerb(peer=self._gate.address, verb=str(verb))
+                reply = {"error": {"type": unknown.kind, "fields": unknown.fields}}
+        return reply if proof is None else proof.sign(reply)
+
+
+class _SigningClient:
+    """An oslo.messaging client that signs requests and verifies replies; see its ``prepare``."""
+
+    def __init__(
+        self,
+        client: Any,
+        signer: signing.Signer,
+        *,
+        topic: str,
+        prefix: str,
+        server: str | None = None,
+        version: str = command.FIRST,
+    ) -> None:
+        self._client = client
+        self._signer = signer
+        self._topic = topic
+        self._prefix = prefix
+        self._server = server
+        self._version = version
+
+    def prepare(self, **options: Any) -> "_SigningClient":
+        """Return a client with these options; see oslo.messaging."""
+        return _SigningClient(
+            self._client.prepare(**options),
+            self._signer,
+            topic=self._topic,
+            prefix=self._prefix,
+            server=options.get("server", self._server),
+            version=options.get("version", self._version),
+        )
+
+    def call(self, context: dict[str, Any], verb: str, **arguments: Any) -> Any:
+        """Return the reply of a server; raise signing.Refused for one that is not from a server."""
+        if verb == PING:
+            return self._client.call(context, verb, **arguments)
+        context, proof = self._sign(context, verb, arguments)
+        peer = _address(self._topic, self._server)
+        try:
+            reply = self._client.call(context, verb, **arguments)
+        except oslo_messaging.RemoteError as failure:
+            # A failure carries no signature; servers that verify sign a reply instead.
+            self._signer.check_reply(peer, proof, failure)
+            raise
+        self._signer.check_reply(peer, proof, reply)
+        return reply
+
+    def cast(self, context: dict[str, Any], verb: str, **arguments: Any) -> None:
+        """Send a request without a reply."""
+        context, _ = self._sign(context, verb, arguments)
+        self._client.cast(context, verb, **arguments)
+
+    def _sign(
+        self, context: dict[str, Any], verb: str, arguments: dict[str, Any]
+    ) -> tuple[dict[str, Any], signing.Proof | None]:
+        owner = self._server or CONTROLLER
+        if str(context.get(SENDER, "")).startswith(f"{AGENT_TOPIC}@"):
+            owner = context[SENDER].rpartition("@")[2]
+        address = _address(self._prefix + self._topic, self._server)
+        request = signing.Request(address, verb, self._version, arguments, context)
+        return self._signer.sign(owner, request)
+
+
+def _address(topic: str, server: str | None) -> str:
+    """Return what the signature of a request names as its receiver."""
+    return f"{topic}.{server}" if server else topic
 
 
 class _Server(RPCServer):
@@ -90,10 +221,16 @@ class _Server(RPCServer):
 
 
 class Receiver:
-    """An RPC server that starts when the broker accepts it; ``make`` makes one per attempt."""
+    """An RPC server that starts when the broker accepts it; ``make`` makes one per attempt.
 
-    def __init__(self, make: Callable[[], _Server], troubles: rabbit.Troubles) -> None:
+    ``part`` names the server in ``troubles``.
+    """
+
+    def __init__(
+        self, make: Callable[[], _Server], troubles: rabbit.Troubles, *, part: str
+    ) -> None:
         self._make = make
+        self._part = part
         self._troubles = troubles
         self._server: _Server | None = None
         self._began: float | None = None
@@ -109,10 +246,10 @@ class Receiver:
                 server.start()
             except Exception as error:  # noqa: BLE001
                 # The messaging libraries pass on the errors of the broker's driver unchanged.
-                self._troubles.failed(rabbit.SERVER, error)
+                self._troubles.failed(self._part, error)
             else:
                 self._server = server
-                self._troubles.works(rabbit.SERVER)
+                self._troubles.works(self._part)
                 return
             self._stopping.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -131,7 +268,7 @@ class Receiver:
     @property
     def trouble(self) -> BusFault | None:
         """Return why requests are not answered; None while the server listens or is not started."""
-        trouble = self._troubles.of(rabbit.SERVER)
+        trouble = self._troubles.of(self._part)
         if trouble is None and self._server is not None:
             # A process that may not send cannot answer the requests that it receives.
             sender = self._troubles.of(rabbit.SENDER)
@@ -188,19 +325,31 @@ class Bus:
             CONDUCTOR_TOPIC: command.pinned("conductor", levels.conductor, verbs.CONDUCTOR),
             AGENT_TOPIC: command.pinned("agent", levels.agent, verbs.AGENT),
         }
+        self._pins[CONDUCTOR_AGENTS_TOPIC] = self._pins[CONDUCTOR_TOPIC]
+        self._signer = _signer(conf)
+
+    def topic_of_agents(self) -> str:
+        """Return the topic on which conductors listen to agents.
+
+        Conductors of version 1.0 have one topic for all requests, and sign nothing.
+        """
+        signs = self._signer.mode is signing.Mode.REQUIRED
+        is_old = self._pins[CONDUCTOR_TOPIC] == command.FIRST and not signs
+        return CONDUCTOR_TOPIC if is_old else CONDUCTOR_AGENTS_TOPIC
 
     def server(self, topic: str, server: str, endpoint: object) -> Any:
         """Return an RPC server for ``topic.server``; the caller starts and stops it."""
         target = oslo_messaging.Target(
             exchange=self._exchange, topic=self._prefix + topic, server=server
         )
-        dispatcher = _Dispatcher([endpoint], None, oslo_messaging.DefaultRPCAccessPolicy)
+        gate = _Gate(self._signer, topic=topic, prefix=self._prefix, server=server)
+        dispatcher = _Dispatcher(endpoint, gate)
         make = partial(_Server, self._transport, target, dispatcher, executor="threading")
-        return Receiver(make, self.troubles)
+        return Receiver(make, self.troubles, part=rabbit.server_part(topic))
 
     def client(self, topic: str) -> Any:
         """Return an oslo.messaging RPC client that sends once, and nothing above the pin."""
-        return oslo_messaging.get_rpc_client(
+        client = oslo_messaging.get_rpc_client(
             self._transport,
             oslo_messaging.Target(
                 exchange=self._exchange, topic=self._prefix + topic, version=command.FIRST
@@ -208,6 +357,7 @@ class Bus:
             version_cap=self._pins.get(topic),
             retry=1,
         )
+        return _SigningClient(client, self._signer, topic=topic, prefix=self._prefix)
 
     def close(self) -> None:
         """Close the connections; calls in progress raise Unavailable."""
@@ -362,7 +512,7 @@ class RPCClient:
             if request_id:
                 context[REQUEST_ID] = request_id
             if self._sender:
-                context["sender"] = self._sender
+                context[SENDER] = self._sender
             future = in_thread(lambda: call(context, verb, **sent))
             limit = self._timeout + _GRACE_SECONDS if patience is None else patience
             wait((future, self._closed), limit, FIRST_COMPLETED)
@@ -375,6 +525,11 @@ class RPCClient:
             return future.result()
         if isinstance(error, oslo_messaging.MessagingTimeout):
             raise error
+        if isinstance(error, signing.Refused):
+            # Another process has answered in place of a server, so no server has: the call may be
+            # repeated, but not without a pause.
+            wait((self._closed,), _SHORTEST)
+            raise oslo_messaging.MessagingTimeout(str(error))
         if isinstance(error, oslo_messaging.RPCVersionCapError):
             raise exception.PinnedVersion(
                 peer=self._peer, verb=verb, needed=version, pin=error.version_cap
@@ -408,7 +563,7 @@ class RPCClient:
         client = self._client.prepare(timeout=_PING_TIMEOUT, transport_options=_MANDATORY)
         pause = _FIRST_PAUSE
         while not self._up.is_set() and not self._closed.done():
-            pong = in_thread(lambda: client.call({}, "ping"))
+            pong = in_thread(lambda: client.call({}, PING))
             wait((pong, self._closed), return_when=FIRST_COMPLETED)
             if not pong.done():  # this process is ending
                 return
@@ -431,6 +586,28 @@ class RPCClient:
     def _lost(self) -> None:
         self._up.clear()
         self._connect()
+
+
+def _signer(conf: cfg.ConfigOpts) -> signing.Signer:
+    """Return the signer that the configuration describes; raises ConfigError."""
+    mode, path = signing.Mode(conf.message_signing), conf.message_signing_key_file
+    if not path:
+        if mode is signing.Mode.REQUIRED:
+            raise exception.ConfigError(
+                reason="[DEFAULT] message_signing = required needs keys, and "
+                "[DEFAULT] message_signing_key_file is not set. cyborg-signing-key creates keys."
+            )
+        return signing.Signer(mode, None)
+    ring = KeyRing(
+        Path(path),
+        failed=lambda error: LOG.error("%s The keys that were read before stay in use.", error),
+    )
+    if ring.keys.kind == HOST and ring.keys.owner != conf.host:
+        raise exception.ConfigError(
+            reason=f"The file of message signing keys {path} is for the host {ring.keys.owner}, "
+            f"but [DEFAULT] host is {conf.host}."
+        )
+    return signing.Signer(mode, ring)
 
 
 def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]:

@@ -23,6 +23,7 @@ from cyborg.exception import (
     Invalid,
     NoFreeHandle,
     NotFound,
+    OverLimit,
     ProfileInUse,
     StaleEpoch,
     Unavailable,
@@ -34,6 +35,7 @@ from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import Operation
+from cyborg.model.probation import HealthOrder
 from cyborg.model.report import (
     Acknowledged,
     AgentHeartbeat,
@@ -82,7 +84,7 @@ class Write(ToConductor[Answer]):
         return self.caller, self.request_key
 
 
-class CreateArqs(Write[list[Arq]], verb="create_arqs", raises=(NotFound,)):
+class CreateArqs(Write[list[Arq]], verb="create_arqs", raises=(NotFound, OverLimit)):
     """Create the ARQs that a device profile requests, all or none."""
 
     profile_name: str
@@ -91,7 +93,15 @@ class CreateArqs(Write[list[Arq]], verb="create_arqs", raises=(NotFound,)):
 class PatchArqs(
     Write[None],
     verb="patch_arqs",
-    raises=(NotFound, BadState, InstanceAlreadyBound, Invalid, DeviceUnavailable, NoFreeHandle),
+    raises=(
+        NotFound,
+        BadState,
+        InstanceAlreadyBound,
+        Invalid,
+        DeviceUnavailable,
+        NoFreeHandle,
+        OverLimit,
+    ),
 ):
     """Bind and unbind ARQs, all or none."""
 
@@ -118,7 +128,7 @@ class DeleteInstanceArqs(Write[None], verb="delete_instance_arqs"):
 class Attach(
     Write[Operation],
     verb="attach",
-    raises=(NotFound, CannotAttach, NoFreeHandle, Conflict, Unavailable),
+    raises=(NotFound, CannotAttach, NoFreeHandle, Conflict, OverLimit, Unavailable),
 ):
     """Start to attach the devices that a profile requests to an instance, all or none.
 
@@ -143,18 +153,28 @@ class Detach(
 
 
 class CreateDeviceProfile(Write[DeviceProfile], verb="create_device_profile", raises=(Duplicate,)):
-    """Store a validated profile."""
+    """Store a validated profile.
+
+    ``names_projects`` is True for a private profile: a conductor that would ignore its projects
+    refuses the request.
+    """
 
     profile: DeviceProfile
+    names_projects: bool | None = added("1.1")
 
 
 class UpdateDeviceProfile(
     Write[DeviceProfile], verb="update_device_profile", raises=(NotFound, Duplicate)
 ):
-    """Change the profile with this UUID or name."""
+    """Change the profile with this UUID or name.
+
+    ``names_projects`` is True if the change sets the projects: a conductor that would ignore them
+    refuses the request.
+    """
 
     key: str
     change: ProfileChange
+    names_projects: bool | None = added("1.1")
 
 
 class DeleteDeviceProfiles(
@@ -194,9 +214,10 @@ class UpdateDevice(
 ):
     """Set the status, the labels and the ``facts`` (model, traits) of a device, all or none.
 
-    ``reason`` explains a status that disables the device. ``project`` limits the change to labels
-    of devices that the ARQs of this project hold. ``facts`` of a device that a driver discovered
-    are a conflict.
+    ``reason`` explains a status that disables the device. ``health`` is an order about its faults.
+    ``project`` limits the change to labels of devices that the ARQs of this project hold. ``facts``
+    of a device that a driver discovered are a conflict. ``free_unit`` is the key of a unit in
+    quarantine that is given out again without another attempt of its host to clean it.
     """
 
     uuid: str
@@ -205,6 +226,8 @@ class UpdateDevice(
     project: str | None
     facts: dict[str, Any] = field(default_factory=dict)
     reason: str | None = added("1.1")
+    free_unit: str | None = added("1.1")
+    health: HealthOrder | None = added("1.1")
 
 
 class CreateDevice(
@@ -294,11 +317,21 @@ class UninstallDriver(HostsCommand, verb="uninstall_driver"):
 class AgentRequest(ToConductor[Answer], raises=(StaleEpoch, Forbidden)):
     """What an agent sends for its host."""
 
+    @property
+    def of_host(self) -> str:
+        """Return the host that the request is about."""
+        raise NotImplementedError
+
 
 class Heartbeat(AgentRequest[HeartbeatReply], verb="heartbeat"):
     """Send the heartbeat of an agent, with the status of its host and drivers."""
 
     heartbeat: AgentHeartbeat
+
+    @property
+    def of_host(self) -> str:
+        """See the base."""
+        return self.heartbeat.host
 
 
 class HostRequest(AgentRequest[Answer], raises=(NotFound,)):
@@ -306,6 +339,11 @@ class HostRequest(AgentRequest[Answer], raises=(NotFound,)):
 
     host: str
     epoch: int
+
+    @property
+    def of_host(self) -> str:
+        """See the base."""
+        return self.host
 
 
 class SendReport(HostRequest[Acknowledged], verb="report"):

@@ -2,11 +2,12 @@
 """What holds for everything that a driver says, as assertions."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import CardLayouts, Driver, Health, Progress, clean_calls, no_progress
 from cyborg.drivers.scan import Scan
 from cyborg.model import creation
 from cyborg.model.creation import Creation
@@ -14,10 +15,12 @@ from cyborg.model.device import (
     AttachHandle,
     AttachType,
     Backend,
+    Confidence,
     Deployable,
     Device,
     DeviceType,
     Hardware,
+    IdentityKind,
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
@@ -50,6 +53,10 @@ class Look:
         """See Driver."""
         return self._driver.prepared(Scan(self._driver.host, all_managed=True))
 
+    def layouts(self) -> Sequence[CardLayouts]:
+        """See Driver."""
+        return self._driver.layouts(Scan(self._driver.host))
+
     def health(self, device_key: str) -> Health:
         """See Driver."""
         return self._driver.health(Scan(self._driver.host, all_managed=True), device_key)
@@ -68,10 +75,15 @@ def check_device(device: Device) -> None:
     """Assert that one device can be kept, published and handed to Nova."""
     where = f"device {device.key}"
     assert device.deployables, f"{where} must have a deployable"
-    parts = {"domain", "bus", "device", "function"}
-    assert set(device.control_path) == parts, f"{where}: control_path must have {sorted(parts)}"
-    address = str(PciAddress.from_info(device.control_path))
-    assert address == device.key, f"{where}: key must be the address in control_path, {address}"
+    assert device.control_path, f"{where}: control_path must tell where the device is"
+    addresses = [fact.value for fact in device.identity if fact.kind is IdentityKind.ADDRESS]
+    if {"domain", "bus", "device", "function"} <= device.control_path.keys():
+        address = str(PciAddress.from_info(device.control_path))
+        assert addresses in ([], [address]), (
+            f"{where}: the address in identity must be that in control_path, {address}"
+        )
+    else:
+        assert not addresses, f"{where}: a device without a PCI address must not have one"
     assert 0 < len(device.vendor) <= WIDE, f"{where}: vendor must have 1 to {WIDE} characters"
     assert 0 < len(device.model) <= WIDE, f"{where}: model must have 1 to {WIDE} characters"
     assert device.numa_node is None or device.numa_node >= 0, (
@@ -98,10 +110,15 @@ def check_device(device: Device) -> None:
 
 
 def check_handle(handle: AttachHandle) -> None:
-    """Assert that Nova can paste the handle into a guest, and that the key says which it is."""
+    """Assert that Nova can paste the handle into a guest, and that the key says which it is.
+
+    The parent of a mediated device need not be a PCI function: then its handle has no address.
+    """
     for key, value in handle.info.items():
         assert isinstance(key, str), f"handle {handle.key}: keys of info must be strings"
         assert isinstance(value, str), f"handle {handle.key}: info[{key!r}] must be a string"
+    if handle.type is AttachType.MDEV and "bus" not in handle.info:
+        return
     address = str(PciAddress.from_info(handle.info))
     if handle.type is AttachType.MDEV:
         assert handle.key.startswith(f"{address}/"), (
@@ -129,8 +146,14 @@ def made_on(backend: Backend) -> Device:
 
 
 def facts_of(device: Device) -> tuple[object, ...]:
-    """Return what a device says about its card, without its address."""
-    return device.type, device.vendor, device.model, device.numa_node
+    """Return what a device says about its card, its numbers included, without its place."""
+    numbers = (fact for fact in device.identity if fact.confidence is not Confidence.PLACE)
+    return device.type, device.vendor, device.model, device.numa_node, *numbers
+
+
+def apart(devices: Iterable[Device]) -> list[Device]:
+    """Return devices without their topology, which changes when another device moves or goes."""
+    return [replace(device, topology=None) for device in devices]
 
 
 def functions_of(devices: Sequence[Device]) -> dict[str, bool]:
@@ -139,8 +162,38 @@ def functions_of(devices: Sequence[Device]) -> dict[str, bool]:
         str(PciAddress.from_info(handle.info)): handle.type is AttachType.PCI
         for deployable in deployables_of(devices)
         for handle in deployable.handles
-        if handle.type is not AttachType.TEST_PCI
+        if handle.type is not AttachType.TEST_PCI and "bus" in handle.info
     }
+
+
+def mates_of(devices: Sequence[Device], address: str) -> list[str]:
+    """Return the functions that a guest gets together with this one, itself among them, in order.
+
+    A deployable with several groups has no function that goes with another: any of them do.
+    """
+    for deployable in deployables_of(devices):
+        if deployable.group_size == len(deployable.handles):
+            mates = [str(PciAddress.from_info(handle.info)) for handle in deployable.handles]
+            if address in mates:
+                return sorted(mates)
+    return [address]
+
+
+def moves(devices: Sequence[Device], addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return the addresses of whole cards after a move: old → new, for all functions of a unit.
+
+    ``addresses`` is the move of the functions that name the devices. The functions of a unit with
+    the same device number are one card.
+    """
+    moved = {}
+    for old, new in addresses.items():
+        slot, target = old.rpartition(".")[0], new.rpartition(".")[0]
+        mates = [mate for mate in mates_of(devices, old) if mate.rpartition(".")[0] == slot]
+        if len(mates) == 1:
+            moved[old] = new
+        else:
+            moved |= {mate: f"{target}.{mate.rpartition('.')[2]}" for mate in mates}
+    return moved
 
 
 def sample(items: Sequence[Item], most: int) -> list[Item]:
@@ -168,6 +221,19 @@ def tasks_for(driver: str, devices: Sequence[Device]) -> Iterator[HandleTask]:
             )
 
 
+def change(
+    driver: Driver, verb: str, task: HandleTask, *, progress: Progress | None = None
+) -> None:
+    """Prepare a unit, or release it and run its clean steps, as the agent does."""
+    # Without progress: a driver that does not take it fails the check for it, and no other.
+    methods: dict[str, Callable[..., None]] = {"prepare": driver.prepare, "release": driver.release}
+    methods[verb](task, **({} if progress is None else {"progress": progress}))
+    if verb == "prepare":
+        return
+    for _, call in clean_calls(driver, task):
+        call(progress or no_progress)
+
+
 def units_of(driver: Driver) -> set[Unit] | None:
     """Return the units that the driver shows as prepared; None when it cannot tell."""
     try:
@@ -181,8 +247,8 @@ def verbs(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], ob
     yield from readers(driver, [])
     for task in tasks_for(driver.name, devices):
         yield functools.partial(driver.install, task.device_key, task.request_key)
-        yield functools.partial(driver.prepare, task)
-        yield functools.partial(driver.release, task)
+        yield functools.partial(change, driver, "prepare", task)
+        yield functools.partial(change, driver, "release", task)
         yield functools.partial(look(driver).health, task.device_key)
         yield functools.partial(look(driver).stats, task.device_key)
 
@@ -198,6 +264,7 @@ def readers(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], 
     yield look(driver).hardware
     yield look(driver).backends
     yield look(driver).prepared
+    yield look(driver).layouts
     for device in devices:
         yield functools.partial(look(driver).health, device.key)
         yield functools.partial(look(driver).stats, device.key)

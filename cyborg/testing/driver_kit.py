@@ -14,24 +14,32 @@ are made, and pytest does the rest::
 """
 
 import contextlib
+import functools
+import inspect
 import json
 import math
 import random
+import re
 
 import pytest
 
 from cyborg import exception
+from cyborg.drivers.base import Driver, ImageFile, no_progress
 from cyborg.drivers.scan import Scan
 from cyborg.model import wire
+from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import SERVICE_UNKNOWN, Backend, Hardware
+from cyborg.model.health import Condition
 from cyborg.model.provider import Provider, provider_uuid
 from cyborg.model.report import DriverReport, DriverState, Report
-from cyborg.model.work import ProgramTask
-from cyborg.testing import situations
+from cyborg.model.work import ProgramTask, Unit
+from cyborg.testing import interruption, situations
 from cyborg.testing.corruption import corrupt
 from cyborg.testing.driver_checks import (
     DRIVER_NAME,
     WIDE,
+    apart,
+    change,
     check_device,
     deployables_of,
     look,
@@ -44,9 +52,33 @@ from cyborg.testing.driver_checks import (
 )
 from cyborg.testing.driver_situations import SituationContract
 
+#: The most seconds that a step may take which erases a disk.
+LONGEST_ERASURE = 86_400.0
+#: Words in the names of options that only the configuration files of a host may set.
+_LOCAL_WORD = re.compile(
+    r"(?:^|_)(?:address(?:es)?|argv|commands?|devices|devname|dir(?:ectory)?|files?|force|library|"
+    r"module|paths?|program|script|socket|spec|whitelist)(?:_|$)"
+)
+
 
 class DriverContract(SituationContract):
     """What holds for every driver; hooks and limits are those of ``DriverSetup``."""
+
+    def test_remote_options_leave_the_host_to_root(self) -> None:
+        """The names of ``remote_options`` select no devices and name nothing that is run or read.
+
+        A request over the API would otherwise reach devices and files that belong to the host.
+        """
+        kind = type(self.make_driver(self.make_host()))
+        names = kind.remote_options
+        assert isinstance(names, frozenset), (
+            f"remote_options of {kind.__name__} must be a frozenset of names of options"
+        )
+        wrong = sorted(name for name in names if _LOCAL_WORD.search(name))
+        assert not wrong, (
+            f"remote_options of {kind.__name__} must not have {', '.join(wrong)}: only the "
+            "configuration files of the host may name devices, commands, paths and libraries"
+        )
 
     def test_discovers_the_same_twice(self) -> None:
         """Also with a new driver on the same host, in the order of the keys."""
@@ -64,6 +96,13 @@ class DriverContract(SituationContract):
         )
         assert look(driver).hardware() == look(driver).hardware(), (
             "hardware() must answer the same twice on an unchanged host"
+        )
+        cards = look(driver).layouts()
+        assert cards == look(self.make_driver(host)).layouts(), (
+            "layouts() must answer the same twice on an unchanged host"
+        )
+        assert [card.card for card in cards] == sorted({card.card for card in cards}), (
+            "layouts() must return each card once, in the order of the keys"
         )
 
     def test_looking_changes_nothing(self) -> None:
@@ -113,6 +152,8 @@ class DriverContract(SituationContract):
     def test_devices_are_well_formed(self) -> None:
         for device in look(self.make_driver(self.make_host())).discover():
             check_device(device)
+            flaw = device.validate()
+            assert flaw is None, f"device {device.key} cannot be stored: {flaw}"
 
     def test_placement_takes_every_deployable(self) -> None:
         for one in deployables_of(look(self.make_driver(self.make_host())).discover()):
@@ -123,6 +164,7 @@ class DriverContract(SituationContract):
                 total=len(one.handles),
                 reserved=0,
                 traits=frozenset(one.traits),
+                group_size=one.group_size,
             )
             flaw = provider.validate()
             assert flaw is None, f"Placement refuses deployable {one.name}: {flaw}"
@@ -232,12 +274,12 @@ class DriverContract(SituationContract):
         driver = self.make_driver(host)
         before = look(driver).discover()
         for task in tasks_for(driver.name, before):
-            for verb in (driver.prepare, driver.release):
-                verb(task)
+            for verb in ("prepare", "release"):
+                change(driver, verb, task)
                 after_one = host.tree()
-                verb(task)
+                change(driver, verb, task)
                 assert host.tree() == after_one, (
-                    f"{verb.__name__}({task.handle_key}) a second time must change nothing"
+                    f"{verb}({task.handle_key}) a second time must change nothing"
                 )
         assert look(driver).discover() == before, (
             "release() must leave the devices as before prepare()"
@@ -252,16 +294,86 @@ class DriverContract(SituationContract):
             return
         for task in tasks_for(driver.name, look(driver).discover()):
             driver.prepare(task)
-            expected = {*before, task.unit}
-            assert set(look(driver).prepared()) == expected, (
+            expected = [
+                {*before, task.unit},
+                {*before, Unit(task.deployable, task.handle_uuid)},
+            ]
+            assert set(look(driver).prepared()) in expected, (
                 f"prepared() must show {task.handle_key} after prepare()"
             )
-            assert set(look(self.make_driver(host)).prepared()) == expected, (
+            assert set(look(self.make_driver(host)).prepared()) in expected, (
                 f"prepared() must show {task.handle_key} after a restart of the agent"
             )
-            driver.release(task)
+            change(driver, "release", task)
             assert set(look(self.make_driver(host)).prepared()) == before, (
                 f"prepared() must not show {task.handle_key} after release()"
+            )
+
+    def test_clean_steps_are_valid_and_run(self) -> None:
+        """They are listed without a change, and only for units that are prepared or cleaned."""
+        host = self.make_host()
+        driver = self.make_driver(host)
+        devices = look(driver).discover()
+        parts = deployables_of(devices)
+        cleaned = {part.name for part in parts if part.prepare or part.clean is not None}
+        before = host.tree()
+        for task in tasks_for(driver.name, devices):
+            steps = driver.clean_steps(task)
+            assert host.tree() == before, "clean_steps() must change nothing"
+            text = f"clean_steps({task.handle_key})"
+            assert not steps or task.deployable in cleaned, (
+                f"{text}: deployable {task.deployable} must have prepare=True or clean, or they "
+                "never run"
+            )
+            names = [step.name for step in steps]
+            assert len(set(names)) == len(names), f"{text}: names must be unique: {names}"
+            for step in steps:
+                readable = step.name.isprintable() and 0 < len(step.name) <= WIDE
+                assert readable, (
+                    f"{text}: the name {step.name!r} must have 1 to {WIDE} printable characters"
+                )
+                erases = step.level is CleanLevel.FULL
+                longest = LONGEST_ERASURE if erases else self.longest_command
+                assert 0 < step.timeout <= longest, (
+                    f"{text}: step {step.name} needs a timeout of at most {longest:g}"
+                )
+
+    def test_progress_can_be_told(self) -> None:
+        """Each method that changes the host takes a progress, and tells it in parts of one."""
+        driver = self.make_driver(self.make_host())
+        for verb in ("install", "prepare", "release", "reset", "program", "partition"):
+            arguments = inspect.signature(getattr(Driver, verb)).parameters.values()
+            given = [each for each in arguments if each.kind is each.POSITIONAL_OR_KEYWORD][1:]
+            try:
+                inspect.signature(getattr(driver, verb)).bind(*given, progress=no_progress)
+            except TypeError as error:
+                pytest.fail(f"{verb}() must take the arguments of Driver.{verb}: {error}")
+        told: list[tuple[float, str]] = []
+        for task in tasks_for(driver.name, look(driver).discover()):
+            for verb in ("prepare", "release"):
+                change(driver, verb, task, progress=lambda *progress: told.append(progress))
+                for done, step in told:
+                    assert 0 <= done <= 1, (
+                        f"{verb}() must tell its progress as a number from 0 to 1, not {done}"
+                    )
+                    assert step.isprintable(), (
+                        f"{verb}() must tell what it does as printable text, not {step!r}"
+                    )
+
+    def test_an_image_that_comes_with_prepare_is_loaded(self) -> None:
+        host = self.make_host()
+        driver = self.make_driver(host)
+        devices = look(driver).discover()
+        programmable = {part.name for part in deployables_of(devices) if part.programmable}
+        for task in tasks_for(driver.name, devices):
+            if task.deployable not in programmable:
+                continue
+            image = ImageFile("cb9f4a5e-8d3c-4b53-9f8b-0d2c7b1f3a11", "/var/lib/images/image")
+            host.add_file(image.path, "data")
+            prepare = functools.partial(driver.prepare, task, image)
+            assert any(image.path in call for call in interruption.watch(host, prepare)), (
+                f"prepare({task.handle_key}) must load the image that comes with it; call "
+                "super().prepare() first"
             )
 
     def test_what_it_cannot_do_it_says(self) -> None:
@@ -284,8 +396,10 @@ class DriverContract(SituationContract):
         for device in look(driver).discover():
             with contextlib.suppress(exception.DriverCannot):
                 health = look(driver).health(device.key)
-                assert bool(health.reason) is not health.healthy, (
-                    f"health({device.key}): reason must be given exactly when it is not healthy"
+                where = f"health({device.key})"
+                assert isinstance(health.evidence, tuple), f"{where}: evidence must be a tuple"
+                assert bool(health.evidence) is (health.verdict is not Condition.OK), (
+                    f"{where}: evidence must be given exactly when the verdict is not ok"
                 )
             with contextlib.suppress(exception.DriverCannot):
                 stats = look(driver).stats(device.key)
@@ -303,7 +417,7 @@ class DriverContract(SituationContract):
             begun = host.clock.monotonic()
             with contextlib.suppress(exception.CyborgError):
                 verb()
-            if number < 4:
+            if number < 5:
                 waited = host.clock.monotonic() - begun
                 assert waited <= self.longest_look, (
                     f"a verb that only looks waited {waited:g} s for commands that hang; at most "
@@ -319,7 +433,7 @@ class DriverContract(SituationContract):
 
     def test_corrupted_hosts_do_no_harm(self) -> None:
         """Whatever the files say, there is an answer or an error of ours, and no odd device."""
-        rng = random.Random(self.seed)
+        rng = random.Random(self.seed)  # noqa: S311 - repeatable
         clean = self.make_host()
         known = {one.key for one in look(self.make_driver(clean)).hardware()}
         offered = self.found(self.make_driver(clean))
@@ -351,17 +465,18 @@ class DriverContract(SituationContract):
         place = f"/sys/bus/pci/devices/{devices[0].key}"
         if not clean.exists(place):
             return
-        for moment in range(0, clean.touches, max(1, clean.touches // 100)):
+        for moment in range(0, clean.touches, max(1, clean.touches // self.moments)):
             host = clean.copy()
             host.touches = 0
             host.vanish(host.realpath(place), after=moment)
             host.vanish(place, after=moment)
             left = look(self.make_driver(host)).discover()
             others = [device for device in left if device.key != devices[0].key]
-            assert others == devices[1:], (
+            assert apart(others) == apart(devices[1:]), (
                 f"discover() must return the other devices when {devices[0].key} vanishes"
             )
-            assert all(device in devices for device in left), (
+            known = apart(devices)
+            assert all(device in known for device in apart(left)), (
                 f"discover() must return {devices[0].key} whole or not at all when it vanishes"
             )
 

@@ -14,6 +14,7 @@ from cyborg.testing.fake_host import FakeHost
 class DriverSetup(abc.ABC):
     """The hooks and limits of a contract; ``rounds`` and ``seed`` steer the random corruption.
 
+    ``moments`` is at how many moments of a scan hardware is pulled, one after the other.
     ``longest_look`` is how long, in seconds, a verb that only looks may wait for commands and files
     that hang, all together; ``longest_command`` the most that any command may be given.
     ``calls`` and ``calls_per_device`` bound how often a verb that only looks calls the host beside
@@ -23,6 +24,7 @@ class DriverSetup(abc.ABC):
     """
 
     rounds = 200
+    moments = 100
     seed = 2027
     longest_look = 60.0
     longest_command = 3600.0

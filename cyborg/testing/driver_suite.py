@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``pytest --cyborg-driver`` runs: the contract for one driver and its host."""
+"""What ``pytest --cyborg-driver`` runs: the contract for one driver and its hosts."""
 
 import importlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 
 from cyborg.drivers.base import Driver
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.subject import Subject
+
+_MODULE = "contract"
 
 
 def load_contract(name: str | None) -> type[DriverContract]:
@@ -27,24 +32,46 @@ def load_contract(name: str | None) -> type[DriverContract]:
     return kind
 
 
-def suite(subject: Subject, contract: type[DriverContract]) -> ModuleType:
-    """Return a module with the contract of the subject, as pytest collects it.
+def contracts(
+    subjects: Sequence[Subject], contract: type[DriverContract] = DriverContract, **limits: float
+) -> dict[str, type[DriverContract]]:
+    """Return a class by name for each subject, as pytest collects them from a module.
 
-    The subject makes the hosts and the drivers; hooks and limits are those of the contract.
+    A subject makes the hosts and the drivers; hooks and limits are those of the contract, other
+    ``limits`` excepted (see ``DriverSetup``). The only class is ``TestContract``; several have the
+    name of driver and host in theirs.
     """
+    kinds = {}
+    for subject in subjects:
+        parts = re.split(r"[^A-Za-z0-9]+", f"{subject.name}_on_{Path(subject.host).stem}")
+        words = "".join(part[:1].upper() + part[1:] for part in parts)
+        name = f"Test{words}" if len(subjects) > 1 else "TestContract"
+        kinds[name] = _contract(name, subject, contract, limits)
+    return kinds
 
+
+def _contract(
+    name: str, subject: Subject, contract: type[DriverContract], limits: Mapping[str, float]
+) -> type[DriverContract]:
     def make_host(self: DriverContract) -> FakeHost:
         return subject.make_host()
 
     def make_driver(self: DriverContract, host: FakeHost) -> Driver:
         return subject.make_driver(host)
 
-    module = ModuleType("contract", f"The contract of {subject.name}.")
     members = {
+        **subject.limits,
+        **limits,
         "__doc__": contract.__doc__,
-        "__module__": module.__name__,
+        "__module__": _MODULE,
         "make_host": make_host,
         "make_driver": make_driver,
     }
-    vars(module)["TestContract"] = type("TestContract", (contract,), members)
+    return type(name, (contract,), members)
+
+
+def suite(subjects: Sequence[Subject], contract: type[DriverContract]) -> ModuleType:
+    """Return a module with the contract of the subjects, as pytest collects it."""
+    module = ModuleType(_MODULE, f"The contract of {subjects[0].name}.")
+    vars(module).update(contracts(subjects, contract))
     return module

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host behind the five ports: a tree in memory that can break in every way."""
+"""A simulated host behind the ports of ``Host``: a tree in memory that can break in every way."""
 
 import copy
 import errno
 import queue
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
 from cyborg import exception
-from cyborg.drivers.archive import ArchivedHost, os_error
+from cyborg.drivers.archive import OUTPUT_FILE, ArchivedHost, os_error
 from cyborg.drivers.command import OUTPUT_CAP, Completed
 from cyborg.drivers.host import TEXT_LIMIT, host_errors, resolve
 from cyborg.drivers.uevents import Uevent
+from cyborg.drivers.unix_socket import Complete
 from cyborg.testing.fake_privileges import SimulatedPrivileges
+
+#: The file of a PCI function that resets it.
+_RESET = re.compile(r"/sys/devices/.*/reset")
 
 #: What a program does, given its host and its argument vector.
 Program = Callable[["FakeHost", tuple[str, ...]], Completed]
+#: What a program that listens on a UNIX socket answers to a request.
+Answer = Callable[[bytes], bytes]
 
 
 class Kernel(Protocol):
@@ -32,6 +39,10 @@ class Kernel(Protocol):
 
         Raises OSError if the kernel refuses the write.
         """
+        ...
+
+    def read_again(self) -> None:
+        """Take over the functions of the tree, which a test has rewritten."""
         ...
 
 
@@ -100,11 +111,13 @@ class FakeHost(ArchivedHost):
     Faults: ``faults`` of the archive; ``vanish`` pulls a sub-tree after some more calls. What a
     driver did to the host stands in ``writes`` (path and text) and ``commands`` (argument vectors);
     ``touches`` counts the calls.
-    ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
-    command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
-    commands were given. ``foreign`` are the paths that others than root can change. ``on_call``
-    gets each call of a port before its effect, as a real path or as the words of a command, and
-    may raise an error.
+    ``programs`` maps paths of programs to what they do to this host, and ``sockets`` paths of UNIX
+    sockets to what listens there; once the host is ``hanging``, no command ends and no socket
+    answers before the time-out, which then has passed. ``patience`` holds the time-outs that
+    commands and sockets were given. ``foreign`` are the paths that others than root can change.
+    ``on_call`` gets each call of a port before its effect, as a real path or as the words of a
+    command, and may raise an error. ``on_pause`` is what happens on the host whenever a driver
+    waits.
 
     A write stores its text, unless ``kernel`` gives the file another meaning.
     """
@@ -117,11 +130,13 @@ class FakeHost(ArchivedHost):
         self.writes: list[tuple[str, str]] = []
         self.commands: list[tuple[str, ...]] = []
         self.programs: dict[str, Program] = {}
+        self.sockets: dict[str, Answer] = {}
         self.hanging = False
         self.patience: list[float] = []
         self.foreign: set[str] = set()
         self.touches = 0
         self.on_call: Callable[[str], None] | None = None
+        self.on_pause: Callable[[], None] | None = None
         self.kernel: Kernel | None = None
         self._listeners: list[FakeEvents] = []
         self._vanishing: list[tuple[int, str]] = []
@@ -132,6 +147,11 @@ class FakeHost(ArchivedHost):
 
     # What a test does to the host.
 
+    def add_socket(self, path: str, answer: Answer) -> None:
+        """Let a program listen on a UNIX socket."""
+        self.add_file(path, "")
+        self.sockets[path] = answer
+
     def remove(self, path: str) -> None:
         """Take a file, a link or a whole sub-tree away; nothing there does no harm.
 
@@ -141,7 +161,7 @@ class FakeHost(ArchivedHost):
             self.remove(f"{path.rstrip('/')}/{name}")
         if path == "/":
             return
-        for one in (self._files, self._links, self._names):
+        for one in (self._files, self._links, self._names, self._inodes):
             one.pop(path, None)
         parent, _, name = path.rpartition("/")
         self._names.get(parent or "/", set()).discard(name)
@@ -213,7 +233,9 @@ class FakeHost(ArchivedHost):
             if real not in self._files:
                 raise os_error(errno.EISDIR if real in self._names else errno.ENOENT)
             self.writes.append((real, text))
-            if self.kernel is None or not self.kernel.write(real, text):
+            stored = self.kernel is None or not self.kernel.write(real, text)
+            # A request to the kernel, which keeps nothing of it.
+            if stored and not _RESET.fullmatch(real):
                 self._files[real] = text.encode()
 
     def writable_by_others(self, path: str) -> str | None:
@@ -237,6 +259,46 @@ class FakeHost(ArchivedHost):
         if (program := self.programs.get(argv[0])) is not None:
             return program(self, tuple(argv))
         raise exception.HostError(action=action, reason="No such file")
+
+    def exchange(
+        self,
+        path: str,
+        request: bytes,
+        complete: Complete,
+        *,
+        timeout: float,
+        cap: int = OUTPUT_CAP,
+    ) -> bytes:
+        """Answer as the program on the socket; an incomplete answer is its last word."""
+        self.patience.append(timeout)
+        if self.on_call is not None:
+            self.on_call(path)
+        reason = "Connection refused"
+        if self.hanging:
+            self.clock.advance(timeout)
+            reason = f"there was no complete answer within {timeout:g} seconds"
+        elif (listener := self.sockets.get(path)) is not None:
+            answer = listener(request)
+            if len(answer) > cap:
+                reason = f"the answer has more than {cap} bytes"
+            elif complete(answer):
+                return answer
+            else:
+                reason = "the connection was closed before the answer was complete"
+        raise exception.HostError(action=f"asking {path}", reason=reason)
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass, and call ``on_pause``."""
+        self.clock.advance(seconds)
+        if self.on_pause is not None:
+            self.on_pause()
+
+    def run_to_file(self, argv: Sequence[str], *, timeout: float) -> tuple[Completed, str]:
+        """See Host; what the program puts into ``OUTPUT_FILE`` is removed again."""
+        try:
+            return super().run_to_file(argv, timeout=timeout)
+        finally:
+            self.remove(OUTPUT_FILE)
 
     def events(self) -> FakeEvents:
         """Return the events that ``emit`` delivers from now on."""

@@ -4,7 +4,9 @@
 The actions are those of the agent. Files are the host's own. What is a request to the kernel on a
 real machine is the command of the field here, so a test answers it like any other command:
 ``ip link set dev IF vf N …``, and ``nvme`` with ``format /dev/nvme0n1 -s N``, ``sanitize /dev/nvme0
--a N`` and ``sanitize-log /dev/nvme0 -o json``. A disk whose node below /dev has the fault EBUSY is
+-a N``, ``sanitize-log /dev/nvme0 -o json``, ``id-ctrl /dev/nvme0 -o json`` and
+``list-ctrl /dev/nvme0 -o json``. The content of a
+namespace is that of its node. A disk whose node below /dev has the fault EBUSY is
 claimed exclusively.
 """
 
@@ -21,7 +23,7 @@ from cyborg.drivers.host import Host, host_errors
 from cyborg.drivers.local_command import summary
 from cyborg.drivers.privileged import nvme
 from cyborg.drivers.privileged.actions import Action
-from cyborg.drivers.privileged.kernel import Node
+from cyborg.drivers.privileged.kernel import Node, digest
 from cyborg.drivers.privileged.netlink import VfSettings
 from cyborg.drivers.privileged.nvme import AdminCommand
 
@@ -50,6 +52,10 @@ class _SimulatedKernel:
     def read(self, path: str) -> str:
         self._refuse_links("reading", path)
         return self._host.read_text(path)
+
+    def read_start(self, path: str, length: int) -> bytes:
+        self._refuse_links("reading", path)
+        return self._host.read_start(path, length)[0]
 
     def write(self, path: str, text: str) -> None:
         self._refuse_links("writing", path)
@@ -104,14 +110,47 @@ class _SimulatedKernel:
             self._checked(["nvme", "format", f"/dev/{exclusive[0].name}", "-s", erase])
         elif request.opcode == nvme.SANITIZE:
             self._checked(["nvme", "sanitize", path, "-a", str(request.cdw10 & 0x7)])
+        elif request == nvme.health_log():
+            log = json.loads(self._checked(["nvme", "smart-log", path, "-o", "json"]))
+            page = bytearray(request.data_length)
+            struct.pack_into(
+                "<BHBBB",
+                page,
+                0,
+                log["critical_warning"],
+                log["temperature"],
+                *(log[name] for name in ("avail_spare", "spare_thresh", "percent_used")),
+            )
+            page[160:176] = log["media_errors"].to_bytes(16, "little")
+            return bytes(page)
         elif request.opcode == nvme.GET_LOG_PAGE:
             answer = json.loads(self._checked(["nvme", "sanitize-log", path, "-o", "json"]))
             log = answer[controller.name]
             # "(2) Sanitize in Progress.": the number is that of the log page.
             status = int(log["sstat"]["status"][1:].partition(")")[0])
             return struct.pack("<HH", log["sprog"], status).ljust(request.data_length, b"\0")
+        elif request == nvme.identify_controller():
+            answer = json.loads(self._checked(["nvme", "id-ctrl", path, "-o", "json"]))
+            identity = bytearray(request.data_length)
+            struct.pack_into("<H", identity, 256, answer["oacs"])
+            identity[76], identity[328], identity[524] = (
+                answer[name] for name in ("cmic", "sanicap", "fna")
+            )
+            return bytes(identity)
+
+        elif request == nvme.identify_controllers():
+            answer = json.loads(self._checked(["nvme", "list-ctrl", path, "-o", "json"]))
+            count = struct.pack("<H", len(answer["ctrl_list"]))
+            return count.ljust(request.data_length, b"\0")
         # A namespace in its first format, without metadata.
         return bytes(request.data_length)
+
+    def sample(self, disk: Node, places: Sequence[int], length: int) -> list[str]:
+        if self.claimed(disk):
+            with host_errors(f"opening /dev/{disk.name}"):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        content = self._host.read_bytes(f"/dev/{disk.name}")
+        return [digest(content[place : place + length].ljust(length, b"\0")) for place in places]
 
     def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
         if (writable := self._host.writable_by_others(argv[0])) is not None:

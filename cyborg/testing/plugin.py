@@ -23,14 +23,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     texts = {
         "host": "simulated host with the driver's hardware: an archive of a host (directory or "
-        "tar.gz), or module:function of one that makes a cyborg.testing.fake_host.FakeHost",
+        "tar.gz), the name or the file of a scenario host, or module:function of one that makes a "
+        "cyborg.testing.fake_host.FakeHost; 'scenarios' stands for all scenario hosts that name "
+        "the driver; may be given more than once, and the contract then runs on each host",
         "config": "configuration file with the options that the driver needs",
         "contract": "module:Class of a class derived from "
         "cyborg.testing.driver_kit.DriverContract, with hooks such as break_device, and limits",
     }
     for name, text in texts.items():
-        group.addoption(f"--cyborg-{name}", metavar=name.upper(), help=text)
-        parser.addini(f"cyborg_{name}", help=text, default="")
+        several = name == "host"
+        action = "append" if several else "store"
+        group.addoption(f"--cyborg-{name}", metavar=name.upper(), help=text, action=action)
+        if several:
+            parser.addini(f"cyborg_{name}", help=text, type="linelist", default=[])
+        else:
+            parser.addini(f"cyborg_{name}", help=text, default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,8 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         contract = driver_suite.load_contract(_given(config, "contract"))
-        driver = subject.load(name, _given(config, "host"), _given(config, "config"))
-        config.stash[KEY] = name, driver_suite.suite(driver, contract)
+        hosts = config.getoption("--cyborg-host")
+        if hosts is None:
+            hosts = [_beside(config, value) for value in config.getini("cyborg_host")]
+        subjects = subject.load_all(name, hosts, _given(config, "config"))
+        config.stash[KEY] = name, driver_suite.suite(subjects, contract)
     except ValueError as error:
         raise pytest.UsageError(f"--cyborg-driver {name}: {error}") from error
 
@@ -64,10 +74,15 @@ def pytest_collection_modifyitems(
 
 
 def _given(config: pytest.Config, name: str) -> str | None:
-    """Return the value of the command line, else of the configuration, as a path."""
+    """Return the value of the command line, else of the configuration."""
     option = config.getoption(f"--cyborg-{name}")
     if option is not None:
         return str(option)
     value = str(config.getini(f"cyborg_{name}"))
-    beside = config.rootpath / value
-    return (str(beside) if beside.exists() else value) if value else None
+    return _beside(config, value) if value else None
+
+
+def _beside(config: pytest.Config, value: str) -> str:
+    """Return a value of the configuration, as a path if the repository has such a file."""
+    path = config.rootpath / value
+    return str(path) if path.exists() else value

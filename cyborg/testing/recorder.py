@@ -24,6 +24,7 @@ from cyborg.drivers.host import (
     is_missing,
     resolve,
 )
+from cyborg.drivers.unix_socket import Complete
 from cyborg.testing import subject
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
@@ -61,6 +62,18 @@ class RecordingHost(LocalHost):
         """Refuse: a recording changes nothing."""
         raise exception.HostError(action=f"writing {path}", reason="a recording changes nothing")
 
+    def exchange(
+        self,
+        path: str,
+        request: bytes,
+        complete: Complete,
+        *,
+        timeout: float,
+        cap: int = OUTPUT_CAP,
+    ) -> bytes:
+        """Refuse: a request may change the program, and its answer may have secrets."""
+        raise exception.HostError(action=f"asking {path}", reason="a recording asks no program")
+
     def list_dir(self, path: str) -> list[str]:
         """See Host."""
         names = super().list_dir(path)
@@ -96,7 +109,7 @@ class RecordingHost(LocalHost):
         namespace = INITIAL_PROCESSES if files.reason is None else files.reason
         self.tree.add_link("/proc/self/ns/pid", namespace)
         for number, (path, process) in enumerate(sorted(files.holders.items())):
-            # The name of a process ends with its number; see process_name.
+            # The name of a process ends with its number; see host.find_open_files.
             name, _, end = process.rpartition("process ")
             place = f"/proc/{end.rstrip(')')}"
             self.tree.add_file(f"{place}/comm", name.rstrip(" ("))
@@ -172,6 +185,7 @@ def main(argv: Sequence[str]) -> int:
         devices = look(loaded.driver).discover()
         hardware = look(loaded.driver).hardware()
         look(loaded.driver).backends()
+        look(loaded.driver).layouts()
     except (exception.CyborgError, ValueError) as error:
         print(f"{PROG}: {asked.driver} cannot be recorded: {error}", file=sys.stderr)
         return 1

@@ -5,6 +5,7 @@ from cyborg.drivers.host import INITIAL_PROCESSES
 from cyborg.drivers.pci_function import parse_name
 from cyborg.model.pci import PciAddress
 from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.kernel.nvme_tool import NvmeTool
 
 #: Functions of ``server()``, by what is special about them.
 HOST_BRIDGE = "0000:00:00.0"
@@ -64,7 +65,12 @@ def server() -> FakeHost:
     add_disk(host, NVME_MOUNTED, "nvme/nvme0/nvme0n1/nvme0n1p1", number="259:1")
     add_mount(host, "259:1", "/")
     add_function(host, NVME_FREE, "144d:a808:010802", driver="nvme", node=0)
-    add_disk(host, NVME_FREE, "nvme/nvme1/nvme1n1", number="259:2")
+    path = add_disk(host, NVME_FREE, "nvme/nvme1/nvme1n1", number="259:2")
+    host.add_file(f"{path}/nsid", "1\n")
+    host.add_file(f"{path}/size", "2048\n")
+    host.add_file(f"{place(NVME_FREE)}/nvme/nvme1/dev", "239:1\n")
+    host.add_file("/dev/nvme1", "")
+    host.programs["nvme"] = NvmeTool()
     add_function(host, NIC_DEFAULT_ROUTE, "8086:1572:020000", driver="i40e", node=0)
     add_interface(host, NIC_DEFAULT_ROUTE, "eno1")
     add_default_route(host, "eno1")

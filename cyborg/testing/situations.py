@@ -122,6 +122,8 @@ def readdress(host: FakeHost, addresses: Mapping[str, str]) -> None:
     host.faults = {text(path): number for path, number in host.faults.items()}
     host.claimed = {text(path) for path in host.claimed}
     host.answers = {tuple(map(text, argv)): answer for argv, answer in host.answers.items()}
+    if host.kernel is not None:
+        host.kernel.read_again()
 
 
 def differences(

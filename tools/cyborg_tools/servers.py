@@ -16,6 +16,7 @@ from cyborg import exception
 from cyborg.db import schema
 from cyborg.db.engine import Database
 from cyborg.tests.fixtures import broker
+from cyborg.tests.fixtures.authority import Certificate
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import TOKEN, PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options
@@ -58,7 +59,7 @@ def daemon_options(
 def prepared(server: str | None, directory: Path, name: str = "cyborg_bench") -> Iterator[Database]:
     """A database at the newest revision, empty, and dropped in the end.
 
-    ``server`` is a URL that ends in a slash, and ``name`` the beginning of the name there; without
+    ``server`` is a URL without a database, and ``name`` the beginning of the name there; without
     a server it is a SQLite file.
     """
     if server is None:
@@ -67,14 +68,17 @@ def prepared(server: str | None, directory: Path, name: str = "cyborg_bench") ->
             yield db
         return
     name = f"{name}_{uuid4().hex[:12]}"
-    root = server.rstrip("/") + "/"
+    root = sa.make_url(server)
     # PostgreSQL lets nobody in without a database; this one is always there.
-    entry = root if root.startswith(("mysql", "mariadb")) else f"{root}postgres"
+    entry = (
+        root if root.drivername.startswith(("mysql", "mariadb")) else root.set(database="postgres")
+    )
     admin = sa.create_engine(entry, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with admin.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
     try:
-        with closing(Database(root + name)) as db:
+        own = root.set(database=name).render_as_string(hide_password=False)
+        with closing(Database(own)) as db:
             schema.upgrade(db)
             yield db
     finally:
@@ -131,8 +135,11 @@ def check(url: str, option: str, scheme: str = "") -> None:
 class Cloud(Environment):
     """Daemons on servers that others use as well; all that they make there is removed in the end.
 
-    They have the real Placement, with a compute for each host, and a simulated Nova.
+    They have the real Placement, with a compute for each host, and a simulated Nova; both serve
+    HTTPS if there is a ``certificate``.
     """
+
+    certificate: Certificate | None = None
 
     #: The beginning of the database's name, the computes, and the host of the other daemons.
     name: str
@@ -150,14 +157,24 @@ class Cloud(Environment):
 
     def start(self, endings: ExitStack) -> None:
         """See Environment; starts no daemon. Raises ConfigError if a server cannot be used."""
+        own = self.certificate
+        place = self.directory / "placement"
+        place.mkdir()
+        self.placement = endings.enter_context(PlacementService(place, certificate=own))
+        for one in self.computes:
+            self.placement.make_compute(one)
+        self.nova = endings.enter_context(SimulatedNova(certificate=own))
+        options = self.options(endings)
+        for group, values in self.more.items():
+            options.setdefault(group, {}).update(values)
+        self.deployment = Deployment(self.directory, options)
+        endings.callback(self.deployment.stop)
+
+    def options(self, endings: ExitStack) -> dict[str, dict[str, object]]:
+        """The options of all daemons, for a new database and an exchange on the broker."""
         plan, host = self.plan, self.host
         self.database = endings.enter_context(database(plan.mysql_url, self.directory, self.name))
         name = endings.enter_context(exchange(plan.rabbit_url, *self.computes, host))
-        (self.directory / "placement").mkdir()
-        self.placement = endings.enter_context(PlacementService(self.directory / "placement"))
-        for one in self.computes:
-            self.placement.make_compute(one)
-        self.nova = endings.enter_context(SimulatedNova())
         options = daemon_options(
             host=host,
             transport=plan.rabbit_url,
@@ -169,7 +186,4 @@ class Cloud(Environment):
         options["DEFAULT"]["control_exchange"] = name
         # The broker removes objects of a connection soon after it closes.
         options["oslo_messaging_rabbit"] = {"rabbit_transient_queues_ttl": 60}
-        for group, values in self.more.items():
-            options.setdefault(group, {}).update(values)
-        self.deployment = Deployment(self.directory, options)
-        endings.callback(self.deployment.stop)
+        return options

@@ -71,8 +71,8 @@ def test_tables_and_json_tell_what_is_exceeded():
     assert document["counts"][0]["exceeded"] is True
     assert document["figures"][0]["ratio"] == pytest.approx(4.5)
     assert document["audits"][0]["mebibytes"] == 99.0
-    scans = [ScanFigure(1000, 20000, 80.4, 90.0, 120.0, 1.0)]
-    assert "1,000              20,000    80     90    120           1" in tables(
+    scans = [ScanFigure(1000, 20000, 80.4, 90.0, 120.0, 1.0, 70.0)]
+    assert "1,000              20,000    80     90    120           1     70" in tables(
         Results("sqlite 3", "fake", scans=scans), in_process=True
     )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cyborg.testing import scenario_hosts
 from cyborg_tools.quickstart.options import parse
 
 
@@ -15,9 +16,16 @@ def test_all_options_are_parsed() -> None:
     assert default.state.parts[-2:] == (".quickstart", "state")
     arguments = ["--demo", "--clean", "--port", "0", "--state", "x"]
     asked = parse([*arguments, "--whitelist", "{}", "--whitelist=[]", "--host", "h.tar.gz"])
-    assert asked.host == Path("h.tar.gz")
+    assert asked.host == "h.tar.gz"
     assert (asked.demo, asked.clean) == (True, True)
     assert (asked.port, asked.state, asked.whitelist) == (0, Path("x"), ["{}", "[]"])
+
+
+def test_help_lists_all_scenario_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert ", ".join(scenario_hosts.names()) in text.replace("- ", "-")
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "http", "", "\u00b2"])

@@ -55,6 +55,28 @@ def test_archive_of_another_host_is_offered(tmp_path: Path) -> None:
     assert re.search(r"^0000:44:00.0 .* yes, by pci_driver$", ended.stdout, re.MULTILINE)
     assert "The walk asks for the first function that is offered, " in ended.stdout
     assert ended.stdout.endswith("\nEvery step held.\n")
+    state = tmp_path / "state"
+    assert state.stat().st_mode & 0o777 == 0o700
+    files = {file.name: file.stat().st_mode & 0o777 for file in state.rglob("*") if file.is_file()}
+    assert {"cyborg.conf", "cyborg.sqlite", "placement.conf", "quickstart.log"} < files.keys()
+    assert set(files.values()) == {0o600}
+
+
+def test_scenario_host_is_offered_with_drivers_that_fit(tmp_path: Path) -> None:
+    """A card of two functions, which guests get together; then another host in the same state."""
+    state = tmp_path / "state"
+    ended = run(*command(state, "--demo", "--host", "alveo-u250"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "alveo-u250, simulated: Server with two Alveo U250" in ended.stdout
+    assert re.search(r"^0000:3b:00.0 .* yes, by generic_driver \(2$", ended.stdout, re.MULTILINE)
+    assert re.search(
+        r"^0000:18:00.0 .* no: its interface eno0 carries$", ended.stdout, re.MULTILINE
+    )
+    assert '"resources:FPGA": "2"' in ended.stdout
+    assert ended.stdout.endswith("\nEvery step held.\n")
+    again = run(*command(state, "--demo", "--brief", "--host", "mixed"))
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout.endswith("\nEvery step held.\n")
 
 
 def test_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
@@ -140,6 +162,7 @@ def test_missing_package_index_and_missing_git_are_named(tmp_path: Path) -> None
         "tools/quickstart",
         "tools/environment.py",
         "tools/cyborg_tools/quickstart/options.py",
+        "constraints.txt",
         "requirements.txt",
         "setup.cfg",
         "setup.py",

@@ -30,6 +30,21 @@ def test_clean_removes_only_created_files(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "quickstart.lock"}
 
 
+def test_files_of_earlier_runs_become_private(tmp_path: Path) -> None:
+    state = State(tmp_path / "new")
+    with state.taken():
+        file = state.write_conf(6666, [])
+        assert state.directory.stat().st_mode & 0o777 == 0o700
+        assert file.stat().st_mode & 0o777 == 0o600
+    database = state.directory / "cyborg.sqlite"
+    for path in (file, database):
+        path.write_text("")
+        path.chmod(0o644)
+    with state.taken():
+        state.write_conf(6666, [])
+    assert {path.stat().st_mode & 0o777 for path in (file, database)} == {0o600}
+
+
 def test_foreign_files_are_kept(tmp_path: Path) -> None:
     theirs = tmp_path / "cyborg.sqlite"
     theirs.write_text("precious")
@@ -60,6 +75,7 @@ def test_configuration_has_given_options(tmp_path: Path) -> None:
     conf([], project="cyborg", default_config_files=[str(file)], default_config_dirs=[])
     assert (conf.api.port, conf.api.auth_strategy) == (7777, "noauth")
     assert conf.api.host_ip == "127.0.0.1"
+    assert conf.agent.enabled_drivers == ["pci_driver", "fake_driver"]
     assert conf.pci.passthrough_whitelist == ['{"address":  "$host"}', "[]"]
     assert conf.database.connection == state.database_url
     assert conf.state_path == str(directory)

@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from oslo_config import cfg
+from oslo_messaging import opts as messaging
 
+from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.functional.deployed.page import block
 from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
 from cyborg_tools import servers
 from cyborg_tools.quickstart.clients import StepFailed
@@ -54,6 +58,7 @@ def test_default_servers_are_those_of_the_tests():
         "rabbit://guest:guest@127.0.0.1:5672/",
     )
     assert (plan.mysql_url, plan.rabbit_url, plan.keep) == (*servers_of_tests, False)
+    assert not plan.tls
     # CI hands on what it was given for the tests.
     plan = parse(["--mysql-url", "a", "--postgresql-url", "b", "--rabbit-url", "c"])
     assert (plan.mysql_url, plan.rabbit_url) == ("a", "c")
@@ -160,3 +165,28 @@ def test_commands_and_their_output_are_shown(screen: tuple[Screen, io.StringIO])
     assert max(map(len, lines)) <= WIDTH
     assert [one.endswith("\\") for one in lines[4:-3]] == [True, True, False]
     assert lines[-3:] == ["           < 0", " " * 13 + "| a |", " " * 13 + "| b |"]
+
+
+@pytest.mark.parametrize("name", ["tls-controllers", "tls-agents"])
+def test_page_about_tls_has_options_of_the_service(name: str, tmp_path: Path):
+    """CI runs the walk with the same blocks on servers that accept TLS alone."""
+    file = tmp_path / "cyborg.conf"
+    file.write_text(block("tls", name))
+    conf = configuration.prepare(
+        [], prog="cyborg-test", default_config_files=[str(file)], conf=cfg.ConfigOpts()
+    )
+    for group, options in messaging.list_opts():
+        conf.register_opts(options, group=group)
+    assert conf.message_signing == "required"
+    ca = "/etc/cyborg/tls/ca.pem"
+    assert (conf.placement.cafile, conf.oslo_messaging_rabbit.ssl_ca_file) == (ca, ca)
+    if name == "tls-agents":
+        assert conf.glance.cafile == ca
+        return
+    assert conf.api.enable_ssl_api
+    assert (conf.ssl.cert_file, conf.ssl.key_file) == (
+        "/etc/cyborg/tls/api.pem",
+        "/etc/cyborg/tls/api.key",
+    )
+    assert conf.nova.cafile == ca
+    assert conf.database.connection.endswith(f"?ssl_ca={ca}")

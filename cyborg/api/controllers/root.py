@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import webob
 import webob.exc
 
-from cyborg.api import expose, microversion
+from cyborg.api import expose, microversion, openapi
 from cyborg.api.framework import ROUTE, Noun, Request, Routes, handler
 from cyborg.api.rendering import VERSION_SEGMENT, Links
 
@@ -19,17 +19,19 @@ _OTHER_VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?(\.json)?")
 class Root(Noun):
     """The whole URL space of the service; ``nouns`` maps collection names to controllers.
 
-    The version documents, for API discovery, need neither token nor database.
+    The version documents and the OpenAPI document need neither token nor database.
     """
 
     routes: ClassVar[Routes] = {
         "": {"GET": "show_versions"},
         VERSION_SEGMENT: {"GET": "show_v2"},
+        openapi.FILE: {"GET": "show_openapi"},
     }
 
-    def __init__(self, nouns: Mapping[str, Noun], public_endpoint: str | None) -> None:
+    def __init__(self, nouns: Mapping[str, expose.Controller], public_endpoint: str | None) -> None:
         self._nouns = nouns
         self._public_endpoint = public_endpoint
+        self._documents: dict[int, dict[str, Any]] = {}
 
     def route(self, parts: Sequence[str], request: Request) -> tuple[Any, list[str]]:
         """Return the handler of a path and its identifiers; negotiates version and content type."""
@@ -45,6 +47,9 @@ class Root(Noun):
         request.check_accept()
         if not parts:
             return super().route([VERSION_SEGMENT], request)
+        if parts == [openapi.FILE]:
+            request.environ[ROUTE] = f"/{VERSION_SEGMENT}"
+            return super().route([openapi.FILE], request)
         noun = self._nouns.get(parts[0])
         if noun is None:
             raise webob.exc.HTTPNotFound("There is no such resource.")
@@ -62,13 +67,24 @@ class Root(Noun):
             "versions": [version],
             "default_version": version,
         }
-        return expose.answer(200, document)
+        return expose.respond(200, document)
 
     @handler
     def show_v2(self, req: Request, resp: webob.Response) -> webob.Response:
         """Answer the version without an envelope."""
         url = f"{Links.of(req, self._public_endpoint).v2}/"
-        return expose.answer(200, _version("v2.0", url))
+        return expose.respond(200, _version("v2.0", url))
+
+    @handler
+    def show_openapi(self, req: Request, resp: webob.Response) -> webob.Response:
+        """Answer the OpenAPI document of the requested microversion, by default of the latest."""
+        minor = req.minor if microversion.HEADER in req.headers else None
+        if minor is None:
+            minor = microversion.LATEST
+        if minor not in self._documents:
+            nouns = [type(noun) for noun in self._nouns.values()]
+            self._documents[minor] = openapi.document(nouns, minor)
+        return expose.respond(200, self._documents[minor])
 
 
 def _version(id_: str, href: str) -> dict[str, Any]:

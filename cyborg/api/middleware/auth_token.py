@@ -15,13 +15,13 @@ from keystonemiddleware import auth_token
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.api import expose, microversion
+from cyborg.api import expose, microversion, openapi
 from cyborg.api.framework import WsgiApp, has_account
 from cyborg.api.middleware.request_log import RequestLog
 from cyborg.clients.http import KEYSTONE
 from cyborg.conf import clients
 
-PUBLIC_ROUTES: Final = ("/", "/v2")
+PUBLIC_ROUTES: Final = ("/", "/v2", f"/v2/{openapi.FILE}")
 #: Pages that never need a token, because monitoring has none.
 _HEALTH: Final = "/healthcheck"
 _METRICS: Final = "/metrics"
@@ -29,6 +29,8 @@ _METRICS: Final = "/metrics"
 #: The project and user of every request, unless ``X-Project-Id`` names another project.
 PROJECT_ID: Final = "00000000000000000000000000000000"
 USER_ID: Final = "00000000000000000000000000000001"
+#: The user of the service token that every request has.
+SERVICE_USER_ID: Final = "00000000000000000000000000000002"
 _PROJECT_HEADER: Final = "HTTP_X_PROJECT_ID"
 _IDENTITY: Final = {
     "HTTP_X_IDENTITY_STATUS": "Confirmed",
@@ -36,7 +38,7 @@ _IDENTITY: Final = {
     "HTTP_X_USER_NAME": "noauth",
     "HTTP_X_ROLES": "admin,manager,member,reader",
     "HTTP_X_SERVICE_IDENTITY_STATUS": "Confirmed",
-    "HTTP_X_SERVICE_USER_ID": USER_ID,
+    "HTTP_X_SERVICE_USER_ID": SERVICE_USER_ID,
 }
 _FOREIGN: Final = ("HTTP_X_DOMAIN_ID", "HTTP_OPENSTACK_SYSTEM_SCOPE", "HTTP_X_TENANT_ID")
 

@@ -13,6 +13,7 @@ from cyborg.db import attributes, events
 from cyborg.db.engine import Database, retried
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
+from cyborg.model.scope import EVERYWHERE
 
 _NOUN = "attribute"
 _CREATED = "created"
@@ -56,7 +57,7 @@ class Attributes:
                     raise exception.Duplicate(
                         noun="Attribute", field="uuid", value=new_uuid
                     ) from None
-                return attributes.show(tx, new_uuid) or attribute
+                return attributes.show(tx, new_uuid, EVERYWHERE) or attribute
         return attribute
 
     @retried

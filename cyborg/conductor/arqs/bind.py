@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cyborg import exception
 from cyborg.conductor.arqs import claims, release
 from cyborg.conductor.arqs.claims import ClaimedUnit, repeated
+from cyborg.conductor.arqs.quotas import NO_QUOTAS, Check, Quotas
 from cyborg.db import arqs, attachments, deployables, events, instances, work
 from cyborg.db.arqs import LockedArq
 from cyborg.db.deployables import Offer
@@ -19,6 +20,7 @@ from cyborg.model import device_profile
 from cyborg.model.arq import MOVES, Binding, Event, State
 from cyborg.model.caller import Caller
 from cyborg.model.work import WorkKind
+from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
@@ -27,13 +29,16 @@ LOG = logging.getLogger(__name__)
 class ArqBinder:
     """Binds and unbinds ARQs.
 
-    It calls ``wake`` after each commit, since there may be new work. ``bind_timeout`` is the time
+    It calls ``wake`` after each commit, since there may be new work, and ``agents`` publish what a
+    bind leaves of a device whose units share capacity. ``bind_timeout`` is the time
     in milliseconds that an agent has to prepare a device.
     """
 
     db: Database
+    agents: AgentClient
     wake: Callable[[], None]
     bind_timeout: int
+    quotas: Quotas = NO_QUOTAS
 
     def patch(
         self,
@@ -46,7 +51,11 @@ class ArqBinder:
 
         Raises what ``cyborg.rpc.verbs.PatchArqs`` lists.
         """
-        for unit in self._patch(caller, request_key, bindings, unbindings):
+        units = self.quotas.run(
+            lambda check: self._patch(caller, request_key, bindings, unbindings, check=check),
+            required=False,
+        )
+        for unit in units:
             claim, device = unit.claim, unit.claim.deployable
             place = (claim.hostname, device.device_uuid, unit.handle.id)
             facts = (claim.arq_uuid, claim.instance_uuid, *place)
@@ -63,6 +72,7 @@ class ArqBinder:
                     *(claim.arq_uuid, claim.hostname, device.hostname),
                 )
         self.wake()
+        claims.publish(self.agents, (unit.claim.deployable for unit in units))
 
     @repeated
     @retried
@@ -73,12 +83,13 @@ class ArqBinder:
         bindings: Sequence[Binding],
         unbindings: Sequence[str],
         *,
+        check: Check,
         wait: bool = False,
     ) -> Sequence[ClaimedUnit]:
         units: Sequence[ClaimedUnit] = ()
         with self.db.writer(caller, request_key) as tx:
             if bindings:
-                units = self._bind(tx, caller, request_key, bindings, wait=wait)
+                units = self._bind(tx, caller, request_key, bindings, check=check, wait=wait)
             if unbindings:
                 release.unbind(tx, caller, unbindings, request_key=request_key)
         return units
@@ -90,10 +101,12 @@ class ArqBinder:
         request_key: str,
         bindings: Sequence[Binding],
         *,
+        check: Check,
         wait: bool,
     ) -> Sequence[ClaimedUnit]:
         """Move the ARQs and return their units; none when this request has already been done."""
         providers = deployables.by_provider(tx, (binding.device_rp_uuid for binding in bindings))
+        claims.lock_pools(tx, providers.values())
         existing = instances.lock(tx, (binding.instance_uuid for binding in bindings))
         bound = [row for row in existing.values() if row.bound]
         if bound:
@@ -128,6 +141,10 @@ class ArqBinder:
             for binding in bindings
             for row in (rows[binding.arq_uuid],)
         ]
+        partial = claims.partial_group(requests)
+        if partial is not None:
+            raise exception.Invalid(field="device_rp_uuid", reason=partial)
+        claims.check_quotas(tx, requests, check)
         values = {
             claim.instance_uuid: {
                 "uuid": claim.instance_uuid,

@@ -5,18 +5,22 @@ A bind claims units for ARQs that exist, an attach for ARQs that it creates.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from cyborg import exception
 from cyborg.conductor.arqs import images
-from cyborg.db import attach_handles, events, work
+from cyborg.conductor.arqs.quotas import Check
+from cyborg.db import attach_handles, events, hosts, pools, projects, work
 from cyborg.db.deployables import Offer
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import MOVES, Event, State
 from cyborg.model.device_profile import accel_requirements, parse_image
 from cyborg.model.work import WorkKind
+from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import DesiredChanged
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,10 +108,61 @@ class ClaimedUnit:
         }
 
 
+def lock_pools(tx: Transaction, offers: Iterable[Offer]) -> None:
+    """Lock the hosts of devices whose units share capacity, and have their agents publish it.
+
+    Call it before instances are locked; the agents are told after the commit, see ``publish``.
+    """
+    for host_id in sorted({int(offer.host_id) for offer in offers if offer.pooled}):
+        hosts.bump_desired_generation(tx, host_id)
+
+
+def publish(agents: AgentClient, offers: Iterable[Offer]) -> None:
+    """Tell the agents of pooled devices that other units fit now: Placement follows at once."""
+    hosts_changed = {offer.service_host for offer in offers if offer.pooled}
+    for host in sorted(host for host in hosts_changed if host is not None):
+        agents.cast(host, DesiredChanged())
+
+
+def partial_group(claims: Sequence[Claim]) -> str | None:
+    """Return which instance would get a part of a group of units, as a clause; None: no instance.
+
+    A guest takes the units of a deployable ``group_size`` at a time. All ARQs of an instance are
+    bound in one request, so the units that one request gives to an instance must be whole groups.
+    Placement enforces the same for the allocation, but a caller can bind without one.
+    """
+    rows = {claim.deployable.id: claim.deployable for claim in claims}
+    counts = Counter((claim.deployable.id, claim.instance_uuid) for claim in claims)
+    for (deployable_id, instance), count in counts.items():
+        deployable = rows[deployable_id]
+        if count % deployable.group_size:
+            return (
+                f"provider {deployable.rp_uuid} gives out {deployable.resource_class} in groups of "
+                f"{deployable.group_size} units, and instance {instance} would get {count}"
+            )
+    return None
+
+
+def check_quotas(tx: Transaction, claims: Iterable[Claim], check: Check) -> None:
+    """Raise OverLimit if a project would have too many accelerators of a resource class.
+
+    Locks the projects; call it after the ARQs and before handles are locked.
+    """
+    requested: dict[str, Counter[str]] = {}
+    for claim in claims:
+        if claim.project_id is not None:
+            resource = projects.of_class(claim.deployable.resource_class)
+            requested.setdefault(claim.project_id, Counter())[resource] += 1
+    for project_id, amounts in sorted(requested.items()):
+        check.apply(tx, project_id, amounts)
+
+
 def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[ClaimedUnit]:
     """Lock a handle for each claim, in the order of the deployables' ids.
 
-    Raises TooFewHandles (never with ``wait``), NoFreeHandle, DeviceUnavailable.
+    Handles that take shared capacity are held and booked before the next deployable is claimed,
+    which may be one of the same device. Raises TooFewHandles (never with ``wait``), NoFreeHandle,
+    DeviceUnavailable.
     """
     requested = {
         claim.arq_uuid: parse_image(accel_requirements(claim.group_spec)) for claim in claims
@@ -127,7 +182,15 @@ def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[Claime
         if len(handles) < len(group):
             if not wait:
                 raise TooFewHandles
-            raise exception.NoFreeHandle(provider=deployable.rp_uuid, requested=len(group))
+            fields = {"provider": deployable.rp_uuid, "requested": len(group)}
+            if deployable.cost:
+                waiting = sum(handle.waits for handle in handles)
+                full = pools.full(tx, deployable.device_uuid, deployable.cost, len(group) - waiting)
+                fields |= {"pools": full} if full is not None else {}
+            raise exception.NoFreeHandle(**fields)
+        if deployable.cost:
+            attach_handles.hold(tx, [handle.id for handle in handles if not handle.waits])
+            pools.book(tx, [deployable.device_uuid])
         for claim, handle in zip(group, handles, strict=True):
             prepares = handle.waits or loads or deployable.prepare
             units.append(ClaimedUnit(claim, handle, prepares))
@@ -137,9 +200,11 @@ def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[Claime
 def store(tx: Transaction, units: Sequence[ClaimedUnit], *, bind_timeout: int) -> None:
     """Hold the handles, add the work, and record the states of the ARQs, which are stored.
 
-    An agent has ``bind_timeout`` milliseconds to prepare a unit; Nova is notified after that.
+    ``lock`` has held those that take shared capacity. An agent has ``bind_timeout`` milliseconds to
+    prepare a unit; Nova is notified after that.
     """
-    attach_handles.hold(tx, [unit.handle.id for unit in units if not unit.handle.waits])
+    free = [unit for unit in units if not unit.handle.waits and not unit.claim.deployable.cost]
+    attach_handles.hold(tx, [unit.handle.id for unit in free])
     tasks: list[dict[str, Any]] = []
     entries = []
     for unit in units:

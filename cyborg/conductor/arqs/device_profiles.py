@@ -13,6 +13,7 @@ from cyborg.db import device_profiles, events
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.model.scope import EVERYWHERE
 
 _NOUN = "device_profile"
 _CREATED = "created"
@@ -33,14 +34,16 @@ class Profiles:
         try:
             with self.db.writer(caller, request_key) as tx:
                 device_profiles.insert(tx, new)
-                entry = events.Entry(_NOUN, new.uuid, _CREATED)
+                reason = None if new.projects is None else new.access
+                entry = events.Entry(_NOUN, new.uuid, _CREATED, reason=reason)
                 events.record(tx, [entry])
             return new
         except exception.Conflict:
             with self.db.reader() as tx:
                 if events.subjects_of(tx, request_key, _CREATED, [profile.uuid]):
                     # An earlier attempt of this request stored it.
-                    return device_profiles.show(tx, profile.uuid, profile.name) or profile
+                    stored = device_profiles.show(tx, profile.uuid, profile.name, EVERYWHERE)
+                    return stored or profile
                 taken = device_profiles.uuid_of(tx, profile.name)
         if taken is not None and taken != profile.uuid:
             raise exception.Duplicate(noun="Device profile", field="name", value=profile.name)
@@ -52,23 +55,27 @@ class Profiles:
     ) -> DeviceProfile:
         """Change the profile with this uuid or name and return it; raises NotFound, Duplicate.
 
-        Existing ARQs of the profile keep the groups with which they were created.
+        Existing ARQs of the profile keep the groups with which they were created, and stay when
+        their project may no longer use it. Once this has returned, such projects get no more ARQs.
         """
         try:
             with self.db.writer(caller, request_key) as tx:
                 # The first attempt of a repeated request may have renamed the profile: its uuid
                 # still finds it.
                 uuid = events.subject_of(tx, request_key, _UPDATED)
-                rows = device_profiles.lock(tx, [uuid or key])
+                reached = caller if uuid is None else replace(caller, all_projects=True)
+                rows = device_profiles.lock(tx, [uuid or key], reached)
                 if not rows:
                     raise exception.NotFound(noun="Device profile", key=key)
                 row = next((row for row in rows if row.uuid == (uuid or key)), rows[0])
                 if uuid is None:
                     device_profiles.change(tx, row.id, change)
-                    entry = events.Entry(_NOUN, row.uuid, _UPDATED)
+                changed = device_profiles.show(tx, row.uuid, row.name, EVERYWHERE)
+                assert changed is not None  # noqa: S101 - for mypy
+                if uuid is None:
+                    reason = changed.access if change.sets_projects else None
+                    entry = events.Entry(_NOUN, row.uuid, _UPDATED, reason=reason)
                     events.record(tx, [entry])
-                changed = device_profiles.show(tx, row.uuid, row.name)
-            assert changed is not None
             return changed
         except exception.Conflict as error:
             if type(error) is not exception.Conflict:
@@ -80,7 +87,7 @@ class Profiles:
         """Remove profiles by uuid or name, all or none; raises NotFound, ProfileInUse."""
         keys = list(dict.fromkeys(keys))
         with self.db.writer(caller, request_key) as tx:
-            rows = device_profiles.lock(tx, keys)
+            rows = device_profiles.lock(tx, keys, caller)
             existing = {key for row in rows for key in (row.uuid, row.name)}
             missing = [key for key in keys if key not in existing]
             if missing and not events.is_repeated(tx, request_key):

@@ -8,7 +8,8 @@ transaction.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from cyborg import exception
@@ -21,11 +22,26 @@ from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.caller import Caller
+from cyborg.model.cleaning import CLEAN, CleanLevel, level, profile_level
+from cyborg.model.device_profile import accel_requirements
 from cyborg.model.work import WorkKind
 
 LOG = logging.getLogger(__name__)
 
 _DELETED = "deleted"
+
+
+@retried
+def expire(db: Database, before: datetime, limit: int) -> int:
+    """Delete at most ``limit`` ARQs that have had no instance since ``before``, and count them.
+
+    The number of statements does not depend on their number.
+    """
+    with db.writer() as tx:
+        uuids = arqs.remove_unbound(tx, before, limit)
+        reason = f"it was not bound after {before.isoformat()}"
+        events.record(tx, [events.Entry("arq", uuid, _DELETED, reason=reason) for uuid in uuids])
+    return len(uuids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +119,7 @@ class ArqReleaser:
         arqs.remove(tx, [row.id for row in rows])
         entries = [arq_entry(row, _DELETED) for row in rows]
         events.record(tx, entries)
-        return any(row.prepared for row in rows)
+        return any(unit.prepared or unit.pooled or unit.cleans for unit in held_units(rows))
 
 
 def unbind(
@@ -156,9 +172,23 @@ class HeldUnit:
     #: Whether the agent may have prepared the device.
     prepared: bool
     arq: LockedArq | None = None
+    #: Whether it takes shared capacity of its device.
+    pooled: bool = False
+    #: How the agent cleans it, see ``cyborg.model.cleaning.level``.
+    level: CleanLevel | None = None
+
+    @property
+    def cleans(self) -> bool:
+        """Return whether the agent must remove the data of the guest."""
+        return self.level in (CleanLevel.RESET, CleanLevel.FULL)
 
     def work(self, request_key: str | None) -> dict[str, Any]:
         """Return the work in which an agent cleans up what was prepared."""
+        spec: dict[str, Any] = {}
+        if self.arq and images.may_be_loading(self.arq):
+            spec[images.LOADING] = True
+        if self.level is not None:
+            spec[CLEAN] = self.level.value
         return {
             "kind": WorkKind.RELEASE,
             "arq_uuid": self.arq and self.arq.uuid,
@@ -166,27 +196,38 @@ class HeldUnit:
             "deployable_id": self.deployable_id,
             "attach_handle_id": self.handle_id,
             "operation_id": request_key,
-            "spec": {images.LOADING: True}
-            if self.arq and images.may_be_loading(self.arq)
-            else None,
+            "spec": spec or None,
         }
 
 
 def held_units(rows: Iterable[LockedArq]) -> list[HeldUnit]:
     """Return the units that ARQs hold."""
     return [
-        HeldUnit(row.attach_handle_id, row.deployable_id, row.prepared, row)
+        HeldUnit(
+            *(row.attach_handle_id, row.deployable_id, row.prepared, row),
+            pooled=bool(row.pooled),
+            level=level(row.host_clean, profile_level(accel_requirements(row.group_spec or {}))),
+        )
         for row in rows
         if row.attach_handle_id is not None
     ]
 
 
 def release_units(tx: Transaction, units: Sequence[HeldUnit], *, request_key: str | None) -> None:
-    """Release units; add work where the agent may have prepared the device.
+    """Release units; add work where the agent may have prepared the device, or must clean it.
 
     A handle that an ARQ was only waiting for stays ``releasing``, and its release goes on.
     ``request_key`` is None when no request is the reason, as in a repair.
     """
+    waiting = [
+        unit.handle_id for unit in units if (unit.pooled or unit.cleans) and not unit.prepared
+    ]
+    if waiting:
+        # Only the end of a release returns shared capacity, and a guest may have had a unit that
+        # is held, even if nothing was prepared. A unit that its last guest has left by now is held,
+        # so that its agent releases it once more.
+        held = attach_handles.lock_held(tx, waiting)
+        units = [replace(unit, prepared=True) if unit.handle_id in held else unit for unit in units]
     attach_handles.release(
         tx,
         clean=[unit.handle_id for unit in units if not unit.prepared],

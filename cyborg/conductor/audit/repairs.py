@@ -18,7 +18,7 @@ from cyborg.conductor.arqs import bind, release
 from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.leases import ConductorLease
-from cyborg.db import arqs, attach_handles, attachments, events, hosts, instances, work
+from cyborg.db import arqs, attach_handles, attachments, events, hosts, instances, pools, work
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
 from cyborg.db.rows import Row, column, select
@@ -26,6 +26,7 @@ from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
 from cyborg.model.caller import Caller
+from cyborg.model.cleaning import level
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.work import WorkKind
 
@@ -89,7 +90,7 @@ class Repairs:
 
     def _try(self, finding: Finding) -> str:
         """Make one repair; return why it was not made, an empty text if it was."""
-        assert finding.fix is not None
+        assert finding.fix is not None  # noqa: S101 - for mypy
         try:
             repaired = self._repairs[finding.fix](finding)
         except exception.CyborgError as error:
@@ -119,7 +120,8 @@ def release_handle(db: Database, uuid: str) -> bool:
 
     A handle in quarantine whose work is lost counts as well.
 
-    Where binds need preparation, the unit may still be prepared: its agent cleans up first.
+    Where binds need preparation, the unit may still be prepared, and the data of a guest may be on
+    it: its agent cleans up first.
     """
     with db.writer() as tx:
         host_id = attach_handles.quarantined_on(tx, uuid)
@@ -129,12 +131,14 @@ def release_handle(db: Database, uuid: str) -> bool:
         row = _lock_handle(tx, uuid)
         if row is None:
             return False
-        leaked = release.HeldUnit(row.id, row.deployable_id, prepared=row.prepare)
+        leaked = release.HeldUnit(
+            row.id, row.deployable_id, prepared=row.prepare, level=level(row.clean, None)
+        )
         if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
             release.release_units(tx, [leaked], request_key=None)
         elif row.state not in UNRELEASED or _is_being_released(tx, row.id):
             return False
-        elif row.prepare:
+        elif row.prepare or leaked.cleans:
             work.add(tx, [leaked.work(None)])
         else:
             attach_handles.finish_release(tx, row.id)
@@ -151,12 +155,18 @@ def hold_handle(db: Database, uuid: str) -> bool:
     """Mark a handle as held by the ARQ that has it."""
     with db.writer() as tx:
         handle_id = sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).scalar_subquery()
+        host_id = attach_handles.pooled_on(tx, uuid)
+        if host_id is not None:
+            # Its units share capacity; the lock of the host precedes those of ARQs.
+            hosts.bump_desired_generation(tx, host_id)
         rows = arqs.lock(tx, Arq.attach_handle_id == handle_id)
         row = _lock_handle(tx, uuid)
         if row is None or not any(arq.state in _BINDING for arq in rows):
             return False
         if row.state == HandleState.FREE:
             attach_handles.hold(tx, [row.id])
+            if host_id is not None:
+                pools.book(tx, [row.device_uuid])
         elif row.state == HandleState.RELEASING and not _is_being_released(tx, row.id):
             attach_handles.finish_release(tx, row.id)
         else:
@@ -263,6 +273,7 @@ class _LockedHandle(Row):
     state = column(AttachHandle.state)
     deployable_id = column(AttachHandle.deployable_id)
     prepare = column(Deployable.prepare)
+    clean = column(Deployable.clean)
     device_uuid = column(Device.uuid)
     hostname = column(Device.hostname)
 

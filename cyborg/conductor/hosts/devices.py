@@ -8,16 +8,29 @@ from types import MappingProxyType
 from typing import Any
 
 from cyborg import exception
+from cyborg.conductor import device_health
 from cyborg.conductor.arqs import images
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.tasks import set_up
-from cyborg.db import created_accelerators, deployables, devices, events, hosts, work
+from cyborg.db import (
+    attach_handles,
+    created_accelerators,
+    deployables,
+    devices,
+    events,
+    hosts,
+    pools,
+    work,
+)
 from cyborg.db.devices import AgentDevice
 from cyborg.db.engine import Database, retried
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin, changed_labels
 from cyborg.model.caller import Caller
+from cyborg.model.cleaning import CleanLevel, CleanRecord, CleanResult
 from cyborg.model.device import MOVES, DeviceEvent, DeviceStatus
+from cyborg.model.notification import UNIT_FREED
+from cyborg.model.probation import AT_ONCE, HealthOrder, Rules
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.verbs import DesiredChanged
@@ -40,7 +53,9 @@ class DeviceAdmin:
         agents: AgentClient,
         lost_devices: LostDevices,
         wake: Callable[[], None],
+        health_rules: Rules = AT_ONCE,
     ) -> None:
+        self._health_rules = health_rules
         self._db = db
         self._agents = agents
         self._lost_devices = lost_devices
@@ -58,65 +73,119 @@ class DeviceAdmin:
         project: str | None = None,
         facts: Mapping[str, Any] = _NOTHING,
         reason: str | None = None,
+        free_unit: str | None = None,
+        health: HealthOrder | None = None,
     ) -> None:
-        """Set status, labels and facts, all or none; a label of None is removed.
+        """Set status, labels, health and facts, all or none; a label of None is removed.
 
         A device that must be set up first is ``installing`` until its host has done that. After
         the commit no unit of a disabled device is bound; Placement follows when the agent has
         fetched its desired state. ``reason`` is stored with a status that takes the device out of
-        service. ``facts`` are the model and the traits of a device that an operator created. With
-        ``project``, ARQs of this project must hold units of the device, and only labels may change.
+        service. ``health`` has faults ignored for a time, or releases a device from probation,
+        from parking, and from the ignoring. ``facts`` are the model and the traits of a device that
+        an operator created. With ``project``, ARQs of this project must hold units of the device,
+        and only labels may change. ``free_unit`` is the key of a unit in quarantine, which the
+        operator has cleaned: it is free, and its host is not asked to clean it again.
 
         Raises NotFound, Forbidden, Invalid (too many labels), Conflict (facts of a discovered
-        device) and DeviceInUse (a set-up while instances use the device).
+        device, a unit that is not in quarantine) and DeviceInUse (a set-up while instances use the
+        device).
         """
         with self._db.writer(caller, request_key) as tx:
             row = devices.with_agent(tx, uuid)
             if row is None or (project and not devices.holds(tx, project, row.id)):
                 raise exception.NotFound(noun="Device", key=uuid)
-            if project and (status is not None or facts):
-                what = ", ".join([*(["status"] if status else []), *facts])
+            given: dict[str, object] = {"status": status, "health": health, **facts}
+            given["units"] = free_unit
+            names = [name for name, value in given.items() if value is not None]
+            if project and names:
+                what = ", ".join(names)
                 raise exception.Forbidden(reason=f"Only operators change the {what} of a device.")
             if events.is_repeated(tx, request_key):
                 # A repeated request changes nothing more.
-                status, labels, facts = None, {}, {}
+                status, labels, facts, free_unit, health = None, {}, {}, None, None
             if facts:
-                if row.origin != Origin.OPERATOR:
-                    raise exception.Conflict(
-                        reason=f"Device {row.uuid} was discovered: driver {row.driver} reports its "
-                        f"{' and '.join(facts)}."
-                    )
-                hosts.bump_desired_generation(tx, row.host_id)
-                if "model" in facts:
-                    devices.set_model(tx, row.id, facts["model"])
-                if "traits" in facts:
-                    created_accelerators.set_traits(tx, row.id, facts["traits"])
+                self._set_facts(tx, row, facts)
+            if free_unit is not None:
+                self._free(tx, row, free_unit)
             new_status = None
             if status is not None:
                 new_status = self._set_status(tx, row, status, reason=reason)
+            changes = [] if health is None else [self._order_health(tx, row, health)]
             if labels:
                 devices.set_labels(
                     tx, row.id, changed_labels(devices.lock_labels(tx, row.id), labels)
                 )
+            done = {"changed": facts, "labelled": labels, UNIT_FREED: free_unit}
             actions = [new_status] if new_status else []
-            actions += ["changed"] if facts else []
-            actions += ["labelled"] if labels else []
+            actions += [action for action, change in done.items() if change]
             entries = [
                 events.Entry(
                     "device",
                     uuid,
                     action,
                     hostname=row.hostname,
-                    reason=reason if action == new_status else None,
+                    reason={new_status: reason, UNIT_FREED: f"unit {free_unit}"}.get(action),
                 )
                 for action in actions
             ]
+            news = device_health.News.of(changes)
+            entries += news.entries(tx, row.host_id, row.hostname)
             events.record(tx, entries)
+        news.log(row.hostname)
         for action in actions:
             LOG.info("Device %s on host %s: %s by an operator", uuid, row.hostname, action)
         self._wake()
-        if row.service_host is not None and (new_status or facts):
+        if row.service_host is not None and (new_status or facts or free_unit or changes):
             self._agents.cast(row.service_host, DesiredChanged())
+
+    def _set_facts(self, tx: Transaction, row: AgentDevice, facts: Mapping[str, Any]) -> None:
+        """Store what an operator tells of a device; raises Conflict for a discovered one."""
+        if row.origin != Origin.OPERATOR:
+            raise exception.Conflict(
+                reason=f"Device {row.uuid} was discovered: driver {row.driver} reports its "
+                f"{' and '.join(facts)}."
+            )
+        hosts.bump_desired_generation(tx, row.host_id)
+        if "model" in facts:
+            devices.set_model(tx, row.id, facts["model"])
+        if "traits" in facts:
+            created_accelerators.set_traits(tx, row.id, facts["traits"])
+
+    def _free(self, tx: Transaction, row: AgentDevice, unit: str) -> None:
+        """Make a unit in quarantine free; raises Conflict if there is no such unit."""
+        hosts.bump_desired_generation(tx, row.host_id)
+        handle_id = attach_handles.lock_quarantined(tx, row.id, unit)
+        handle = None if handle_id is None else deployables.tasks(tx, [handle_id])[handle_id]
+        if handle is None:
+            raise exception.Conflict(
+                reason=f"Device {row.uuid} has no unit {unit} in quarantine; accelerator-show "
+                "lists its units."
+            )
+        work.cancel_release(tx, handle.id)
+        images.clear_after_release(tx, handle)
+        attach_handles.finish_release(tx, handle.id)
+        level = CleanLevel((handle.clean_record or {}).get("level", CleanLevel.NONE))
+        record = CleanRecord(CleanResult.OVERRIDDEN, level).columns()
+        attach_handles.record_cleaning(tx, handle.id, record)
+        if handle.pooled:
+            pools.book(tx, [handle.device_uuid])
+        work.make_due(tx, handle.id)
+
+    def _order_health(
+        self, tx: Transaction, row: AgentDevice, order: HealthOrder
+    ) -> device_health.Change:
+        """Store an operator's order about the health of a device."""
+        hosts.bump_desired_generation(tx, row.host_id)
+        before = device_health.state_of(devices.with_agent(tx, row.uuid) or row)
+        now = device_health.read_clock(tx)
+        if order.ignore_for is None:
+            after = before.released(now, self._health_rules)
+        else:
+            after = before.ignored(now + order.ignore_for * 1000)
+        change = device_health.Change(row.uuid, row.driver, before, after)
+        device_health.write(tx, [change])
+        return change
 
     def _set_status(
         self, tx: Transaction, row: AgentDevice, status: DeviceStatus, *, reason: str | None

@@ -10,8 +10,9 @@ from cyborg.db import deployables, hosts, services
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
 from cyborg.db.transaction import Transaction
+from cyborg.model.device import flaw_of_text
 from cyborg.model.process import AGENT, API
-from cyborg.model.report import AgentHeartbeat, DriverState, HeartbeatReply
+from cyborg.model.report import AgentHeartbeat, DriverState, HeartbeatReply, cut
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class Heartbeats:
 
     @retried
     def heartbeat(self, heartbeat: AgentHeartbeat) -> HeartbeatReply:
-        """Renew the agent's lease, or begin its first epoch; raises StaleEpoch.
+        """Renew the agent's lease, or begin its first epoch; raises StaleEpoch, Invalid.
 
         An unchanged host costs two SQL statements.
         """
@@ -40,6 +41,9 @@ class Heartbeats:
                 reason=f"{heartbeat.endpoint} cannot speak for host {heartbeat.host}, "
                 "only for its own."
             )
+        flaw = heartbeat.validate()
+        if flaw is not None:
+            raise exception.Invalid(field="heartbeat", reason=flaw)
         with self._db.writer() as tx:
             epoch = self._epoch(tx, heartbeat)
             host = hosts.of_agent(tx, heartbeat.host)
@@ -66,8 +70,8 @@ class Heartbeats:
                 process,
                 epoch=heartbeat.epoch,
                 status=heartbeat.status.value,
-                status_reason=heartbeat.failure,
-                bus_error=heartbeat.bus_error,
+                status_reason=cut(heartbeat.failure),
+                bus_error=cut(heartbeat.bus_error),
             ):
                 return heartbeat.epoch
             row = services.current(tx, process)
@@ -79,13 +83,20 @@ class Heartbeats:
             tx,
             process,
             heartbeat.status.value,
-            status_reason=heartbeat.failure,
-            bus_error=heartbeat.bus_error,
+            status_reason=cut(heartbeat.failure),
+            bus_error=cut(heartbeat.bus_error),
         )[1]
 
     @retried
     def api_heartbeat(self, host: str, version: str, endpoint: str) -> None:
-        """Store that the API is served on this host; one SQL statement while its row exists."""
+        """Store that the API is served on this host; one SQL statement while its row exists.
+
+        Raises Invalid for a text that the database cannot hold.
+        """
+        for field, text in (("host", host), ("version", version), ("endpoint", endpoint)):
+            flaw = flaw_of_text("it", text, 255) if text else None
+            if flaw is not None:
+                raise exception.Invalid(field=field, reason=flaw)
         process = Process(host, API, version, endpoint)
         # When several workers start together, one of them inserts the row for all.
         with contextlib.suppress(exception.Conflict), self._db.writer() as tx:

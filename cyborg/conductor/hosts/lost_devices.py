@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from cyborg import exception
 from cyborg.conductor.leases import check_epoch
-from cyborg.db import devices, events, hosts, lost_devices, work
+from cyborg.db import devices, events, hosts, lost_devices, pools, work
 from cyborg.db.engine import Database, retried
 from cyborg.db.lost_devices import Due, LostDeployable
 from cyborg.db.transaction import Transaction
@@ -127,6 +127,8 @@ class LostDevices:
             )
             if units:
                 lost_devices.remove_handles(tx, [row.id for row in units])
+                # A unit in quarantine took shared capacity.
+                pools.book(tx, {row.device_uuid for row in units})
             removed += [_removed("handle", row) for row in units]
             self._record(tx, removed, name)
         _log(removed, name)
@@ -169,6 +171,8 @@ class LostDevices:
         due_parts = [row for row in due_parts if row.name in names]
         lost_devices.remove(tx, [row.id for row in due_devices])
         lost_devices.remove_deployables(tx, [row.id for row in due_parts])
+        if pools.book(tx, {row.device_uuid for row in due_parts}):
+            hosts.bump_desired_generation(tx, host_id)
         removed = [
             _removed("device", row, operator_created=row.operator_created) for row in due_devices
         ]

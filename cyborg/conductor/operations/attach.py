@@ -4,12 +4,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from cyborg import exception
 from cyborg.clients.nova import Nova, Server
 from cyborg.clients.placement import Allocations
 from cyborg.conductor.arqs import claims
 from cyborg.conductor.arqs.claims import repeated
+from cyborg.conductor.arqs.quotas import NO_QUOTAS, Check, Quotas
 from cyborg.conductor.operations.operations import (
     Done,
     HostRef,
@@ -26,6 +28,7 @@ from cyborg.db import (
     events,
     hosts,
     instances,
+    projects,
 )
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq
@@ -36,6 +39,7 @@ from cyborg.model.attachment import Plan, Step
 from cyborg.model.caller import Caller
 from cyborg.model.operation import Operation
 from cyborg.model.work import WorkKind
+from cyborg.rpc.agent import AgentClient
 
 #: In these states Nova hands over the accelerators: by a hard reboot, or when the server starts.
 _READY = frozenset({"ACTIVE", "SHUTOFF"})
@@ -71,15 +75,19 @@ class Attacher:
         nova: Nova,
         placement: Allocations,
         operations: Operations,
+        agents: AgentClient,
         bind_timeout: int,
         down_after: int,
+        quotas: Quotas = NO_QUOTAS,
     ) -> None:
         self._db = db
         self._nova = nova
         self._placement = placement
         self._operations = operations
+        self._agents = agents
         self._bind_timeout = bind_timeout
         self._down_after = down_after
+        self._quotas = quotas
 
     @repeated
     def attach(
@@ -93,7 +101,7 @@ class Attacher:
         if begun is not None:
             return begun
         request = self._check_request(caller, request_key, instance_uuid, profile_name)
-        return self._begin_attach(request)
+        return self._quotas.run(partial(self._begin_attach, request), required=True)
 
     def detach(
         self, caller: Caller, request_key: str, instance_uuid: str, arq_uuid: str | None
@@ -120,6 +128,13 @@ class Attacher:
                     instance=server.uuid,
                     reason=f"accelerator request {arq_uuid} came with its flavor or a port, and "
                     "only an attached accelerator can be detached",
+                )
+            size = 1 if arq_uuid is None else attachments.group_size(tx, arq_uuid)
+            if size > 1:
+                raise exception.CannotAttach(
+                    instance=server.uuid,
+                    reason=f"accelerator request {arq_uuid} has one unit of a group of {size}, and "
+                    "a guest has whole groups only; detach all attached accelerators",
                 )
             rows = [row for row in rows if row.origin == attachments.ATTACHED]
             if not rows:
@@ -165,21 +180,26 @@ class Attacher:
             )
         name = profile_name or server.profile
         with self._db.reader() as tx:
-            profile = device_profiles.groups(tx, name, request_key)
+            profile = device_profiles.groups(tx, name, request_key, caller)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=name)
         root = self._placement.find_by_name(server.node or "")
         candidates = [] if root is None else self._placement.candidates(root.uuid, profile.groups)
         return AttachRequest(caller, request_key, server, name, profile, candidates)
 
-    def _begin_attach(self, request: AttachRequest) -> Operation:
+    def _begin_attach(self, request: AttachRequest, check: Check) -> Operation:
         """Claim the handles, create the ARQs and queue the rest, in one transaction.
 
         Raises Unavailable, naming the host, if an agent has to prepare a unit and is down.
         """
         server = request.server
+        claimed: list[deployables.Offer] = []
 
         def plan(tx: Transaction) -> list[Task]:
+            offers = deployables.by_provider(
+                tx, {uuid for placement in request.candidates for uuid in placement.values()}
+            )
+            claims.lock_pools(tx, offers.values())
             existing = instances.lock(tx, [server.uuid])
             _check_alone(tx, server.uuid)
             if server.uuid not in existing or not existing[server.uuid].bound:
@@ -190,7 +210,9 @@ class Attacher:
                     "operation_id": request.request_key,
                 }
                 instances.bind(tx, existing, [row])
-            groups, requests = _choose(tx, request)
+            groups, requests = _choose(tx, request, offers)
+            check.apply(tx, server.project_id, {projects.REQUESTS: len(requests)})
+            claims.check_quotas(tx, requests, check)
             units = claims.lock(tx, requests, wait=True)
             _check_types(tx, request, units)
             for host_id in sorted({int(u.claim.deployable.host_id) for u in units if u.prepares}):
@@ -216,16 +238,19 @@ class Attacher:
                 }
                 for unit in units
             }
+            _check_access(tx, request)
             arqs.insert(tx, [rows[uuid] for uuid in groups])
             claims.store(tx, units, bind_timeout=self._bind_timeout)
             self._record(tx, server, action="attach")
-            deployables_used = [claim.deployable for claim in requests]
-            providers = {row.rp_uuid: row.resource_class for row in deployables_used}
+            claimed[:] = [claim.deployable for claim in requests]
+            providers = {row.rp_uuid: row.resource_class for row in claimed}
             preparing = Plan(Step.PREPARE, tuple(groups), server.node or "", providers)
             return [_task(server, WorkKind.ATTACH, preparing)]
 
         order = Order(request.caller, request.request_key, WorkKind.ATTACH.value)
-        return self._operations.begin(order, plan)
+        operation = self._operations.begin(order, plan)
+        claims.publish(self._agents, claimed)
+        return operation
 
     def _record(self, tx: Transaction, server: Server, *, action: str) -> None:
         entry = events.Entry(
@@ -247,6 +272,23 @@ def _check_ready(server: Server) -> None:
         raise exception.CannotAttach(instance=server.uuid, reason=reason)
 
 
+def _check_access(tx: Transaction, request: AttachRequest) -> None:
+    """Raise an error unless the project of the instance may use the profile, until the commit.
+
+    The project of the ARQs is known here, so the check also holds for administrators.
+    """
+    server, profile = request.server, request.profile
+    if device_profiles.is_usable(tx, profile.id, server.project_id):
+        return
+    if not request.caller.all_projects:
+        raise exception.NotFound(noun="Device profile", key=profile.name)
+    raise exception.CannotAttach(
+        instance=server.uuid,
+        reason=f"device profile {profile.name} is private, and project {server.project_id} may "
+        "not use it",
+    )
+
+
 def _check_alone(tx: Transaction, instance_uuid: str) -> None:
     """Raise CannotAttach while another attach or detach of the instance is in progress."""
     other = attachments.work_of(tx, instance_uuid)
@@ -257,16 +299,15 @@ def _check_alone(tx: Transaction, instance_uuid: str) -> None:
         )
 
 
-def _choose(tx: Transaction, request: AttachRequest) -> tuple[dict[str, int], list[claims.Claim]]:
+def _choose(
+    tx: Transaction, request: AttachRequest, offers: Mapping[str, deployables.Offer]
+) -> tuple[dict[str, int], list[claims.Claim]]:
     """Return the new ARQs with their groups, and a claim for each, in one order.
 
     They are for the first placement whose providers are all available. Raises CannotAttach when
     there is none.
     """
     server, profile = request.server, request.profile
-    offers = deployables.by_provider(
-        tx, {uuid for placement in request.candidates for uuid in placement.values()}
-    )
     available = {uuid for uuid, offer in offers.items() if offer.unavailable is None}
     for placement in request.candidates:
         if available >= set(placement.values()):
@@ -275,7 +316,7 @@ def _choose(tx: Transaction, request: AttachRequest) -> tuple[dict[str, int], li
         raise exception.CannotAttach(
             instance=server.uuid,
             reason=f"its host {server.node} has no free accelerators for device profile "
-            f"{request.profile_name}",
+            f"{request.profile_name}{_group_hint(tx, request)}",
         )
     indexes = [
         index
@@ -284,7 +325,7 @@ def _choose(tx: Transaction, request: AttachRequest) -> tuple[dict[str, int], li
     ]
     uuids = arq_uuids(request.request_key, len(indexes))
     groups = dict(zip(uuids, indexes, strict=True))
-    return groups, [
+    requests = [
         claims.Claim(
             uuid,
             profile.groups[index],
@@ -296,6 +337,22 @@ def _choose(tx: Transaction, request: AttachRequest) -> tuple[dict[str, int], li
         )
         for uuid, index in groups.items()
     ]
+    partial = claims.partial_group(requests)
+    if partial is not None:
+        raise exception.CannotAttach(instance=server.uuid, reason=partial)
+    return groups, requests
+
+
+def _group_hint(tx: Transaction, request: AttachRequest) -> str:
+    """Return a clause about the units that the host gives out in groups; empty if it has none.
+
+    Placement has no candidate for a profile that requests a part of a group, and says no reason.
+    """
+    classes = {
+        name for group in request.profile.groups for name in device_profile.resource_classes(group)
+    }
+    sizes = deployables.group_sizes(tx, request.server.node or "", classes)
+    return "".join(f"; it gives out {name} in groups of {size} units" for name, size in sizes)
 
 
 def _check_types(

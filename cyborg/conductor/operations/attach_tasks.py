@@ -120,7 +120,7 @@ _SERVER_GONE = Result(Event.SERVER_GONE, "the server is not there any more")
 
 def _instance_of(row: ClaimedWork) -> str:
     """Return the instance of work to attach or detach, which always has one."""
-    assert row.instance_uuid is not None
+    assert row.instance_uuid is not None  # noqa: S101 - for mypy
     return row.instance_uuid
 
 

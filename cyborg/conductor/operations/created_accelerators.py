@@ -63,9 +63,13 @@ class AcceleratorCreator:
             device = creation.device(request, handles, host.service_host)
             names = {deployable.name for deployable in device.deployables}
             reserved = {deployable.name for other in pending for deployable in other.deployables}
-            if device.key in keys or names & (
-                reserved | host_inventory.taken_names(tx, names).keys()
-            ):
+            # A card that has moved keeps the name of its first place, and its driver uses another.
+            used = {
+                name
+                for name, holder in host_inventory.taken_names(tx, names).items()
+                if holder.key == name
+            }
+            if device.key in keys or names & (reserved | used):
                 raise exception.Conflict(
                     reason=f"There is an accelerator {device.key} on {host.name} already, or there "
                     "will be one soon."
@@ -150,9 +154,8 @@ def _refusal(tx: Transaction, host_id: int, ordered: Request, answer: Discovered
         if driver.name == ordered.driver and driver.error is not None:
             return f"{ordered.driver}: {driver.error}"
     names = [deployable.name for deployable in ordered.facts.deployables]
-    holders = host_inventory.taken_names(tx, names)
-    if holders:
-        name, holder = next(iter(holders.items()))
-        return f"{name} is already a deployable of driver {holder.driver} on {holder.hostname}"
+    for name, holder in host_inventory.taken_names(tx, names).items():
+        if holder.key == name:
+            return f"{name} is already a deployable of driver {holder.driver} on {holder.hostname}"
     reason = created_accelerators.reason(tx, host_id, ordered.driver, ordered.facts.key)
     return reason or f"{ordered.driver} does not report it on backend {ordered.facts.backend}"

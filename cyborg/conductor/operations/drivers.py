@@ -256,6 +256,7 @@ class Drivers:
         for host in chosen:
             row = rows.get(host.id)
             settings = settings_of(row)
+            _check_options(host, name, row, settings.get("options") or {})
             drivers.set_requested(tx, host.id, name, settings)
             previous = None if row is None else {key: getattr(row, key) for key in _SETTINGS}
             tasks.append(
@@ -289,6 +290,26 @@ class Drivers:
             for row in rows
         ]
         events.record(tx, entries)
+
+
+def _check_options(
+    host: HostAgent, name: str, row: StoredDriver | None, options: Mapping[str, str]
+) -> None:
+    """Raise Invalid, which names the option, for an option that only files of the host may set.
+
+    The agent reports the options that requests may set (``Driver.remote_options``), and checks each
+    request again. It alone decides about a driver that it has not reported.
+    """
+    if row is None or row.accepts is None:
+        return
+    accepted = sorted({option["name"] for option in row.accepts})
+    for key in sorted(options):
+        if key.rpartition(".")[2] not in accepted:
+            raise exception.Invalid(
+                field=f"options.{key}",
+                reason=f"only the configuration files of {host.name} can set this option of "
+                f"{name}. Options that requests can set: {', '.join(accepted) or 'none'}.",
+            )
 
 
 def _device_entries(rows: Collection[ChangedDevice], action: str) -> list[events.Entry]:

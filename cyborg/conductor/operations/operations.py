@@ -18,6 +18,7 @@ from cyborg.db.transaction import Transaction
 from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
 from cyborg.model.operation import HostResult, Operation, ResultState
+from cyborg.model.scope import EVERYWHERE
 from cyborg.model.work import WorkKind
 
 #: Time in milliseconds after which the part of a host counts as failed. There is no limit for an
@@ -145,8 +146,8 @@ class Operations:
                     operations.end(tx, order.request_key, result)
             entry = events.Entry("operation", order.request_key, order.verb)
             events.record(tx, [entry])
-            operation = operations.show(tx, order.request_key)
-        assert operation is not None
+            operation = operations.show(tx, order.request_key, EVERYWHERE)
+        assert operation is not None  # noqa: S101 - for mypy
         return operation
 
     def hosts(self, tx: Transaction, names: Sequence[str] | None, *, wait: bool) -> list[HostAgent]:
@@ -185,7 +186,7 @@ def begun_before(tx: Transaction, caller: Caller, request_key: str, verb: str) -
 
     Raises OperationTaken when the id belongs to another verb or project.
     """
-    existing = operations.show(tx, request_key)
+    existing = operations.show(tx, request_key, EVERYWHERE)
     if existing is None:
         return None
     foreign = not caller.all_projects and existing.project_id != caller.project_id

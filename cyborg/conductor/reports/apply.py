@@ -2,27 +2,29 @@
 """Apply the reports of agents: each under the lock of its host and in one transaction."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
+from cyborg import exception
 from cyborg.conductor import device_health
 from cyborg.conductor.leases import check_epoch
 from cyborg.conductor.reports.comparison import Comparison
-from cyborg.conductor.reports.device_diff import DeviceDiff, StoredDevices
+from cyborg.conductor.reports.device_diff import Change, DeviceDiff, StoredDevices
 from cyborg.conductor.reports.driver_inventory import DriverInventory
+from cyborg.conductor.reports.matching import displaced, is_operator_created, match
 from cyborg.conductor.tasks import set_up
-from cyborg.db import base, created_accelerators, events, host_inventory, hosts
+from cyborg.db import base, created_accelerators, events, host_inventory, hosts, pools
 from cyborg.db.created_accelerators import Request
 from cyborg.db.engine import Database, retried
 from cyborg.db.host_inventory import NameHolder, StoredDevice
 from cyborg.db.models import Deployable, Device
 from cyborg.db.transaction import Transaction
 from cyborg.model import device as facts
-from cyborg.model import health
-from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
-from cyborg.model.report import Acknowledged, DriverState, Report
+from cyborg.model.probation import AT_ONCE, Rules
+from cyborg.model.report import Acknowledged, DriverState, Report, cut
+from cyborg.model.text import escaped_line
 
 LOG = logging.getLogger(__name__)
 
@@ -33,20 +35,26 @@ class ReportApplier:
 
     New devices of the drivers that ``auto_enable`` names (``*``: all drivers) are enabled at once,
     the others wait for an operator. Enabled devices that need a set-up, for the first time or
-    again, are set up. ``wake`` is called when work waits after a commit.
+    again, are set up. ``wake`` is called when work waits after a commit. ``health_rules`` say how
+    devices return after a fault.
     """
 
     db: Database
     auto_enable: frozenset[str]
     wake: Callable[[], None]
+    health_rules: Rules = AT_ONCE
 
     @retried
     def report(self, service_host: str, epoch: int, report: Report) -> Acknowledged:
         """Store what the report changes; raises NotFound (no heartbeat yet), StaleEpoch.
 
+        Raises Invalid, and stores nothing, if the report is larger than any host needs.
         Deployables that cannot be kept, because another device has their name, are refused with
         the reason. The rest of the report is stored.
         """
+        flaw = report.validate()
+        if flaw is not None:
+            raise exception.Invalid(field="report", reason=flaw)
         with self.db.writer() as tx:
             host = check_epoch(hosts.lock_for_report(tx, service_host), service_host, epoch)
             # A host without devices or drivers has no rows to read.
@@ -61,27 +69,36 @@ class ReportApplier:
             )
             changed = inventory.note_drivers(tx, report)
             uuids = diff.uuids()
-            health_changes = device_health.of_report(report, uuids, stored.devices)
-            changed |= any(
-                health.offered(change.before) is not health.offered(change.health)
-                for change in health_changes
+            health_changes = device_health.of_report(
+                tx, report, uuids, stored.devices, rules=self.health_rules
             )
+            changed |= any(change.offer_changes for change in health_changes)
             changed |= diff.write(tx)
+            changed |= pools.book(tx, diff.pooled())
             device_health.write(tx, health_changes)
             unready = inventory.note_hardware(tx, report, uuids)
             begun = self._set_up(tx, report, diff, unready)
             entries = [
-                events.Entry("device", uuid, action, hostname=host.name, state=state)
-                for uuid, action, state in diff.history
+                events.Entry(
+                    "device",
+                    change.uuid,
+                    change.action,
+                    hostname=host.name,
+                    reason=change.reason,
+                    state=change.state,
+                )
+                for change in diff.history
             ]
-            entries += device_health.entries(health_changes, host.name)
+            totals = {driver.driver: len(driver.devices) for driver in report.drivers}
+            news = device_health.News.of(health_changes, totals)
+            entries += news.entries(tx, host.id, host.name)
             events.record(tx, entries)
             generation = hosts.record_report(
                 tx, host, report.digest(), changed=changed or bool(begun)
             )
-        for uuid, action, _ in diff.history:
-            LOG.info("Device %s on %s: %s", uuid, host.name, action)
-        device_health.log(health_changes, host.name)
+        for change in diff.history:
+            LOG.info("Device %s on %s: %s", change.uuid, host.name, escaped_line(str(change)))
+        news.log(host.name)
         if diff.waiting:
             LOG.info("%d device(s) on %s wait to be enabled", diff.waiting, host.name)
         if begun:
@@ -108,35 +125,48 @@ class ReportApplier:
             for device in driver.devices
         ]
         names = {deployable.name for _, device in reported for deployable in device.deployables}
-        taken = host_inventory.taken_names(tx, names)
-        matched = _match(reported, diff.stored.devices)
+        holders = host_inventory.taken_names(tx, names)
+        rows, names_of = diff.stored.devices, diff.stored.deployables
+        matched = match(reported, rows)
+        kept = {row.id for row in matched.values()}
+        conclusive = (DriverState.READY, DriverState.STOPPED)
+        failed = {driver.driver for driver in report.drivers if driver.state not in conclusive}
+        moving = {row.id for i, row in matched.items() if row.device_key != reported[i][1].key}
+        unmatched = [row for row in rows if row.id not in kept]
+        moving |= displaced(reported, unmatched, names_of, failed)
+        # Names that drivers still use for deployables of devices that have not moved.
+        taken = {
+            name: holder
+            for name, holder in holders.items()
+            if holder.key == name and holder.device_id not in moving
+        }
         ordered: dict[tuple[str, str], Request] = {}
-        keys = {(row.driver, row.device_key) for row in diff.stored.devices}
-        if any(
-            device.operator_created and (driver, device.key) not in keys
-            for driver, device in reported
-        ):
+        keys = {(row.driver, row.device_key) for row in rows}
+        if any(card.operator_created and (name, card.key) not in keys for name, card in reported):
             # A created device is reported for the first time: its facts are the operator's.
             ordered = {
                 (order.driver, order.facts.key): order
                 for order in created_accelerators.requests(tx, diff.host_id)
             }
         refused: dict[str, str] = {}
+        unstored: set[int] = set()
         used: dict[object, str] = {}
-        taken_uuids = {row.uuid for row in diff.stored.devices}
+        diff.taken_names = holders.keys()
+        taken_uuids = {row.uuid for row in rows}
         for index, (driver, device) in enumerate(reported):
             row = matched.get(index)
             reason = _refusal(driver, device, row, taken=taken, used=used)
             if reason is not None:
                 LOG.warning(
                     "Device %s of driver %s on %s is not stored: %s",
-                    *(device.key, driver, diff.hostname, reason),
+                    *(escaped_line(device.key), driver, diff.hostname, escaped_line(reason)),
                 )
                 refused |= {deployable.name: reason for deployable in device.deployables}
+                unstored.add(index)
                 continue
             used |= {(driver, device.key): driver}
             used |= {deployable.name: driver for deployable in device.deployables}
-            if row is not None and _is_operator_created(row):
+            if row is not None and is_operator_created(row):
                 diff.compare_created(row, device)
             elif row is not None:
                 diff.compare_device(row, driver, device)
@@ -149,14 +179,10 @@ class ReportApplier:
                 diff.add_device(driver, device, order.uuid, order.labels)
             # Otherwise an operator has deleted the device, and its agent does not know it yet.
         owning_drivers |= {name: used[name] for name in refused if name in used}
-        kept = {row.id for row in matched.values()}
-        # A driver that is not enabled any more has lost its devices. A driver that fails may see
-        # them again.
-        conclusive = (DriverState.READY, DriverState.STOPPED)
-        failed = {driver.driver for driver in report.drivers if driver.state not in conclusive}
-        for row in diff.stored.devices:
-            if row.id not in kept and row.driver not in failed:
-                diff.lose_device(row)
+        stored = [item for index, item in enumerate(reported) if index not in unstored]
+        refused_rows = [matched[index] for index in unstored if index in matched]
+        unmatched += [row for row in refused_rows if (row.driver, row.device_key) in used]
+        diff.lose_devices(displaced(stored, unmatched, names_of, failed), kept, failed)
         return refused
 
     def _set_up(
@@ -175,7 +201,7 @@ class ReportApplier:
         if not candidates:
             return []
         uuids = set_up.begin_needed(tx, Device.uuid.in_(sorted(candidates)), None)
-        diff.history += [(uuid, DeviceStatus.INSTALLING.value, None) for uuid in uuids]
+        diff.history += [Change(uuid, DeviceStatus.INSTALLING.value) for uuid in uuids]
         return uuids
 
     @retried
@@ -187,34 +213,9 @@ class ReportApplier:
         with self.db.writer() as tx:
             host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
             rows = {row.name: row for row in host_inventory.deployables(tx, host.id)}
-            expected = {name: {"publish_error": refused.get(name)} for name in rows}
+            errors = {name: cut(reason) for name, reason in refused.items()}
+            expected = {name: {"publish_error": errors.get(name)} for name in rows}
             base.change(tx, Deployable, Comparison(rows, expected).changed)
-
-
-def _match(
-    reported: Sequence[tuple[str, facts.Device]], rows: Sequence[StoredDevice]
-) -> dict[int, StoredDevice]:
-    """Return the rows of the devices that are stored already: position in the report → row.
-
-    A device is matched by driver and key first. The rest is matched by key alone, so that a card
-    which another driver has taken over (or whose driver an upgrade guessed wrong) keeps its uuid.
-    Devices that operators created stay with their driver.
-    """
-    free = {(row.driver, row.device_key): row for row in rows}
-    matched: dict[int, StoredDevice] = {}
-    for index, (driver, device) in enumerate(reported):
-        row = free.pop((driver, device.key), None)
-        if row is not None:
-            matched[index] = row
-    by_key = {row.device_key: row for row in free.values() if not _is_operator_created(row)}
-    for index, (_, device) in enumerate(reported):
-        if index not in matched and not device.operator_created and device.key in by_key:
-            matched[index] = by_key.pop(device.key)
-    return matched
-
-
-def _is_operator_created(row: StoredDevice) -> bool:
-    return row.origin == Origin.OPERATOR.value
 
 
 def _refusal(
@@ -235,7 +236,7 @@ def _refusal(
         return flaw
     if (driver, device.key) in used:
         return f"{device.key} is reported twice"
-    if device.operator_created and row is not None and not _is_operator_created(row):
+    if device.operator_created and row is not None and not is_operator_created(row):
         return f"{device.key} was discovered before it could be created"
     for deployable in device.deployables:
         other = used.get(deployable.name)

@@ -129,7 +129,7 @@ def _facts(
         control_path=PciAddress.parse(device.device_key).info(),
         deployables=tuple(
             Deployable(
-                name=row.name,
+                name=row.key or row.name,
                 resource_class=row.resource_class,
                 driver_name=row.driver_name or "",
                 handles=tuple(
@@ -200,10 +200,18 @@ def _provider(
     return Provider(
         uuid=uuid,
         name=deployable.name,
+        deployable=deployable.key,
         resource_class=deployable.resource_class,
         total=len(handles),
-        reserved=reserved(standing, (Unit(row.state, row.lost_ms is not None) for row in handles)),
+        reserved=reserved(
+            standing,
+            (
+                Unit(row.state, row.lost_ms is not None, blocked=row.blocked, cleaning=row.cleaning)
+                for row in handles
+            ),
+        ),
         traits=frozenset(traits),
+        group_size=deployable.group_size or 1,
     )
 
 
@@ -232,7 +240,7 @@ class PreparedUnits:
                 request_key=str(uuid4()),
                 driver=row.driver,
                 device_key=row.device_key,
-                deployable=row.name,
+                deployable=row.deployable_key,
                 handle_key=row.handle_key,
                 handle_uuid=row.uuid,
                 spec=device_profile.accel_requirements(row.group_spec or {}),

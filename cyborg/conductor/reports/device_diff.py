@@ -8,12 +8,15 @@ operators made: attributes, created devices and the status of a device.
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 from cyborg.conductor.reports.comparison import Comparison, L, LosableComparison, Row
+from cyborg.conductor.reports.matching import stored_identity
 from cyborg.db import base, host_inventory
+from cyborg.db.deployables import clear_lost_images
 from cyborg.db.host_inventory import (
     StoredAttribute,
     StoredDeployable,
@@ -28,15 +31,30 @@ from cyborg.model.device import (
     Confidence,
     DeviceStatus,
     Identity,
-    IdentityKind,
     initial_status,
     merge_identity,
 )
 from cyborg.model.provider import provider_uuid
 
-#: The place of a row in the tree of its host: uuid of the device, name of the deployable, and key
+#: The place of a row in the tree of its host: uuid of the device, key of the deployable, and key
 #: of the handle or key and value of the attribute. That of its parent is shorter.
 Path = tuple[str, ...]
+_S = TypeVar("_S", StoredDeployable, StoredHandle)
+#: How much of a name is kept when a part of a uuid follows: Placement takes 200 characters.
+_BASE_NAME = 191
+
+
+class Change(NamedTuple):
+    """A change of a device for its history."""
+
+    uuid: str
+    action: str
+    #: The new status, where the action does not imply it.
+    state: str | None = None
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return self.action if self.reason is None else f"{self.action}: {self.reason}"
 
 
 @dataclass
@@ -44,7 +62,7 @@ class StoredDevices:
     """The rows of a host before a report."""
 
     devices: Sequence[StoredDevice] = ()
-    #: Id of the device → its deployables by name.
+    #: Id of the device → its deployables by key, which is their name unless the device has moved.
     deployables: dict[int, dict[str, StoredDeployable]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -60,7 +78,9 @@ class StoredDevices:
         stored = cls(host_inventory.devices(tx, host_id))
         if stored.devices:
             for deployable in host_inventory.deployables(tx, host_id):
-                stored.deployables[deployable.device_id][deployable.name] = deployable
+                stored.deployables[deployable.device_id][deployable.key or deployable.name] = (
+                    deployable
+                )
             for handle in host_inventory.handles(tx, host_id):
                 stored.handles[handle.deployable_id][handle.handle_key] = handle
             for fact in host_inventory.attributes(tx, host_id):
@@ -85,8 +105,16 @@ class DeviceDiff:
         self.deployables = LosableComparison[Path, StoredDeployable]()
         self.handles = LosableComparison[Path, StoredHandle]()
         self.attributes = Comparison[Path, StoredAttribute]()
-        #: (device uuid, action, status where the action does not imply it) for the history.
-        self.history: list[tuple[str, str, str | None]] = []
+        self.history: list[Change] = []
+        #: Names of reported deployables that exist, at any place of any host.
+        self.taken_names: Collection[str] = ()
+        #: The rows of devices whose place another device has.
+        self._displaced: list[StoredDevice] = []
+        #: Id → columns of the deployables and units that are not where their device was before.
+        self._left: dict[type[base.Base], list[tuple[int, Row]]] = {
+            Deployable: [],
+            AttachHandle: [],
+        }
         #: The control paths of new devices by uuid.
         self._control_paths: dict[str, str] = {}
         #: The uuids of the reported devices by driver and key.
@@ -114,6 +142,12 @@ class DeviceDiff:
         }
         return others | self._reported
 
+    def pooled(self) -> set[str]:
+        """Return the uuids of the devices whose units share capacity, now or before this report."""
+        stored = {row.uuid for row in self.stored.devices if row.pools is not None}
+        reported = self.devices.reported.items()
+        return stored | {uuid for (uuid,), columns in reported if columns.get("pools")}
+
     def add_device(
         self, driver: str, device: facts.Device, uuid: str, labels: Labels | None = None
     ) -> None:
@@ -130,21 +164,40 @@ class DeviceDiff:
             **_place_columns(device, None),
         }
         self._control_paths[uuid] = json.dumps(device.control_path)
-        self.history.append((uuid, "created" if device.operator_created else "discovered", status))
+        action = "created" if device.operator_created else "discovered"
+        self.history.append(Change(uuid, action, status))
         self._find(driver, device, uuid)
 
     def compare_device(self, row: StoredDevice, driver: str, device: facts.Device) -> None:
-        """Compare a device with its row; another driver may have reported it, or it may be lost."""
+        """Compare a device with its row; another driver may have reported it, or it may be lost.
+
+        A device that has moved keeps its deployables with their names, and their handles. Those
+        that it does not show at its new place tell no address any more.
+        """
         columns = {**_device_columns(device), **_place_columns(device, row)}
-        self._return_device(row, {"driver": driver, **columns})
-        reported = {deployable.name for deployable in device.deployables}
-        for name, deployable in self.stored.deployables[row.id].items():
+        self._return_device(row, {"driver": driver, "device_key": device.key, **columns})
+        moved = row.device_key != device.key
+        if moved:
+            where = f"from {row.device_key} to {device.key}"
+            if row.device_key == row.uuid:
+                where = f"to {device.key}"
+            self.history.append(Change(row.uuid, "moved", reason=where))
+        reported = {deployable.name: deployable for deployable in device.deployables}
+        deployables = self.stored.deployables[row.id]
+        for name, deployable in (_moved(deployables, reported) if moved else deployables).items():
             path = (row.uuid, name)
             self.deployables.stored[path] = deployable
             if name not in reported:
                 # Its handles and attributes stay as they are, for when it returns.
+                if moved:
+                    self._leave(row, {name: deployable})
                 continue
-            for key, handle in self.stored.handles[deployable.id].items():
+            handles = self.stored.handles[deployable.id]
+            if moved:
+                keys = {handle.key for handle in reported[name].handles}
+                handles = _moved(handles, keys)
+                self._leave_units(row, {k: unit for k, unit in handles.items() if k not in keys})
+            for key, handle in handles.items():
                 self.handles.stored[*path, key] = handle
             for fact, attribute in self.stored.attributes[deployable.id].items():
                 self.attributes.stored[*path, *fact] = attribute
@@ -159,7 +212,7 @@ class DeviceDiff:
         self._reported[row.driver, row.device_key] = row.uuid
         if row.being_removed:
             return
-        self._return_device(row, _place_columns(device, row))
+        self._return_device(row, {**_place_columns(device, row), "pools": device.pools or None})
         rows = self.stored.deployables[row.id]
         for deployable in device.deployables:
             if deployable.name in rows:
@@ -168,13 +221,52 @@ class DeviceDiff:
                 self.deployables.reported[path] = {
                     "prepare": deployable.prepare,
                     "programmable": deployable.programmable,
+                    "cost": deployable.cost or None,
+                    "group_size": _group_column(deployable),
+                    "clean": deployable.clean and deployable.clean.value,
                 }
+
+    def lose_devices(
+        self, displaced: Collection[int], kept: Collection[int], failed: Collection[str]
+    ) -> None:
+        """Mark the devices lost whose rows are ``displaced``, or not ``kept``.
+
+        A driver that is not enabled any more has lost its devices. A driver that has ``failed`` may
+        see them again.
+        """
+        for row in self.stored.devices:
+            if row.id in displaced:
+                self.displace_device(row)
+            elif row.id not in kept and row.driver not in failed:
+                self.lose_device(row)
 
     def lose_device(self, row: StoredDevice) -> None:
         """Mark a device lost that its driver does not report any more."""
         self.devices.stored[row.uuid,] = row
         if row.lost_ms is None:
-            self.history.append((row.uuid, "lost", None))
+            self.history.append(Change(row.uuid, "lost"))
+
+    def displace_device(self, row: StoredDevice) -> None:
+        """Mark a device lost whose place another device has now.
+
+        It has neither a key nor an address until it is reported again, so that nothing reaches the
+        other device under its name, or under those of its parts.
+        """
+        self.lose_device(row)
+        self._displaced.append(row)
+        self._leave(row, self.stored.deployables[row.id])
+
+    def _leave(self, row: StoredDevice, deployables: Mapping[str, StoredDeployable]) -> None:
+        """Take the addresses of deployables of a device, and of all their units."""
+        for deployable, key in _nameless(row, deployables):
+            self._left[Deployable].append((deployable.id, {"key": key}))
+            self._leave_units(row, self.stored.handles[deployable.id])
+
+    def _leave_units(self, row: StoredDevice, units: Mapping[str, StoredHandle]) -> None:
+        """Take the addresses of units of a deployable: another device may have them now."""
+        for unit, key in _nameless(row, units):
+            columns = {"handle_key": key, "attach_info": "{}"}
+            self._left[AttachHandle].append((unit.id, columns))
 
     def write(self, tx: Transaction) -> bool:
         """Store the difference; return whether there is any.
@@ -182,6 +274,7 @@ class DeviceDiff:
         One statement for each kind of new, lost, returned and removed row, and one for all rows of
         a table whose changes concern the same columns.
         """
+        self._free_keys(tx)
         changed = self._insert(tx)
         changed |= _update(tx, Device, self.devices)
         changed |= _update(tx, Deployable, self.deployables)
@@ -189,6 +282,36 @@ class DeviceDiff:
         gone = [row.id for row in self.attributes.missing]
         base.remove(tx, Attribute, gone)
         return changed or bool(gone)
+
+    def _free_keys(self, tx: Transaction) -> None:
+        """Take the keys of what moves, because keys are unique and devices may exchange them."""
+        moved = [
+            row.id
+            for path, row in self.devices.stored.items()
+            if self.devices.reported.get(path, {}).get("device_key", row.device_key)
+            != row.device_key
+        ]
+        base.change(tx, Device, [(id_, {"device_key": f"moving {id_}"}) for id_ in moved])
+        if moved:
+            # They have been without power.
+            clear_lost_images(tx, moved)
+        displaced = []
+        for row in self._displaced:
+            kept = [
+                fact for fact in stored_identity(row) if fact.confidence is not Confidence.PLACE
+            ]
+            columns = {"device_key": row.uuid, "identity": _identity_column(kept), "topology": None}
+            displaced.append((row.id, columns))
+        base.change(tx, Device, displaced)
+        base.change(tx, Deployable, self._left[Deployable])
+        rekeyed: list[tuple[int, Row]] = [
+            (row.id, {"handle_key": f"moving {row.id}", "attach_info": row.attach_info})
+            for path, row in self.handles.stored.items()
+            if path[2] != row.handle_key
+        ]
+        # Binds lock handles in the order of their ids, too.
+        units = sorted(self._left[AttachHandle] + rekeyed, key=lambda change: change[0])
+        base.change(tx, AttachHandle, units)
 
     def _insert(self, tx: Transaction) -> bool:
         """Insert the new rows, parents first; return whether there are any."""
@@ -210,16 +333,20 @@ class DeviceDiff:
         path_ids = base.insert_ids(tx, ControlpathId, list(paths.values()))
         # Device id → id of its control path.
         cpid_ids = {new_ids[uuid]: path_ids[str(path["uuid"])] for uuid, path in paths.items()}
-        deployables = {
-            path: {
-                "uuid": str(uuid4()),
+        deployables: dict[Path, Row] = {}
+        for path, columns in self.deployables.added.items():
+            uuid, name = str(uuid4()), path[1]
+            if name in self.taken_names:
+                # The name stays with a device that was here before: allocations refer to it.
+                name = f"{name[:_BASE_NAME]}_{uuid[:8]}"
+            deployables[path] = {
+                "uuid": uuid,
                 "device_id": device_ids[path[0]],
-                "name": path[1],
-                "rp_uuid": provider_uuid(path[1]),
                 **columns,
+                "name": name,
+                "key": _key(path[1], name),
+                "rp_uuid": provider_uuid(name),
             }
-            for path, columns in self.deployables.added.items()
-        }
         new_ids = base.insert_ids(tx, Deployable, list(deployables.values()))
         deployable_ids = {path: row.id for path, row in self.deployables.stored.items()}
         deployable_ids |= {path: new_ids[row["uuid"]] for path, row in deployables.items()}
@@ -242,10 +369,9 @@ class DeviceDiff:
                 "uuid": str(uuid4()),
                 "deployable_id": deployable_ids[uuid, name],
                 "cpid_id": cpid_ids[device_ids[uuid]],
-                "handle_key": key,
                 **columns,
             }
-            for (uuid, name, key), columns in added.items()
+            for (uuid, name, _), columns in added.items()
         ]
         base.insert(tx, AttachHandle, handles)
         return bool(devices or deployables or attributes or handles)
@@ -254,15 +380,21 @@ class DeviceDiff:
         self._reported[driver, device.key] = uuid
         for deployable in device.deployables:
             path = (uuid, deployable.name)
+            row = self.deployables.stored.get(path)
             self.deployables.reported[path] = {
+                "key": _key(deployable.name, deployable.name if row is None else row.name),
                 "num_accelerators": len(deployable.handles),
                 "driver_name": deployable.driver_name,
                 "resource_class": deployable.resource_class,
                 "prepare": deployable.prepare,
                 "programmable": deployable.programmable,
+                "cost": deployable.cost or None,
+                "group_size": _group_column(deployable),
+                "clean": deployable.clean and deployable.clean.value,
             }
             for handle in deployable.handles:
                 self.handles.reported[*path, handle.key] = {
+                    "handle_key": handle.key,
                     "attach_type": handle.type.value,
                     "attach_info": json.dumps(handle.info),
                 }
@@ -273,7 +405,33 @@ class DeviceDiff:
         self.devices.stored[row.uuid,] = row
         self.devices.reported[row.uuid,] = columns
         if row.lost_ms is not None:
-            self.history.append((row.uuid, "found again", row.status))
+            self.history.append(Change(row.uuid, "found again", row.status))
+
+
+def _key(reported: str, name: str) -> str | None:
+    """Return the column for the name that the driver of a deployable uses."""
+    return None if reported == name else reported
+
+
+def _nameless(row: StoredDevice, parts: Mapping[str, _S]) -> list[tuple[_S, str]]:
+    """Return parts of a device with keys that no driver uses, in the order of their keys."""
+    ordered = [part for _, part in sorted(parts.items())]
+    return [(part, f"{row.uuid}/{number:05}/{part.id}") for number, part in enumerate(ordered)]
+
+
+def _moved(stored: Mapping[str, _S], reported: Collection[str]) -> dict[str, _S]:
+    """Return the rows below a device that has moved, by the keys that they have now.
+
+    Keys contain addresses as a rule, so they are matched by their order if their number is as it
+    was. Otherwise only equal keys are the same.
+    """
+    present = {key: row for key, row in stored.items() if row.lost_ms is None}
+    lost = {key: row for key, row in stored.items() if key not in present}
+    if len(present) != len(reported) or lost.keys() & set(reported):
+        return dict(stored)
+    return lost | {
+        now: present[before] for before, now in zip(sorted(present), sorted(reported), strict=True)
+    }
 
 
 def _update(tx: Transaction, model: type[base.Base], rows: LosableComparison[Path, L]) -> bool:
@@ -282,6 +440,14 @@ def _update(tx: Transaction, model: type[base.Base], rows: LosableComparison[Pat
     host_inventory.set_lost(tx, model, rows.lost, tx.now)
     host_inventory.set_lost(tx, model, rows.returned, None)
     return changed or bool(rows.lost or rows.returned)
+
+
+def _identity_column(identity: Iterable[Identity]) -> list[dict[str, str]] | None:
+    return [{name: str(value) for name, value in vars(item).items()} for item in identity] or None
+
+
+def _group_column(deployable: facts.Deployable) -> int | None:
+    return None if deployable.group_size == 1 else deployable.group_size
 
 
 def _device_columns(device: facts.Device) -> Row:
@@ -293,6 +459,7 @@ def _device_columns(device: facts.Device) -> Row:
         "vendor_board_info": device.vendor_board_info,
         "numa_node": device.numa_node,
         "backend": device.backend,
+        "pools": device.pools or None,
     }
 
 
@@ -301,16 +468,9 @@ def _place_columns(device: facts.Device, row: StoredDevice | None) -> Row:
 
     Databases keep the order of lists only, so that equal facts are equal values.
     """
-    stored = [
-        Identity(IdentityKind(item["kind"]), item["value"], Confidence(item["confidence"]))
-        for item in (row.identity if row else None) or ()
-        # A later release may have stored other words.
-        if item["kind"] in set(IdentityKind) and item["confidence"] in set(Confidence)
-    ]
-    identity = merge_identity(stored, device.identity)
+    identity = merge_identity(stored_identity(row) if row else (), device.identity)
     return {
-        "identity": [{name: str(value) for name, value in vars(item).items()} for item in identity]
-        or None,
+        "identity": _identity_column(identity),
         "topology": None
         if device.topology is None
         else {**vars(device.topology), "siblings": list(device.topology.siblings)},

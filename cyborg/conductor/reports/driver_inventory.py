@@ -17,7 +17,7 @@ from cyborg.db import base
 from cyborg.db import drivers as drivers_db
 from cyborg.db.models import Backend, Driver, Hardware
 from cyborg.db.transaction import Transaction
-from cyborg.model.report import DriverState, InstalledDriver, Report
+from cyborg.model.report import DriverReport, DriverState, InstalledDriver, Report, cut, label
 
 LOG = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ class DriverInventory:
             old = self.drivers.get(driver.driver)
             columns = rows.reported[driver.driver] = {
                 "state": driver.state.value,
-                "error": driver.error,
-                "version": driver.version,
-                "device_type": driver.type,
-                "endpoint": driver.endpoint,
-                "accepts": [asdict(option) for option in driver.accepts],
+                "error": driver.error and cut(driver.error),
+                **_described(driver),
+                "accepts": driver.accepts
+                if driver.accepts is None
+                else [asdict(option) for option in driver.accepts],
             }
             if old is None or old.requested is None:
                 # The host decides until an operator has enabled or disabled the driver.
@@ -111,7 +111,7 @@ class DriverInventory:
             status = {
                 "setup_required": entry.setup_required,
                 "reboot_required": entry.reboot_required,
-                "reason": entry.reason,
+                "reason": entry.reason and cut(entry.reason),
             }
             rows.reported[key] = {
                 "uuid": uuid,
@@ -126,10 +126,15 @@ class DriverInventory:
                 },
                 "acc_status": status,
             }
-        base.remove(tx, Hardware, [row.id for row in rows.missing])
-        # A row that gives up a device's uuid is changed before the row that gets it.
-        changes = sorted(rows.changed, key=lambda change: change[1].get("uuid") in taken)
-        base.change(tx, Hardware, changes)
+        # Rows may exchange their uuids: a row whose uuid another one gets is inserted again. If its
+        # driver is silent, and another one has taken over the device, it is inserted later.
+        keys = {row["uuid"]: key for key, row in rows.reported.items()}
+        given = {key: row for key, row in self.hardware.items() if keys.get(row.uuid, key) != key}
+        gone = {row.id for row in rows.missing} | {row.id for row in given.values()}
+        base.remove(tx, Hardware, gone)
+        for key in given:
+            rows.stored.pop(key, None)
+        base.change(tx, Hardware, rows.changed)
         added = [
             {"driver": driver, "hardware_key": key, **row}
             for (driver, key), row in rows.added.items()
@@ -177,11 +182,7 @@ def register_drivers(
     """
     rows = Comparison(drivers_db.of_host(tx, host_id))
     for installed in installed_drivers:
-        columns = rows.reported[installed.driver] = {
-            "version": installed.version,
-            "device_type": installed.type,
-            "endpoint": installed.endpoint,
-        }
+        columns = rows.reported[installed.driver] = _described(installed)
         if installed.driver not in rows.stored:
             ready = installed.status is DriverState.READY
             columns["state"] = (DriverState.STARTING if ready else installed.status).value
@@ -189,6 +190,15 @@ def register_drivers(
     base.change(tx, Driver, rows.changed)
     added = [{"uuid": str(uuid4()), "name": name, **row} for name, row in rows.added.items()]
     base.insert(tx, Driver, added, {"host_id": host_id})
+
+
+def _described(driver: DriverReport | InstalledDriver) -> dict[str, Any]:
+    """Return the columns that describe a driver; their text is that of a vendor."""
+    return {
+        "version": label(driver.version, 64),
+        "device_type": label(driver.type, 64),
+        "endpoint": label(driver.endpoint, 255),
+    }
 
 
 def _valid(driver: str, noun: str, items: Sequence[Any], key: str) -> dict[str, Any]:

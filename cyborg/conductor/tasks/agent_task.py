@@ -55,6 +55,8 @@ class AgentTask(Generic[S]):
     fail: End[S] | None = None
     #: Gets refusals; the default is ``fail``.
     refuse: End[S] | None = None
+    #: Gets the progress of an answer that is not done, if the agent tells it.
+    show: Callable[[ClaimedWork, S, str], None] | None = None
     #: Reads what the work is about from the database: its handle, device or agent. None: nothing.
     read: Callable[[Transaction, ClaimedWork], S] | None = None
     #: None: the work has no deadline, or ``ask`` checks it.
@@ -86,6 +88,8 @@ class AgentTask(Generic[S]):
         if isinstance(answer, Waiting):
             self.queue.reschedule(rows, answer.reason, pause_ms=answer.pause_ms)
         elif not answer.done:
+            if self.show is not None and isinstance(answer, Outcome) and answer.progress:
+                self.show(row, subject, answer.progress)
             self.queue.reschedule(rows, None, pause_ms=self.poll_ms)
         elif isinstance(answer, Outcome) and answer.fault is not None:
             fail(row, subject, answer)

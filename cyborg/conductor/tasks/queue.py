@@ -83,7 +83,7 @@ class WorkQueue:
         """Make work due again after a pause; without ``pause_ms`` it grows with the attempts."""
         tries = max(row.attempts for row in rows)
         growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))
-        pause = pause_ms or int(growing * random.uniform(0.5, 1.0))
+        pause = pause_ms or int(growing * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load
         with self.db.writer() as tx:
             work.postpone(tx, rows, delay_ms=pause, error=error)
 

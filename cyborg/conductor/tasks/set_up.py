@@ -24,6 +24,7 @@ from cyborg.db.engine import retried
 from cyborg.db.transaction import Transaction
 from cyborg.db.work import ClaimedWork
 from cyborg.model.device import MOVES, DeviceEvent, DeviceStatus
+from cyborg.model.probation import AT_ONCE, Rules
 from cyborg.model.work import InstallTask, Outcome, WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.verbs import DesiredChanged, Install
@@ -94,6 +95,7 @@ class DeviceSetUp:
 
     queue: WorkQueue
     agents: AgentClient
+    health_rules: Rules = AT_ONCE
 
     def handlers(self) -> dict[WorkKind, Handler]:
         """Return the handler by its kind of work."""
@@ -101,6 +103,7 @@ class DeviceSetUp:
             queue=self.queue,
             read=_device,
             ask=self._ask,
+            show=self._show,
             end=self._end,
             overdue=_TIMED_OUT,
             refusals={exception.UnknownVerb: ""},
@@ -119,6 +122,13 @@ class DeviceSetUp:
             return Outcome(row.uuid, fault=_TIMED_OUT)
         task = InstallTask(row.uuid, device.driver, device.device_key, device.agent_epoch or 0)
         return self.agents.request(device.service_host, Install(task))
+
+    @retried
+    def _show(self, row: ClaimedWork, device: AgentDevice | None, progress: str) -> None:
+        """Store how far the set-up is as the reason of the status, if that has changed."""
+        if device is not None and device.status_reason != progress:
+            with self.queue.checkpoint([row]) as tx:
+                devices.set_reason(tx, device.id, progress)
 
     @retried
     def _wait(self, row: ClaimedWork, device: AgentDevice, held: Sequence[str]) -> Waiting:
@@ -157,17 +167,22 @@ class DeviceSetUp:
             hosts.bump_desired_generation(tx, device.host_id)
             if outcome.fault is None and outcome.health is not None:
                 current = devices.with_agent(tx, device.uuid) or device
-                change = device_health.of_device(device.uuid, current, outcome.health)
-                changes = [] if change is None else [change]
+                before = device_health.state_of(current)
+                after = before.after_report(
+                    outcome.health, device_health.read_clock(tx), self.health_rules
+                )
+                if before != after:
+                    changes = [device_health.Change(device.uuid, device.driver, before, after)]
             if devices.move(tx, device.id, event, reason):
                 entry = events.Entry(
                     "device", device.uuid, status, hostname=device.hostname, reason=reason
                 )
                 # In the same transaction, so that a faulty device is never offered in between.
                 device_health.write(tx, changes)
-                entries = [entry, *device_health.entries(changes, device.hostname)]
+                news = device_health.News.of(changes)
+                entries = [entry, *news.entries(tx, device.host_id, device.hostname)]
                 work.record(tx, row, entries)
-        device_health.log(changes, device.hostname)
+        device_health.News.of(changes).log(device.hostname)
         LOG.log(
             logging.INFO if event is DeviceEvent.FINISH else logging.WARNING,
             "Set-up of device %s on host %s has ended: the device is %s%s",

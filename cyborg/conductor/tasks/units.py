@@ -8,23 +8,33 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cyborg import exception
 from cyborg.conductor.arqs import bind, images
 from cyborg.conductor.tasks.agent_task import AgentTask, Waiting
 from cyborg.conductor.tasks.queue import Handler, WorkQueue
-from cyborg.db import arqs, attach_handles, deployables, events, hosts, work
+from cyborg.db import arqs, attach_handles, deployables, events, hosts, pools, work
 from cyborg.db.deployables import AgentDeployable, AgentHandle, PlacedDeployable, set_image
 from cyborg.db.engine import retried
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
 from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import MOVES, Event, State
+from cyborg.model.cleaning import (
+    CLEAN,
+    CleanedStep,
+    CleanLevel,
+    CleanRecord,
+    CleanResult,
+    profile_level,
+)
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.device_profile import parse_image
+from cyborg.model.notification import UNIT_CLEANED, UNIT_NOT_CLEANED
 from cyborg.model.work import HandleTask, Outcome, ProgramTask, WorkKind
 from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.verbs import Prepare, Program, Release
+from cyborg.rpc.verbs import DesiredChanged, Prepare, Program, Release
 
 LOG = logging.getLogger(__name__)
 
@@ -40,14 +50,16 @@ _REFUSALS = "refusals"
 class UnitTasks:
     """The handlers of ``prepare``, ``release`` and ``program`` work.
 
-    They call ``record_bind``, if any, with the result of each bind and its duration in seconds, and
-    ``wake`` after each commit that may have made work due.
+    They call ``record_bind``, if any, with the result of each bind and its duration in seconds,
+    ``record_cleaning`` with the result of each cleaning, and ``wake`` after each commit that may
+    have made work due.
     """
 
     queue: WorkQueue
     agents: AgentClient
     wake: Callable[[], None]
     record_bind: Callable[[State, float], None] | None = None
+    record_cleaning: Callable[[CleanResult], None] | None = None
 
     def handlers(self) -> dict[WorkKind, Handler]:
         """Return the handlers by kind of work."""
@@ -66,6 +78,7 @@ class UnitTasks:
                 ask=self._ask_release,
                 end=self._end_release,
                 fail=self._count_refusal,
+                show=self._show_cleaning,
             ).run,
             WorkKind.PROGRAM: AgentTask(
                 queue=self.queue,
@@ -165,10 +178,39 @@ class UnitTasks:
             self.record_bind(MOVES[event].target, time.monotonic() - begun)
 
     def _ask_release(self, row: ClaimedWork, handle: AgentHandle | None) -> Outcome:
-        """Have the host clean up a unit, unless that is done."""
+        """Have the host clean up a unit, unless that is done.
+
+        A unit that is cleaned can need hours: Placement must not offer it meanwhile.
+        """
         if handle is None or handle.state not in UNRELEASED:
             return Outcome(row.uuid)
-        return self.agents.request(_agent_of(handle), Release(_task(row, handle, {})))
+        level = profile_level(row.spec or {})
+        if _cleans(row) and not handle.cleaning:
+            self._begin_cleaning(row, handle)
+        spec = {} if level is None else {CLEAN: level.value}
+        return self.agents.request(_agent_of(handle), Release(_task(row, handle, spec)))
+
+    @retried
+    def _begin_cleaning(self, row: ClaimedWork, handle: AgentHandle) -> None:
+        with self.queue.checkpoint([row]) as tx:
+            hosts.bump_desired_generation(tx, handle.host_id)
+            attach_handles.begin_cleaning(tx, handle.id)
+            attach_handles.record_cleaning(tx, handle.id, _record(row, CleanResult.CLEANING))
+        self._publish(handle)
+
+    @retried
+    def _show_cleaning(self, row: ClaimedWork, handle: AgentHandle | None, progress: str) -> None:
+        """Store the progress of a cleaning, if it is another than the stored one."""
+        if handle is None or (handle.clean_record or {}).get("reason") == progress:
+            return
+        with self.queue.checkpoint([row]) as tx:
+            record = _record(row, CleanResult.CLEANING, reason=progress)
+            attach_handles.record_cleaning(tx, handle.id, record)
+
+    def _publish(self, handle: AgentHandle) -> None:
+        """Have the agent publish what the host offers now, at once."""
+        if handle.service_host is not None:
+            self.agents.cast(handle.service_host, DesiredChanged())
 
     @retried
     def _end_release(self, row: ClaimedWork, handle: AgentHandle | None, outcome: Outcome) -> None:
@@ -177,18 +219,38 @@ class UnitTasks:
             with self.queue.complete([row]):
                 return
         quarantined = handle.state == HandleState.QUARANTINED
+        cleans = _cleans(row) and handle.state in UNRELEASED
         with self.queue.complete([row]) as tx:
-            if quarantined:
+            if quarantined or handle.pooled or cleans:
                 hosts.bump_desired_generation(tx, handle.host_id)
             images.clear_after_release(tx, handle)
             attach_handles.finish_release(tx, handle.id)
+            if handle.pooled:
+                pools.book(tx, [handle.device_uuid])
             work.make_due(tx, handle.id)
-            if quarantined:
-                entries = [_entry(handle, "out of quarantine", None)]
-                events.record_for(tx, entries, ordered_by=work.origin(row))
+            entries = [_entry(handle, "out of quarantine", None)] if quarantined else []
+            if outcome.cleaned:
+                steps = ", ".join(f"{step.name} ({step.ms / 1000:g} s)" for step in outcome.cleaned)
+                entries.append(_device_entry(handle, UNIT_CLEANED, steps))
+            if handle.state in UNRELEASED and profile_level(row.spec or {}) is not None:
+                result = CleanResult.CLEANED if outcome.cleaned else CleanResult.SKIPPED
+                record = _record(row, result, steps=outcome.cleaned)
+                attach_handles.record_cleaning(tx, handle.id, record)
+            events.record_for(tx, entries, ordered_by=work.origin(row))
         if quarantined:
             LOG.info("%s released: it has left quarantine", _described(handle))
         self.wake()
+        if outcome.cleaned:
+            LOG.info(
+                "%s cleaned: %s",
+                _described(handle),
+                ", ".join(step.name for step in outcome.cleaned),
+            )
+        if self.record_cleaning is not None and cleans:
+            self.record_cleaning(CleanResult.CLEANED)
+        if handle.pooled or cleans:
+            # Placement offers at once what fits again.
+            self._publish(handle)
 
     @retried
     def _count_refusal(
@@ -198,7 +260,7 @@ class UnitTasks:
 
         Raises DriverFailed, so that it is tried again.
         """
-        assert handle is not None, "no agent was asked"
+        assert handle is not None, "no agent was asked"  # noqa: S101 - for mypy
         refusals = int((row.spec or {}).get(_REFUSALS, 0)) + 1
         quarantines = refusals == _MAX_REFUSALS and handle.state == HandleState.RELEASING
         with self.queue.checkpoint([row]) as tx:
@@ -206,8 +268,15 @@ class UnitTasks:
                 hosts.bump_desired_generation(tx, handle.host_id)
                 if attach_handles.quarantine(tx, handle.id):
                     entries = [_entry(handle, "quarantined", outcome.fault)]
+                    if _cleans(row):
+                        entries.append(_device_entry(handle, UNIT_NOT_CLEANED, outcome.fault))
                     events.record_for(tx, entries, ordered_by=work.origin(row))
+            if _cleans(row):
+                record = _record(row, CleanResult.FAILED, reason=outcome.fault)
+                attach_handles.record_cleaning(tx, handle.id, record)
             work.set_spec(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
+        if self.record_cleaning is not None and _cleans(row):
+            self.record_cleaning(CleanResult.FAILED)
         if quarantines:
             LOG.warning(
                 "%s is in quarantine: the host refused %d times to release it: %s",
@@ -227,7 +296,7 @@ class UnitTasks:
             row.uuid,
             deployable.driver,
             deployable.device_key,
-            deployable.name,
+            deployable.key,
             image_uuid=(row.spec or {})["image_uuid"],
             agent_epoch=deployable.agent_epoch or 0,
             order=row.id,
@@ -275,7 +344,7 @@ def _task(row: ClaimedWork, handle: AgentHandle, spec: dict[str, str]) -> Handle
         request_key=row.uuid,
         driver=handle.driver,
         device_key=handle.device_key,
-        deployable=handle.name,
+        deployable=handle.key,
         handle_key=handle.handle_key,
         handle_uuid=handle.uuid,
         spec=spec,
@@ -283,6 +352,27 @@ def _task(row: ClaimedWork, handle: AgentHandle, spec: dict[str, str]) -> Handle
         issued_ms=row.created_ms,
         agent_epoch=handle.agent_epoch or 0,
     )
+
+
+def _cleans(row: ClaimedWork) -> bool:
+    """Return whether release work removes the data of the guest."""
+    return profile_level(row.spec or {}) in (CleanLevel.RESET, CleanLevel.FULL)
+
+
+def _record(
+    row: ClaimedWork,
+    result: CleanResult,
+    *,
+    steps: tuple[CleanedStep, ...] = (),
+    reason: str | None = None,
+) -> dict[str, Any]:
+    level = profile_level(row.spec or {}) or CleanLevel.NONE
+    return CleanRecord(result, level, steps, reason).columns()
+
+
+def _device_entry(handle: AgentHandle, action: str, reason: str | None) -> events.Entry:
+    text = f"unit {handle.handle_key}: {reason}"
+    return events.Entry("device", handle.device_uuid, action, hostname=handle.hostname, reason=text)
 
 
 def _entry(handle: AgentHandle, action: str, reason: str | None) -> events.Entry:

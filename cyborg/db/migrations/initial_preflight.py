@@ -30,7 +30,7 @@ class Problem:
     def __str__(self) -> str:
         ids = ", ".join(map(str, self.ids))
         duplicates = f"{self.table}: {self.value} is in several rows, with id {ids}"
-        query = f"SELECT * FROM {self.table} WHERE id IN ({ids});"
+        query = f"SELECT * FROM {self.table} WHERE id IN ({ids});"  # noqa: S608 - printed, not run
         return f"{duplicates}; {self.remedy} To see them: {query}"
 
 

@@ -6,10 +6,11 @@ uses a ``Kernel``. So the agent, the privileged process and the simulated host h
 The privileged process constructs the action again from plain values, and with that checks them
 again: it does not trust the agent.
 
-No field is a path, a text to write or a command. Paths come from the names of ``/sys/bus/pci``,
-``/sys/bus/mdev``, ``/sys/class/mdev_bus`` and ``/sys/class/block``: the target of such a link must
-be below ``/sys/devices`` and end with the requested name. ``kernel`` says why no link can then lead
-elsewhere.
+No field is a path, a text to write or a command, with one exception: the image of an FPGA is a file
+of the agent, which must begin as such an image does. Other paths come from the names of
+``/sys/bus/pci``, ``/sys/bus/mdev``, ``/sys/class/mdev_bus`` and ``/sys/class/block``: the target of
+such a link must be below ``/sys/devices`` and end with the requested name. ``kernel`` says why no
+link can then lead elsewhere.
 
 Each action has one context, which is a process with only these capabilities. The kernel's own
 checks decide (read in the sources of Linux, ``fs`` and ``drivers``; all except those of ``vendor``
@@ -31,9 +32,9 @@ context     capabilities         reason
 =========== ==================== ================================================================
 """
 
+import contextlib
 import dataclasses
 import errno
-import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,37 +42,52 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from cyborg import exception
-from cyborg.drivers.host import OpenFiles, is_missing
+from cyborg.drivers.host import OpenFiles, find_open_files, is_missing
 from cyborg.drivers.local_command import summary
-from cyborg.drivers.privileged import nvme
-from cyborg.drivers.privileged.kernel import Kernel, Node
+from cyborg.drivers.privileged import fields, nvme, places
+from cyborg.drivers.privileged.kernel import Kernel
 from cyborg.drivers.privileged.netlink import VfSettings
 from cyborg.model.pci import PciAddress
 
 T = TypeVar("T")
 
-_DEVICES: Final = "/sys/devices"
+#: The number of each namespace with the digests of its blocks.
+Samples = tuple[tuple[int, tuple[str, ...]], ...]
+
+_DEBUG: Final = "/sys/kernel/debug"
 _PCI: Final = "/sys/bus/pci"
 _NVIDIA_SMI: Final = "/usr/bin/nvidia-smi"
 #: nvidia-smi's status for "an object was not found": there is nothing to destroy.
 _NVIDIA_NOT_FOUND: Final = 6
 _NVIDIA_TIMEOUT: Final = 120.0
-#: Error numbers for a process that has ended, which holds nothing.
-_ENDED: Final = frozenset({errno.ENOENT, errno.ESRCH})
+#: How many blocks of a disk are sampled, and their size in bytes: that of the largest blocks.
+_SAMPLES: Final = 256
+_SAMPLE: Final = 4096
+_FPGACONF: Final = "/usr/bin/fpgaconf"
+_XBMGMT: Final = "/opt/xilinx/xrt/bin/xbmgmt"
+#: Flash memory is slow. The agent waits for 600 seconds.
+_FPGA_TIMEOUT: Final = 540.0
 
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DISK: Final = re.compile(r"[a-z][0-9a-z_-]{0,31}")
 _INTERFACE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,14}")
 _CONTROLLER: Final = re.compile(r"nvme[0-9]{1,4}")
-_NAMESPACE: Final = re.compile(r"(nvme[0-9]+)(?:c[0-9]+)?(n[0-9]+)")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 #: The names of reset methods in drivers/pci/pci.c.
 _RESET_METHODS: Final = frozenset(
     {"acpi", "af_flr", "bus", "cxl_bus", "device_specific", "flr", "pm"}
 )
+_IMAGE: Final = re.compile(r"(?:/(?!\.\.?(?:/|$))[0-9A-Za-z_.-]+){2,}")
 _QAT_STATES: Final = frozenset({"up", "down"})
 _QAT_SERVICES: Final = frozenset({"asym", "dc", "dcc", "decomp", "sym"})
+
+
+class XilinxImage(StrEnum):
+    """What an image is for: the part of a card that users program, or its flash memory."""
+
+    USER = "user"
+    BASE = "base"
 
 
 class Context(StrEnum):
@@ -96,7 +112,7 @@ class Action(Generic[T]):
         """Check the types that the fields of several actions share, then ``check`` the others."""
         for field in dataclasses.fields(self):
             if field.name == "function" and not isinstance(self.__dict__["function"], PciAddress):
-                raise _invalid("function", self.__dict__["function"], "a PCI address")
+                raise fields.invalid("function", self.__dict__["function"], "a PCI address")
         self.check()
 
     def check(self) -> None:
@@ -159,11 +175,11 @@ class SetVfs(Action[None]):
     autoprobe: bool | None = None
 
     def check(self) -> None:
-        _number("count", self.count, 0, 65535)
-        _flag("autoprobe", self.autoprobe)
+        fields.number("count", self.count, 0, 65535)
+        fields.flag("autoprobe", self.autoprobe)
 
     def run(self, kernel: Kernel) -> None:
-        path = _function(kernel, self.function)
+        path = places.function(kernel, self.function)
         if self.autoprobe is not None:
             kernel.write(f"{path}/sriov_drivers_autoprobe", str(int(self.autoprobe)))
         kernel.write(f"{path}/sriov_numvfs", str(self.count))
@@ -178,11 +194,13 @@ class SetDriverOverride(Action[None]):
 
     def check(self) -> None:
         if self.driver != "":
-            _text("driver", self.driver, _NAME, "the name of a driver, or empty")
+            fields.text("driver", self.driver, _NAME, "the name of a driver, or empty")
 
     def run(self, kernel: Kernel) -> None:
         # A newline alone removes the override (driver_set_override).
-        kernel.write(f"{_function(kernel, self.function)}/driver_override", f"{self.driver}\n")
+        kernel.write(
+            f"{places.function(kernel, self.function)}/driver_override", f"{self.driver}\n"
+        )
 
 
 @dataclass(frozen=True)
@@ -193,10 +211,10 @@ class Bind(Action[None]):
     driver: str
 
     def check(self) -> None:
-        _text("driver", self.driver, _NAME, "the name of a driver")
+        fields.text("driver", self.driver, _NAME, "the name of a driver")
 
     def run(self, kernel: Kernel) -> None:
-        _function(kernel, self.function)
+        places.function(kernel, self.function)
         kernel.write(f"{_PCI}/drivers/{self.driver}/bind", str(self.function))
 
 
@@ -208,7 +226,7 @@ class Unbind(Action[None]):
 
     def run(self, kernel: Kernel) -> None:
         try:
-            target = kernel.readlink(f"{_function(kernel, self.function)}/driver")
+            target = kernel.readlink(f"{places.function(kernel, self.function)}/driver")
         except exception.HostError as error:
             if is_missing(error):
                 return
@@ -227,7 +245,7 @@ class Probe(Action[None]):
     function: PciAddress
 
     def run(self, kernel: Kernel) -> None:
-        _function(kernel, self.function)
+        places.function(kernel, self.function)
         kernel.write(f"{_PCI}/drivers_probe", str(self.function))
 
 
@@ -243,10 +261,10 @@ class Reset(Action[None]):
 
     def check(self) -> None:
         if self.method is not None:
-            _choice("method", self.method, _RESET_METHODS)
+            fields.choice("method", self.method, _RESET_METHODS)
 
     def run(self, kernel: Kernel) -> None:
-        path = _function(kernel, self.function)
+        path = places.function(kernel, self.function)
         if self.method is None:
             kernel.write(f"{path}/reset", "1")
             return
@@ -255,7 +273,14 @@ class Reset(Action[None]):
         try:
             kernel.write(f"{path}/reset", "1")
         finally:
-            kernel.write(f"{path}/reset_method", former)
+            try:
+                kernel.write(f"{path}/reset_method", former)
+            except exception.HostError as error:
+                if error.fields.get("errno") != errno.EINVAL:
+                    raise
+                # The kernel listed a method that it no longer has: the first function of a card
+                # was alone on its bus when it was added. Let it list again what it has.
+                kernel.write(f"{path}/reset_method", "default")
 
 
 @dataclass(frozen=True)
@@ -270,17 +295,17 @@ class CreateMdev(Action[None]):
     uuid: str
 
     def check(self) -> None:
-        if _address(self.parent) is None:
-            _text("parent", self.parent, _NAME, "a PCI address or the name of a device")
-        _text("mdev_type", self.mdev_type, _NAME, "the name of a type")
-        _text("uuid", self.uuid, _UUID, "a UUID in lower case")
+        if fields.address(self.parent) is None:
+            fields.text("parent", self.parent, _NAME, "a PCI address or the name of a device")
+        fields.text("mdev_type", self.mdev_type, _NAME, "the name of a type")
+        fields.text("uuid", self.uuid, _UUID, "a UUID in lower case")
 
     def run(self, kernel: Kernel) -> None:
-        address = _address(self.parent)
+        address = fields.address(self.parent)
         if address is not None:
-            path = _function(kernel, address)
+            path = places.function(kernel, address)
         else:
-            path = _device(kernel, f"/sys/class/mdev_bus/{self.parent}")
+            path = places.device(kernel, f"/sys/class/mdev_bus/{self.parent}")
         kernel.write(f"{path}/mdev_supported_types/{self.mdev_type}/create", self.uuid)
 
 
@@ -291,10 +316,10 @@ class RemoveMdev(Action[None]):
     uuid: str
 
     def check(self) -> None:
-        _text("uuid", self.uuid, _UUID, "a UUID in lower case")
+        fields.text("uuid", self.uuid, _UUID, "a UUID in lower case")
 
     def run(self, kernel: Kernel) -> None:
-        path = _device(kernel, f"/sys/bus/mdev/devices/{self.uuid}")
+        path = places.device(kernel, f"/sys/bus/mdev/devices/{self.uuid}")
         kernel.write(f"{path}/remove", "1")
 
 
@@ -306,10 +331,10 @@ class SetVgpuType(Action[None]):
     vgpu_type: int
 
     def check(self) -> None:
-        _number("vgpu_type", self.vgpu_type, 0, 2**32 - 1)
+        fields.number("vgpu_type", self.vgpu_type, 0, 2**32 - 1)
 
     def run(self, kernel: Kernel) -> None:
-        path = _function(kernel, self.function)
+        path = places.function(kernel, self.function)
         kernel.write(f"{path}/nvidia/current_vgpu_type", str(self.vgpu_type))
 
 
@@ -321,10 +346,10 @@ class SetQatState(Action[None]):
     state: str
 
     def check(self) -> None:
-        _choice("state", self.state, _QAT_STATES)
+        fields.choice("state", self.state, _QAT_STATES)
 
     def run(self, kernel: Kernel) -> None:
-        kernel.write(f"{_function(kernel, self.function)}/qat/state", self.state)
+        kernel.write(f"{places.function(kernel, self.function)}/qat/state", self.state)
 
 
 @dataclass(frozen=True)
@@ -336,12 +361,12 @@ class SetQatServices(Action[None]):
 
     def check(self) -> None:
         if not isinstance(self.services, tuple) or not 1 <= len(self.services) <= 3:
-            raise _invalid("services", self.services, "one to three services")
+            raise fields.invalid("services", self.services, "one to three services")
         for service in self.services:
-            _choice("services", service, _QAT_SERVICES)
+            fields.choice("services", service, _QAT_SERVICES)
 
     def run(self, kernel: Kernel) -> None:
-        path = _function(kernel, self.function)
+        path = places.function(kernel, self.function)
         kernel.write(f"{path}/qat/cfg_services", ";".join(self.services))
 
 
@@ -366,23 +391,23 @@ class SetVf(Action[None]):
     max_rate: int | None = None
 
     def check(self) -> None:
-        _text("interface", self.interface, _INTERFACE, "the name of an interface")
-        _number("vf", self.vf, 0, 65535)
+        fields.text("interface", self.interface, _INTERFACE, "the name of an interface")
+        fields.number("vf", self.vf, 0, 65535)
         if self.mac is not None:
-            _text("mac", self.mac, _MAC, "a MAC address in lower case")
+            fields.text("mac", self.mac, _MAC, "a MAC address in lower case")
         if self.vlan is not None:
-            _number("vlan", self.vlan, 0, 4094)
-        _flag("trust", self.trust)
-        _flag("spoof_check", self.spoof_check)
+            fields.number("vlan", self.vlan, 0, 4094)
+        fields.flag("trust", self.trust)
+        fields.flag("spoof_check", self.spoof_check)
         if (self.min_rate is None) is not (self.max_rate is None):
-            raise _invalid("max_rate", self.max_rate, "set together with min_rate")
+            raise fields.invalid("max_rate", self.max_rate, "set together with min_rate")
         for name, rate in (("min_rate", self.min_rate), ("max_rate", self.max_rate)):
             if rate is not None:
-                _number(name, rate, 0, 2**32 - 1)
+                fields.number(name, rate, 0, 2**32 - 1)
 
     def run(self, kernel: Kernel) -> None:
         # The interface is below the function, so it is that function's, and in this namespace.
-        path = f"{_function(kernel, self.function)}/net/{self.interface}/ifindex"
+        path = f"{places.function(kernel, self.function)}/net/{self.interface}/ifindex"
         index = kernel.read(path).strip()
         if not index.isdecimal():
             reason = f"its index {index!r} is not a number"
@@ -417,13 +442,13 @@ class FormatNamespace(Action[None]):
     erase: str
 
     def check(self) -> None:
-        _text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
-        _number("namespace", self.namespace, 1, 2**32 - 2)
-        _choice("erase", self.erase, frozenset(nvme.Erase))
+        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+        fields.number("namespace", self.namespace, 1, 2**32 - 2)
+        fields.choice("erase", self.erase, frozenset(nvme.Erase))
 
     def run(self, kernel: Kernel) -> None:
-        path, node = _controller(kernel, self.function, self.controller)
-        disk = _namespaces(kernel, path).get(self.namespace)
+        path, node = places.controller(kernel, self.function, self.controller)
+        disk = places.namespaces(kernel, path).get(self.namespace)
         if disk is None:
             reason = f"{self.controller} has no namespace {self.namespace}"
             raise exception.HostError(action=str(self), reason=reason)
@@ -448,12 +473,12 @@ class Sanitize(Action[None]):
     method: str
 
     def check(self) -> None:
-        _text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
-        _choice("method", self.method, frozenset(nvme.SanitizeMethod))
+        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+        fields.choice("method", self.method, frozenset(nvme.SanitizeMethod))
 
     def run(self, kernel: Kernel) -> None:
-        path, node = _controller(kernel, self.function, self.controller)
-        disks = tuple(_namespaces(kernel, path).values())
+        path, node = places.controller(kernel, self.function, self.controller)
+        disks = tuple(places.namespaces(kernel, path).values())
         command = nvme.sanitize(nvme.SanitizeMethod(self.method))
         kernel.nvme_admin(node, command, exclusive=disks)
 
@@ -469,15 +494,101 @@ class ReadSanitize(Action[nvme.SanitizeProgress]):
     controller: str
 
     def check(self) -> None:
-        _text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> nvme.SanitizeProgress:
-        _, node = _controller(kernel, self.function, self.controller)
+        _, node = places.controller(kernel, self.function, self.controller)
         return nvme.sanitize_progress(kernel.nvme_admin(node, nvme.sanitize_log()))
 
     def answer(self, value: Any) -> nvme.SanitizeProgress:
         state, fraction = value
         return nvme.SanitizeProgress(nvme.SanitizeState(state), fraction)
+
+
+@dataclass(frozen=True)
+class ReadController(Action[nvme.ControllerFacts]):
+    """Read how the data of an NVMe disk can be erased."""
+
+    context = Context.NVME
+    changes = False
+
+    function: PciAddress
+    controller: str
+
+    def check(self) -> None:
+        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+
+    def run(self, kernel: Kernel) -> nvme.ControllerFacts:
+        _, node = places.controller(kernel, self.function, self.controller)
+        facts = nvme.controller_facts(kernel.nvme_admin(node, nvme.identify_controller()))
+        if facts.shared:
+            # A controller that cannot list them may have some.
+            with contextlib.suppress(exception.HostError):
+                controllers = kernel.nvme_admin(node, nvme.identify_controllers())
+                facts = facts._replace(shared=nvme.controller_count(controllers) != 1)
+        return facts
+
+    def answer(self, value: Any) -> nvme.ControllerFacts:
+        formats, crypto, shared, methods = value
+        sanitizes = tuple(map(nvme.SanitizeMethod, methods))
+        return nvme.ControllerFacts(formats, crypto, shared, sanitizes)
+
+
+@dataclass(frozen=True)
+class ReadControllerHealth(Action[nvme.ControllerHealth]):
+    """Read the health of an NVMe disk from its log."""
+
+    context = Context.NVME
+    changes = False
+
+    function: PciAddress
+    controller: str
+
+    def check(self) -> None:
+        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+
+    def run(self, kernel: Kernel) -> nvme.ControllerHealth:
+        _, node = places.controller(kernel, self.function, self.controller)
+        return nvme.controller_health(kernel.nvme_admin(node, nvme.health_log()))
+
+    def answer(self, value: Any) -> nvme.ControllerHealth:
+        warnings, *others = value
+        return nvme.ControllerHealth(tuple(warnings), *others)
+
+
+@dataclass(frozen=True)
+class SampleNamespaces(Action[Samples]):
+    """Read digests of blocks that are spread over each namespace of an NVMe disk.
+
+    The result has the digests of each namespace by its number: of the same places at each call, and
+    an empty text for a block whose bytes are all equal. The content of the disk does not leave the
+    privileged process. A disk with a namespace in use is refused with EBUSY.
+    """
+
+    context = Context.NVME
+    changes = False
+
+    function: PciAddress
+    controller: str
+
+    def check(self) -> None:
+        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+
+    def run(self, kernel: Kernel) -> Samples:
+        path, _ = places.controller(kernel, self.function, self.controller)
+        samples = []
+        for number, disk in places.namespaces(kernel, path).items():
+            device = places.device(kernel, f"/sys/class/block/{disk.name}")
+            # The file has the size in units of 512 bytes, whatever the block size is.
+            blocks = places.read_number(kernel, f"{device}/size") * 512 // _SAMPLE
+            step = max(1, blocks // _SAMPLES)
+            sampled = sorted({*range(0, blocks, step), blocks - 1} - {-1})
+            digests = kernel.sample(disk, [block * _SAMPLE for block in sampled], _SAMPLE)
+            samples.append((number, tuple(digests)))
+        return tuple(samples)
+
+    def answer(self, value: Any) -> Samples:
+        return tuple((number, tuple(digests)) for number, digests in value)
 
 
 @dataclass(frozen=True)
@@ -491,7 +602,7 @@ class SetMigMode(Action[None]):
 
     def check(self) -> None:
         if not isinstance(self.enabled, bool):
-            raise _invalid("enabled", self.enabled, "true or false")
+            raise fields.invalid("enabled", self.enabled, "true or false")
 
     def run(self, kernel: Kernel) -> None:
         _nvidia_smi(kernel, "-i", str(self.function), "-mig", str(int(self.enabled)))
@@ -511,9 +622,9 @@ class SetMigLayout(Action[None]):
 
     def check(self) -> None:
         if not isinstance(self.profiles, tuple) or len(self.profiles) > 8:
-            raise _invalid("profiles", self.profiles, "up to eight profile ids")
+            raise fields.invalid("profiles", self.profiles, "up to eight profile ids")
         for profile in self.profiles:
-            _number("profiles", profile, 0, 255)
+            fields.number("profiles", profile, 0, 255)
 
     def run(self, kernel: Kernel) -> None:
         card = ("mig", "-i", str(self.function))
@@ -524,6 +635,61 @@ class SetMigLayout(Action[None]):
 
 
 @dataclass(frozen=True)
+class ProgramIntelFpga(Action[None]):
+    """Load an image (GBS) into the reconfigurable region of an Intel FPGA card."""
+
+    context = Context.VENDOR
+
+    function: PciAddress
+    image: str
+
+    def check(self) -> None:
+        fields.text("image", self.image, _IMAGE, "the absolute path of an image")
+
+    def run(self, kernel: Kernel) -> None:
+        _check_image(kernel, self.image, "XeonFPGA")
+        places.function(kernel, self.function)
+        words = [_FPGACONF]
+        if self.function.domain:
+            words += ["--segment", f"0x{self.function.domain:04x}"]
+        words += [
+            "--bus",
+            f"0x{self.function.bus:02x}",
+            "--device",
+            f"0x{self.function.device:02x}",
+        ]
+        words += ["--function", f"0x{self.function.function:x}", self.image]
+        _run_fpga_tool(kernel, *words)
+
+
+@dataclass(frozen=True)
+class ProgramXilinxFpga(Action[None]):
+    """Load an image (xclbin) into an AMD (Xilinx) card; ``function`` is the one for management.
+
+    ``kind`` is ``user`` or ``base``; see XilinxImage. A base image works after a cold boot.
+    """
+
+    context = Context.VENDOR
+
+    function: PciAddress
+    image: str
+    kind: str
+
+    def check(self) -> None:
+        fields.text("image", self.image, _IMAGE, "the absolute path of an image")
+        fields.choice("kind", self.kind, frozenset(XilinxImage))
+
+    def run(self, kernel: Kernel) -> None:
+        _check_image(kernel, self.image, "xclbin2\0")
+        places.function(kernel, self.function)
+        load = {
+            XilinxImage.USER: ["--user", self.image],
+            XilinxImage.BASE: ["--base", "--image", self.image],
+        }[XilinxImage(self.kind)]
+        _run_fpga_tool(kernel, _XBMGMT, "program", "--device", str(self.function), *load)
+
+
+@dataclass(frozen=True)
 class ReadOpenFiles(Action[OpenFiles]):
     """Find out which processes have which device files open."""
 
@@ -531,23 +697,13 @@ class ReadOpenFiles(Action[OpenFiles]):
     changes = False
 
     def run(self, kernel: Kernel) -> OpenFiles:
-        holders: dict[str, str] = {}
-        reason = None
-        if not kernel.has_all_processes():
-            reason = "cyborg-privileged sees only the processes of its own container"
-        for process in kernel.names("/proc"):
-            if not process.isdecimal():
-                continue
-            try:
-                targets = kernel.links(f"/proc/{process}/fd").values()
-            except exception.HostError as error:
-                if error.fields.get("errno") not in _ENDED:
-                    reason = str(error)
-                continue
-            for target in targets:
-                if target.startswith("/dev/") and target not in holders:
-                    holders[target] = _command(kernel, process)
-        return OpenFiles(holders, reason)
+        return find_open_files(
+            "cyborg-privileged",
+            kernel.names("/proc"),
+            lambda path: kernel.links(path).values(),
+            kernel.read,
+            whole=kernel.has_all_processes(),
+        )
 
     def answer(self, value: Any) -> OpenFiles:
         return OpenFiles(*value)
@@ -566,10 +722,33 @@ class ReadClaim(Action[bool]):
     disk: str
 
     def check(self) -> None:
-        _text("disk", self.disk, _DISK, "the name of a block device")
+        fields.text("disk", self.disk, _DISK, "the name of a block device")
 
     def run(self, kernel: Kernel) -> bool:
-        return kernel.claimed(_disk(kernel, self.disk))
+        return kernel.claimed(places.disk(kernel, self.disk))
+
+
+@dataclass(frozen=True)
+class ReadQatHeartbeat(Action[str]):
+    """Ask the firmware of a QAT device whether it runs: ``0`` it does, ``-1`` it does not.
+
+    Source: Documentation/ABI/testing/debugfs-driver-qat of Linux 6.12.
+    """
+
+    context = Context.OBSERVE
+    changes = False
+
+    function: PciAddress
+
+    def run(self, kernel: Kernel) -> str:
+        end = f"_{self.function}"
+        for name in kernel.names(_DEBUG):
+            if name.startswith("qat_") and name.endswith(end):
+                return kernel.read(f"{_DEBUG}/{name}/heartbeat/status").strip()
+        raise exception.HostError(
+            action=f"reading the heartbeat of {self.function}",
+            reason=f"{_DEBUG} has no directory of a QAT device with this address",
+        )
 
 
 #: All actions by name: what the privileged process can be asked for.
@@ -578,7 +757,9 @@ ACTIONS: Final[Mapping[str, type[Action[Any]]]] = {
     for action in (
         *(SetVfs, SetDriverOverride, Bind, Unbind, Probe, Reset, CreateMdev, RemoveMdev),
         *(SetVgpuType, SetQatState, SetQatServices, SetVf, FormatNamespace, Sanitize),
-        *(ReadSanitize, SetMigMode, SetMigLayout, ReadOpenFiles, ReadClaim),
+        *(ReadSanitize, ReadController, SampleNamespaces, SetMigMode, SetMigLayout),
+        *(ReadOpenFiles, ReadClaim, ReadQatHeartbeat, ReadControllerHealth),
+        *(ProgramIntelFpga, ProgramXilinxFpga),
     )
 }
 
@@ -590,60 +771,14 @@ def load(context: Context, name: object, values: object) -> Action[Any]:
     """
     kind = ACTIONS.get(name) if isinstance(name, str) else None
     if kind is None or kind.context is not context:
-        raise _invalid("action", name, f"an action of the context {context}")
+        raise fields.invalid("action", name, f"an action of the context {context}")
     names = {field.name for field in dataclasses.fields(kind)}
     if not isinstance(values, Mapping) or set(values) != names:
-        raise _invalid("values", values, f"the fields {', '.join(sorted(names))}")
-    fields = dict(values)
-    if "function" in fields:
-        fields["function"] = _address(fields["function"])
-    return kind(**fields)
-
-
-def _device(kernel: Kernel, link: str) -> str:
-    """Return the directory of a device below /sys/devices that a link in /sys names."""
-    directory, _, name = link.rpartition("/")
-    path = posixpath.normpath(posixpath.join(directory, kernel.readlink(link)))
-    if not path.startswith(f"{_DEVICES}/") or not path.endswith(f"/{name}"):
-        reason = f"it leads to {path}, which is not a device with this name below {_DEVICES}"
-        raise exception.HostError(action=f"following {link}", reason=reason)
-    return path
-
-
-def _function(kernel: Kernel, address: PciAddress) -> str:
-    return _device(kernel, f"{_PCI}/devices/{address}")
-
-
-def _disk(kernel: Kernel, name: str) -> Node:
-    path = _device(kernel, f"/sys/class/block/{name}")
-    return Node(name, kernel.read(f"{path}/dev").strip())
-
-
-def _controller(kernel: Kernel, function: PciAddress, name: str) -> tuple[str, Node]:
-    """Return the directory and the node of an NVMe controller of this PCI function."""
-    path = f"{_function(kernel, function)}/nvme/{name}"
-    return path, Node(name, kernel.read(f"{path}/dev").strip())
-
-
-def _namespaces(kernel: Kernel, path: str) -> dict[int, Node]:
-    """Return the disks of an NVMe controller by the number of the namespace.
-
-    With multipath, the directory has ``nvme0c1n2`` for the disk ``nvme0n2``.
-    """
-    disks = {}
-    for name in kernel.names(path):
-        match = _NAMESPACE.fullmatch(name)
-        if match is not None:
-            number = kernel.read(f"{path}/{name}/nsid").strip()
-            disks[int(number)] = _disk(kernel, f"{match[1]}{match[2]}")
-    return disks
-
-
-def _command(kernel: Kernel, process: str) -> str:
-    try:
-        return f"{kernel.read(f'/proc/{process}/comm').strip()} (process {process})"
-    except exception.HostError:
-        return f"process {process}"
+        raise fields.invalid("values", values, f"the fields {', '.join(sorted(names))}")
+    arguments = dict(values)
+    if "function" in arguments:
+        arguments["function"] = fields.address(arguments["function"])
+    return kind(**arguments)
 
 
 def _nvidia_smi(kernel: Kernel, *arguments: str, allowed: int = 0) -> None:
@@ -653,32 +788,13 @@ def _nvidia_smi(kernel: Kernel, *arguments: str, allowed: int = 0) -> None:
         raise exception.HostError(action=action, reason=summary(result))
 
 
-def _address(value: object) -> PciAddress | None:
-    try:
-        return PciAddress.parse(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
+def _check_image(kernel: Kernel, path: str, start: str) -> None:
+    """Refuse a file that is no image, so that a tool of root reads nothing else for the agent."""
+    if not kernel.read_start(path, len(start)).decode(errors="replace").startswith(start):
+        raise exception.HostError(action=f"checking {path}", reason="it is not an image for FPGAs")
 
 
-def _text(field: str, value: object, pattern: re.Pattern[str], meaning: str) -> None:
-    if not isinstance(value, str) or pattern.fullmatch(value) is None:
-        raise _invalid(field, value, meaning)
-
-
-def _number(field: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _invalid(field, value, f"a number from {least} to {most}")
-
-
-def _flag(field: str, value: object) -> None:
-    if value is not None and not isinstance(value, bool):
-        raise _invalid(field, value, "true, false or nothing")
-
-
-def _choice(field: str, value: object, choices: frozenset[str]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise _invalid(field, value, f"one of {', '.join(sorted(choices))}")
-
-
-def _invalid(field: str, value: object, meaning: str) -> exception.Invalid:
-    return exception.Invalid(field=field, reason=f"{value!r:.200} is not {meaning}")
+def _run_fpga_tool(kernel: Kernel, *argv: str) -> None:
+    result = kernel.run(argv, timeout=_FPGA_TIMEOUT)
+    if result.status != 0:
+        raise exception.HostError(action=f"running {argv[0]}", reason=summary(result))

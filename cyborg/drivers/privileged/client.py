@@ -2,6 +2,7 @@
 """The agent's side of privileged actions: journal an action, send it, and return its result."""
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,9 +27,11 @@ _ERRORS: dict[str, type[exception.CyborgError]] = {
 class Client:
     """Runs actions in the privileged process; any thread may call it.
 
-    ``socket_path`` is the socket of that process. If there is no such socket, ``helper_command``
-    starts a process for each context, as oslo.privsep does. ``journal`` gets one line before each
-    action that changes the host. oslo.privsep is imported for the first action, not before.
+    ``socket_path`` is the socket of that process; a process for one context only, if there is one,
+    has this path with a dot and the name of the context. If there is neither socket,
+    ``helper_command`` starts a process for each context, as oslo.privsep does. ``journal`` gets one
+    line before each action that changes the host. oslo.privsep is imported for the first action,
+    not before.
     """
 
     def __init__(
@@ -76,13 +79,15 @@ class Client:
         from cyborg.drivers.privileged.channel import Channel, Connection
 
         connection = Connection()
+        own = f"{self._socket_path}.{kind}"
+        path = own if os.path.exists(own) else self._socket_path
         try:
-            connection.connect(self._socket_path)
+            connection.connect(path)
         except OSError as error:
             connection.close()
             if self._helper_command is None:
                 raise exception.HostError(
-                    action=f"connecting to {self._socket_path}",
+                    action=f"connecting to {path}",
                     reason=f"{error.strerror}; start cyborg-privileged.socket, or correct [agent] "
                     "privileged_socket",
                     errno=error.errno,

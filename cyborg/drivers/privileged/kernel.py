@@ -11,6 +11,8 @@ to the target in this way.
 import contextlib
 import ctypes
 import errno
+import hashlib
+import mmap
 import os
 import socket
 import stat
@@ -47,6 +49,10 @@ class Kernel(Protocol):
 
     def read(self, path: str) -> str:
         """Return the text of a file."""
+        ...
+
+    def read_start(self, path: str, length: int) -> bytes:
+        """Return up to ``length`` bytes from the start of a file."""
         ...
 
     def write(self, path: str, text: str) -> None:
@@ -90,6 +96,14 @@ class Kernel(Protocol):
         """
         ...
 
+    def sample(self, disk: Node, places: Sequence[int], length: int) -> list[str]:
+        """Return a digest of ``length`` bytes at each place of a block device, in bytes.
+
+        The digest is empty if all bytes are equal, as they are where nothing is written. The device
+        is claimed meanwhile, and read past the cache of the kernel.
+        """
+        ...
+
     def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
         """Run a program that only root can change, with the capabilities of this process."""
         ...
@@ -104,6 +118,10 @@ class LinuxKernel:
     def read(self, path: str) -> str:
         with host_errors(f"reading {path}"), self._open(path, os.O_RDONLY | os.O_NONBLOCK) as file:
             return os.read(file, TEXT_LIMIT).decode(errors="replace")
+
+    def read_start(self, path: str, length: int) -> bytes:
+        with host_errors(f"reading {path}"), self._open(path, os.O_RDONLY | os.O_NONBLOCK) as file:
+            return os.read(file, length)
 
     def write(self, path: str, text: str) -> None:
         flags = os.O_WRONLY | os.O_NONBLOCK
@@ -172,6 +190,20 @@ class LinuxKernel:
             raise exception.HostError(action=action, reason=reason)
         return data.raw
 
+    def sample(self, disk: Node, places: Sequence[int], length: int) -> list[str]:
+        with (
+            self._device(disk, block=True, direct=True) as file,
+            host_errors(f"reading /dev/{disk.name}"),
+            # O_DIRECT needs an aligned buffer, and that of a mapping is.
+            mmap.mmap(-1, length) as buffer,
+        ):
+            digests = []
+            for place in places:
+                if os.preadv(file, [buffer], place) != length:
+                    raise OSError(errno.EIO, f"it has no {length} bytes at {place}")
+                digests.append(digest(buffer[:]))
+            return digests
+
     def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
         program = argv[0]
         writable = LocalHost().writable_by_others(program)
@@ -205,7 +237,7 @@ class LinuxKernel:
             os.close(file)
 
     @contextlib.contextmanager
-    def _device(self, device: Node, *, block: bool) -> Iterator[int]:
+    def _device(self, device: Node, *, block: bool, direct: bool = False) -> Iterator[int]:
         """Open a device for reading, a block device exclusively, after a check of its number.
 
         The check looks at the node without opening the device. The device is then opened through
@@ -213,6 +245,7 @@ class LinuxKernel:
         """
         path = f"/dev/{device.name}"
         flags = os.O_RDONLY | (os.O_EXCL | os.O_NONBLOCK if block else 0)
+        flags |= os.O_DIRECT if direct else 0
         with contextlib.ExitStack() as stack:
             with host_errors(f"opening {path}"):
                 node = stack.enter_context(self._open(path, os.O_PATH))
@@ -224,6 +257,13 @@ class LinuxKernel:
                 file = os.open(f"/proc/self/fd/{node}", flags | os.O_CLOEXEC)
                 stack.callback(os.close, file)
             yield file
+
+
+def digest(content: bytes) -> str:
+    """Return a digest of the content of a block, empty if all its bytes are equal."""
+    if content == content[:1] * len(content):
+        return ""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _pass_capabilities() -> None:

@@ -15,7 +15,12 @@ _COMMAND: Final = struct.Struct("=BBxxIIIQQII6III")
 IDENTIFY, FORMAT, GET_LOG_PAGE, SANITIZE = 0x06, 0x80, 0x02, 0x84
 _IDENTIFY_LENGTH: Final = 4096
 _SANITIZE_LOG: Final = 0x81
-_SANITIZE_LOG_LENGTH: Final = 512
+_HEALTH_LOG: Final = 0x02
+#: The structure of the controller itself, as opposed to that of a namespace.
+_CNS_CONTROLLER: Final = 1
+#: The list of all controllers of the subsystem.
+_CNS_CONTROLLERS: Final = 0x13
+_LOG_LENGTH: Final = 512
 #: All namespaces: the namespace of a log page of the whole controller.
 _ALL: Final = 0xFFFFFFFF
 #: A format of a large disk may take minutes; the other commands only begin work or read.
@@ -54,6 +59,36 @@ class SanitizeProgress(NamedTuple):
     fraction: float
 
 
+class ControllerFacts(NamedTuple):
+    """What a controller says about erasing, from its answer to ``identify_controller``.
+
+    ``formats``: it has the format command. ``crypto``: a format can destroy the key of the data.
+    ``shared``: the subsystem has, or may have, other controllers. ``sanitizes`` are the supported
+    methods.
+    """
+
+    formats: bool
+    crypto: bool
+    shared: bool
+    sanitizes: tuple[SanitizeMethod, ...]
+
+
+class ControllerHealth(NamedTuple):
+    """What a controller says about its health.
+
+    ``warnings`` are the numbers of the bits that are set in the critical warning. ``spare`` is the
+    rest of the spare blocks, ``threshold`` how little of it is too little, and ``used`` the part of
+    the life that has passed, all in percent; ``used`` may exceed 100.
+    """
+
+    warnings: tuple[int, ...]
+    celsius: int
+    spare: int
+    threshold: int
+    used: int
+    media_errors: int
+
+
 @dataclass(frozen=True)
 class AdminCommand:
     """One admin command; ``timeout`` in seconds."""
@@ -73,6 +108,36 @@ class AdminCommand:
             *(self.opcode, 0, self.namespace, 0, 0, 0, target),
             *(*lengths, *words, self.timeout * 1000, 0),
         )
+
+
+def identify_controller() -> AdminCommand:
+    """Return the command that reads the properties of the controller."""
+    return AdminCommand(IDENTIFY, cdw10=_CNS_CONTROLLER, data_length=_IDENTIFY_LENGTH)
+
+
+def identify_controllers() -> AdminCommand:
+    """Return the command that lists the controllers of the NVMe subsystem."""
+    return AdminCommand(IDENTIFY, cdw10=_CNS_CONTROLLERS, data_length=_IDENTIFY_LENGTH)
+
+
+def controller_count(controllers: bytes) -> int:
+    """Return the number of controllers in the answer to ``identify_controllers``."""
+    return int.from_bytes(controllers[:2], "little")
+
+
+def controller_facts(identity: bytes) -> ControllerFacts:
+    """Return the facts of a controller: CMIC (byte 76), OACS (256), SANICAP (328), FNA (524).
+
+    CMIC only tells whether the subsystem may have several controllers.
+    """
+    (oacs,), (sanicap,) = struct.unpack_from("<H", identity, 256), identity[328:329]
+    methods = (SanitizeMethod.CRYPTO, SanitizeMethod.BLOCK, SanitizeMethod.OVERWRITE)
+    return ControllerFacts(
+        formats=bool(oacs >> 1 & 1),
+        crypto=bool(identity[524] >> 2 & 1),
+        shared=bool(identity[76] >> 1 & 0x3),
+        sanitizes=tuple(method for bit, method in enumerate(methods) if sanicap >> bit & 1),
+    )
 
 
 def identify_namespace(namespace: int) -> AdminCommand:
@@ -103,9 +168,30 @@ def sanitize(method: SanitizeMethod) -> AdminCommand:
 
 def sanitize_log() -> AdminCommand:
     """Return the command that reads the log page of sanitize operations."""
-    dwords = _SANITIZE_LOG_LENGTH // 4 - 1
-    cdw10 = _SANITIZE_LOG | dwords << 16
-    return AdminCommand(GET_LOG_PAGE, _ALL, cdw10, data_length=_SANITIZE_LOG_LENGTH)
+    return _log_page(_SANITIZE_LOG)
+
+
+def health_log() -> AdminCommand:
+    """Return the command that reads the log page with the health of the whole controller."""
+    return _log_page(_HEALTH_LOG)
+
+
+def _log_page(page: int) -> AdminCommand:
+    dwords = _LOG_LENGTH // 4 - 1
+    return AdminCommand(GET_LOG_PAGE, _ALL, page | dwords << 16, data_length=_LOG_LENGTH)
+
+
+def controller_health(log: bytes) -> ControllerHealth:
+    """Return what the log page says; section "SMART / Health Information" of the specification."""
+    warnings, kelvin, spare, threshold, used = struct.unpack_from("<BHBBB", log)
+    return ControllerHealth(
+        warnings=tuple(bit for bit in range(8) if warnings >> bit & 1),
+        celsius=kelvin - 273,
+        spare=spare,
+        threshold=threshold,
+        used=used,
+        media_errors=int.from_bytes(log[160:176], "little"),
+    )
 
 
 def sanitize_progress(log: bytes) -> SanitizeProgress:

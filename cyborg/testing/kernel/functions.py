@@ -3,6 +3,7 @@
 
 import errno
 import posixpath
+import struct
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from cyborg.testing.kernel.vfio import IommuGroups
 _FILES = {
     "ari_enabled": "0",
     "broken_parity_status": "0",
-    "config": "",
     "consistent_dma_mask_bits": "32",
     "d3cold_allowed": "1",
     "dma_mask_bits": "32",
@@ -41,6 +41,8 @@ _FILES = {
     "subsystem_device": "0x0000",
     "subsystem_vendor": "0x0000",
 }
+#: The length of the header of a configuration space, in bytes.
+_HEADER = 64
 #: What a VF has like its PF, if the PF has it.
 _INHERITED = (
     "ari_enabled",
@@ -109,6 +111,10 @@ class Functions:
         for name, text in files.items():
             if not self._sysfs.exists(f"{path}/{name}"):
                 self._sysfs.put(f"{path}/{name}", text)
+        if not self._host.content(f"{path}/config"):
+            ids = (self._sysfs.text(f"{path}/{name}") for name in ("vendor", "device"))
+            header = struct.pack("<HH", *(int(text or "0", 16) for text in ids))
+            self._host.add_file(f"{path}/config", header.ljust(_HEADER, b"\0"))
         for name in ("link", "power"):
             self._sysfs.add_dir(f"{path}/{name}")
         self._sysfs.link(f"{path}/subsystem", PCI)

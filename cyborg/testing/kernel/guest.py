@@ -122,7 +122,10 @@ def guest(*, iommu: bool = True) -> FakeHost:
         path = host.realpath(f"/sys/bus/pci/devices/{address}")
         name = f"nvme{number}"
         host.add_file(f"{path}/nvme/{name}/serial", f"{serial}\n")
+        host.add_file(f"{path}/nvme/{name}/dev", f"239:{number}\n")
         host.add_file(f"{path}/nvme/{name}/{name}n1/dev", f"259:{number}\n")
+        host.add_file(f"{path}/nvme/{name}/{name}n1/nsid", "1\n")
+        host.add_file(f"{path}/nvme/{name}/{name}n1/size", "2048\n")
         host.add_link(f"/sys/class/nvme/{name}", f"{path}/nvme/{name}")
         host.add_link(f"/sys/class/block/{name}n1", f"{path}/nvme/{name}/{name}n1")
         for device in (name, f"{name}n1"):

@@ -36,17 +36,42 @@ class NvmeTool:
 
     ``dirty`` are the namespaces (``nvme0n1``) that have data of a former user, ``busy`` those that
     somebody has open. A sanitize takes ``seconds`` of the host's clock; it ends in a failure with
-    ``fails``, and there is none with ``sanitizes`` false.
+    ``fails``, and there is none with ``sanitizes`` false. ``crypto``: a format can destroy the key
+    of the data. ``shared``: other controllers may have the same namespaces. What erases a namespace
+    makes the content of its node zeros.
     """
 
     def __init__(
-        self, *, seconds: float = 60.0, fails: bool = False, sanitizes: bool = True
+        self,
+        *,
+        seconds: float = 60.0,
+        fails: bool = False,
+        sanitizes: bool = True,
+        crypto: bool = True,
+        shared: bool = False,
     ) -> None:
         self.dirty: set[str] = set()
         self.busy: set[str] = set()
+        #: The log about the health, as nvme-cli 2 prints it; the temperature is in kelvin.
+        self.smart = {
+            "critical_warning": 0,
+            "temperature": 310,
+            "avail_spare": 100,
+            "spare_thresh": 10,
+            "percent_used": 1,
+            "media_errors": 0,
+        }
         self._seconds = seconds
         self._fails = fails
         self._sanitizes = sanitizes
+        self._controllers = 2 if shared else 1
+        self._identity = {
+            # As that of QEMU: there may be others, and the list tells.
+            "cmic": 2,
+            "oacs": 2,
+            "sanicap": 3 if sanitizes else 0,
+            "fna": 4 if crypto else 0,
+        }
         #: By controller: when its sanitize began.
         self._begun: dict[str, float] = {}
         self._status: dict[str, int] = {}
@@ -59,8 +84,15 @@ class NvmeTool:
         name = device.rpartition("/")[2]
         controller = re.sub(r"n[0-9]+$", "", name)
         self._settle(host, controller)
+        if verb == "id-ctrl":
+            return Completed(0, json.dumps(self._identity), "")
+        if verb == "smart-log":
+            return Completed(0, json.dumps(self.smart), "")
+        if verb == "list-ctrl":
+            controllers = [{"ctrl_id": number} for number in range(self._controllers)]
+            return Completed(0, json.dumps({"ctrl_list": controllers}), "")
         if verb == "format":
-            return self._format(name, controller, options)
+            return self._format(host, name, controller, options)
         if verb == "sanitize":
             if not self._sanitizes:
                 return _refused("NVMe status: Invalid Command Opcode(0x4001)")
@@ -77,16 +109,24 @@ class NvmeTool:
         del self._begun[controller]
         self._status[controller] = _FAILED if self._fails else _COMPLETED
         if not self._fails:
+            for name in host.list_dir("/dev"):
+                if re.fullmatch(rf"{controller}n[0-9]+", name):
+                    self._erase(host, name)
             self.dirty -= {name for name in self.dirty if name.startswith(f"{controller}n")}
 
-    def _format(self, name: str, controller: str, options: list[str]) -> Completed:
+    def _erase(self, host: FakeHost, name: str) -> None:
+        self.dirty.discard(name)
+        if (content := host.content(f"/dev/{name}")) is not None:
+            host.add_file(f"/dev/{name}", bytes(len(content)))
+
+    def _format(self, host: FakeHost, name: str, controller: str, options: list[str]) -> Completed:
         if controller in self._begun:
             return _refused("NVMe status: Sanitize In Progress(0x1d)")
         if name in self.busy and "--force" not in options:
             return _refused(f"Failed to open {name}.\nNamespace is currently busy.")
         # A format without secure erase need not take the data away.
         if _option(options, "-s", "0") in ("1", "2"):
-            self.dirty.discard(name)
+            self._erase(host, name)
         return Completed(0, "Success formatting namespace:1\n", "")
 
     def _sanitize(self, host: FakeHost, controller: str, options: list[str]) -> Completed:

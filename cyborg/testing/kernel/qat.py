@@ -11,7 +11,15 @@ import errno
 from cyborg.testing.kernel.sysfs import Sysfs, error
 
 _SERVICES = frozenset({"sym", "asym", "dc", "dcc", "decomp"})
-_DEFAULT = "sym;asym"
+#: The files of a PF as its driver makes them.
+_FILES = {
+    "state": "up",
+    "cfg_services": "sym;asym",
+    "num_rps": "64",
+    "rp2srv": "sym",
+    "pm_idle_enabled": "0",
+    "auto_reset": "off",
+}
 
 
 class QatDevices:
@@ -24,7 +32,7 @@ class QatDevices:
     def attach(self, path: str, most: int) -> None:
         """Give a PF its files, unless the tree has them already."""
         self._most[path] = most
-        for name, text in (("state", "up"), ("cfg_services", _DEFAULT)):
+        for name, text in _FILES.items():
             if not self._sysfs.exists(f"{path}/qat/{name}"):
                 self._sysfs.put(f"{path}/qat/{name}", text)
 

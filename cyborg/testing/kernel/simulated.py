@@ -74,10 +74,10 @@ class SimulatedKernel:
     def __init__(
         self, host: FakeHost, drivers: Iterable[HostDriver], *, iommu: bool = True
     ) -> None:
+        self._host = host
+        self._drivers = tuple(drivers)
+        self._iommu = iommu
         self._sysfs = sysfs = Sysfs(host)
-        groups = IommuGroups(sysfs, iommu)
-        self.binding = Binding(host, sysfs, groups, drivers)
-        self.functions = Functions(host, sysfs, groups, self.binding)
         for path, text in {
             f"{PCI}/drivers_probe": "",
             f"{PCI}/drivers_autoprobe": "1",
@@ -88,11 +88,18 @@ class SimulatedKernel:
                 sysfs.put(path, text)
         for path in ("/sys/bus/mdev/devices", "/sys/class/mdev_bus", "/sys/kernel/iommu_groups"):
             sysfs.add_dir(path)
-        for path in sysfs.functions():
+        self.read_again()
+        host.kernel = self
+
+    def read_again(self) -> None:
+        """See Kernel; absent functions and processes that hold devices are forgotten."""
+        groups = IommuGroups(self._sysfs, self._iommu)
+        self.binding = Binding(self._host, self._sysfs, groups, self._drivers)
+        self.functions = Functions(self._host, self._sysfs, groups, self.binding)
+        for path in self._sysfs.functions():
             self.functions.adopt(path)
             self.binding.adopt(path)
         self.binding.add_drivers()
-        host.kernel = self
 
     def boot(self) -> None:
         """Bind each function without a driver to the first driver that takes it."""

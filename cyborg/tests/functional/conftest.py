@@ -7,10 +7,12 @@ same tests on real services.
 """
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -58,6 +60,7 @@ _ON_SQLITE = [
 #: of others, run on both database servers. Everything else runs on one of them.
 _ON_MARIADB = [
     "apiref",
+    "bus",
     "cost",
     "crash",
     "daemons",
@@ -249,3 +252,11 @@ def compute(
 
     yield start
     conf.clear_override("host")
+
+
+@pytest.fixture
+def machine_name(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give this machine another name, after which some drivers call their providers."""
+    name = f"machine-{uuid4().hex[:12]}"
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    return name

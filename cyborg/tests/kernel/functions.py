@@ -14,7 +14,7 @@ from cyborg import exception
 from cyborg.drivers.host import LocalHost
 
 #: Seconds; a guest is slow.
-PATIENCE = 60.0
+PATIENCE = 300.0
 BUS = "/sys/bus/pci"
 #: QEMU's NVMe controller, its card for education (an accelerator of simaccel), and the network
 #: cards and the CXL memory of the machine ``pci``: vendor and device id.

@@ -40,12 +40,12 @@ class Monitor:
             self.pull(name)
         os.close(self._file)
 
-    def plug(self, name: str, *, driver: str, bus: str) -> None:
+    def plug(self, name: str, *, driver: str, bus: str, **properties: str) -> None:
         """Plug a device of QEMU into an empty slot; ``name`` is its id in QEMU.
 
         The end of the context pulls it, if that has not been done before.
         """
-        self.run("device_add", driver=driver, id=name, bus=bus)
+        self.run("device_add", driver=driver, id=name, bus=bus, **properties)
         self._plugged.add(name)
 
     def pull(self, name: str) -> None:

@@ -46,3 +46,24 @@ def test_devlink_counts_errors_of_a_health_reporter(
     assert (reporter()["state"], reporter()["error"]) == ("healthy", 0)
     host.write_text("/sys/kernel/debug/netdevsim/netdevsim7/health/break_health", "worn out")
     assert reporter()["error"] == 1
+
+
+def test_devlink_changes_the_eswitch_mode_and_shows_a_port_for_each_virtual_function(
+    devlink: Callable[..., dict[str, object]], command: Callable[..., str], host: LocalHost
+) -> None:
+    """Hardware offload needs ``switchdev``: each VF then has a representor on the host."""
+
+    def mode() -> object:
+        [fields] = devlink("dev", "eswitch", "show", DEVICE)["dev"].values()  # type: ignore[attr-defined]
+        return fields["mode"]
+
+    def flavours() -> list[str]:
+        ports = devlink("port", "show")["port"].values()  # type: ignore[attr-defined]
+        return sorted(port["flavour"] for port in ports)
+
+    host.write_text("/sys/bus/netdevsim/devices/netdevsim7/sriov_numvfs", "2")
+    assert (mode(), flavours()) == ("legacy", ["physical", "physical"])
+    command("devlink", "dev", "eswitch", "set", DEVICE, "mode", "switchdev")
+    assert (mode(), flavours()) == ("switchdev", ["pcivf", "pcivf", "physical", "physical"])
+    command("devlink", "dev", "eswitch", "set", DEVICE, "mode", "legacy")
+    assert (mode(), flavours()) == ("legacy", ["physical", "physical"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cyborg.drivers import health_policy, pcie_health
 from cyborg.drivers.host import LocalHost
 from cyborg.tests.kernel.functions import BUS, CARD, E1000E, IGB, Functions, eventually, refused
 from cyborg.tests.kernel.uevents import Recorder
@@ -77,6 +78,21 @@ def test_correctable_error_is_counted_at_the_function(functions: Functions) -> N
     eventually(lambda: total(functions, card, "aer_dev_correctable") == before + 1)
     assert "BadTLP 1" in functions.read(card, "aer_dev_correctable")
     assert total(functions, card, "aer_dev_nonfatal") == 0
+
+
+def test_health_shows_new_errors_of_a_function(functions: Functions, host: LocalHost) -> None:
+    """The errors before the first reading are the baseline."""
+    [card] = functions.matching(E1000E)
+    baseline = pcie_health.Baseline.of(pcie_health.read(host, card))
+
+    def evidence() -> list[str]:
+        state = pcie_health.read(host, card)
+        found = pcie_health.findings(baseline, state, health_policy.shipped())
+        return [finding.evidence for finding in found if "errors" in finding.evidence]
+
+    assert evidence() == []
+    inject(card, correctable=_BAD_TLP)
+    eventually(lambda: evidence() == ["new correctable PCIe errors: 1 BadTLP"])
 
 
 def test_driver_recovers_from_a_nonfatal_error(functions: Functions, uevents: Recorder) -> None:

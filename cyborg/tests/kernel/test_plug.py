@@ -9,6 +9,9 @@ import pytest
 from cyborg.agent.device_events import DeviceEvents
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.topology import FactCache
+from cyborg.model.device import Device, DeviceType
+from cyborg.model.pci import PciAddress
 from cyborg.tests.kernel.functions import CARD, E1000E, PATIENCE, Functions
 from cyborg.tests.kernel.monitor import Monitor
 from cyborg.tests.kernel.uevents import Recorder
@@ -28,6 +31,49 @@ def test_removed_function_is_back_after_a_rescan_with_its_driver(
     assert event.fields["PCI_ID"] == "8086:10D3"
     uevents.wait("bind", card)
     assert functions.link(card, "driver") == "e1000e"
+
+
+def test_function_that_comes_back_has_another_inode_number(
+    functions: Functions, host: LocalHost
+) -> None:
+    """So facts that scans keep never belong to another function; nobody listens to uevents."""
+    [card] = functions.matching(E1000E)
+    driver = functions.link(card, "driver")
+    numbers = [host.inode(functions.path(card))]
+    functions.bind(card, None)
+    functions.bind(card, driver)
+    assert host.inode(functions.path(card)) == numbers[0]
+    for _ in range(20):
+        functions.remove(card)
+        functions.rescan()
+        numbers.append(host.inode(functions.path(card)))
+    assert len(set(numbers)) == len(numbers)
+    assert numbers == sorted(numbers)
+
+
+def test_card_that_replaces_another_is_described_by_its_own_facts(
+    functions: Functions, host: LocalHost, monitor: Monitor
+) -> None:
+    """The Device Serial Number of an e1000e is that of its MAC address."""
+    before = set(functions.matching(E1000E))
+    cache = FactCache()
+
+    def describe(name: str, mac: str) -> tuple[str, str]:
+        with Recorder() as uevents:
+            monitor.plug(name, driver="e1000e", bus="empty", romfile="", mac=mac)
+            uevents.new_function(E1000E)
+            [card] = set(functions.matching(E1000E)) - before
+            scan = Scan(host, cache=cache)
+            device = Device(card, DeviceType.NIC, "v", "m", {}, ())
+            device = scan.with_facts(device, scan.functions[PciAddress.parse(card)])
+            monitor.pull(name)
+            uevents.wait("remove", card)
+        return card, next(item.value for item in device.identity if item.kind == "dsn")
+
+    first, serial = describe("first", "52:54:00:00:00:01")
+    second, other = describe("second", "52:54:00:00:00:02")
+    assert first == second
+    assert (serial[-2:], other[-2:]) == ("01", "02")
 
 
 def test_open_file_of_a_removed_function_reports_no_device(functions: Functions) -> None:

@@ -62,6 +62,10 @@ class Recorder:
         )
         return event.fields["PCI_SLOT_NAME"]
 
+    def first(self) -> Uevent:
+        """Return the first event since the begin of the context; wait until there is one."""
+        return self._wait("of any device", lambda _: True)
+
     def _wait(self, title: str, matches: Callable[[Uevent], bool]) -> Uevent:
         def match() -> Uevent | None:
             return next(filter(matches, self._events), None)

@@ -21,9 +21,11 @@ def word(standing: Standing, unit: UsableUnit) -> str:
         (unit.used, UnitWord.USED),
         (unit.lost or standing.lost, UnitWord.LOST),
         (unit.state == HandleState.QUARANTINED, UnitWord.QUARANTINED),
+        (unit.cleaning, UnitWord.CLEANING),
         (unit.state == HandleState.RELEASING, UnitWord.RELEASING),
         (standing.reason is not None, standing.reason),
         (unit.state == HandleState.HELD, UnitWord.LEAKED),
+        (unit.blocked, UnitWord.NO_ROOM),
     )
     return next((str(word) for applies, word in words if applies), UnitWord.FREE.value)
 
@@ -32,4 +34,5 @@ def claimable(standing: Standing, units: Iterable[UsableUnit]) -> int:
     """Return how many units the next binds can use: free ones, and ones that are being released."""
     if standing.reason is not None:
         return 0
-    return sum(word(standing, unit) in (UnitWord.FREE, UnitWord.RELEASING) for unit in units)
+    words = (UnitWord.FREE, UnitWord.CLEANING, UnitWord.RELEASING)
+    return sum(word(standing, unit) in words for unit in units)

@@ -5,24 +5,25 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 import wsme.types
 
-from cyborg.api import types
+from cyborg.api import openapi, types
 from cyborg.api.controllers import v2
 from cyborg.api.controllers.v2 import arqs
-from cyborg.api.expose import Controller
+from cyborg.api.expose import Controller, contract
 from cyborg.api.health import PATH as HEALTH
 from cyborg.api.microversion import BASE
 from cyborg.metrics.meters import PATH as METRICS
 from cyborg.tests.unit import api_reference
 from cyborg.tests.unit.api_reference import Method, methods
 
+OPENAPI: Final = ("GET", f"/v2/{openapi.FILE}")
 #: What is answered without a resource.
-PUBLIC: Final = {("GET", "/"), ("GET", "/v2"), ("GET", HEALTH), ("GET", METRICS)}
+PUBLIC: Final = {("GET", "/"), ("GET", "/v2"), ("GET", HEALTH), ("GET", METRICS), OPENAPI}
 
 
 def handlers() -> dict[tuple[str, str], Callable[..., Any]]:
@@ -48,11 +49,6 @@ DESCRIBED: Final = {(one.method, re.sub(r"\{\w+\}", "*", one.url)): one for one 
 EACH: Final = pytest.mark.parametrize("route", HANDLERS, ids=" ".join)
 
 
-def declared(route: tuple[str, str]) -> Mapping[str, Any]:
-    """What the handler of a route was exposed with."""
-    return inspect.getclosurevars(HANDLERS[route]).nonlocals
-
-
 def versions_of(kind: type[wsme.types.Base] | None) -> dict[str, int]:
     """Return the first microversion of each attribute of a type."""
     attributes = wsme.types.list_attributes(kind) if kind else []
@@ -75,35 +71,34 @@ def test_reference_has_every_route_and_no_other() -> None:
 
 @EACH
 def test_reference_has_policy_and_success_of_each_route(route: tuple[str, str]) -> None:
-    said, method = declared(route), DESCRIBED[route]
+    said, method = contract(HANDLERS[route]), DESCRIBED[route]
     policy = method.text.partition("Policy: ")[2].partition("Command: ")[0]
-    rules = {said["rule"], *([said["own"]] if said["own"] else [])}
+    rules = {said.rule, *([said.own] if said.own else [])}
     assert set(re.findall(r"cyborg:\w+:\w+", policy)) == rules
-    assert method.codes[0] == (202 if said["long"] else said["status"])
-    answers = inspect.signature(said["method"]).return_annotation is not None
-    assert bool(method.response) == (said["long"] or answers)
+    assert method.codes[0] == said.status
+    assert bool(method.response) == (said.answer is not None)
     headers = {one.name for one in method.response if one.where == "header"}
-    assert headers == ({"Location"} if said["long"] else set())
+    assert headers == ({"Location"} if said.long else set())
 
 
 @EACH
 def test_reference_has_parameters_of_each_route(route: tuple[str, str]) -> None:
-    said, method = declared(route), DESCRIBED[route]
+    said, method = contract(HANDLERS[route]), DESCRIBED[route]
     sent = {
         where: {one.name for one in method.request if one.where == where and "." not in one.name}
         for where in ("path", "query", "body", "header")
     }
-    query = versions_of(said["query"])
+    query = versions_of(said.query)
     assert sent["path"] == set(re.findall(r"\{(\w+)\}", method.url))
     assert sent["query"] == set(query)
-    assert sent["body"] == body_of(said["body"])
-    assert ("Idempotency-Key" in sent["header"]) == said["long"]
-    first = query | versions_of(getattr(said["body"], "declared", None))
+    assert sent["body"] == body_of(said.body)
+    assert ("Idempotency-Key" in sent["header"]) == said.long
+    first = query | versions_of(getattr(said.body, "declared", None))
     for one in method.request:
         if one.name in first:
             minor = int(one.since.removeprefix("2."))
-            assert max(minor, said["since"]) == max(first[one.name], said["since"]), one
-    assert method.since == (None if said["since"] == BASE else f"2.{said['since']}")
+            assert max(minor, said.since) == max(first[one.name], said.since), one
+    assert method.since == (None if said.since == BASE else f"2.{said.since}")
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda one: f"{one.method} {one.url}")

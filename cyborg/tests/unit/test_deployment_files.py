@@ -2,10 +2,13 @@
 """Units, documents and images name programs, files and settings that there are."""
 
 import configparser
+import itertools
+import json
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,13 +16,16 @@ from oslo_privsep import capabilities
 
 from cyborg.conf.agent import PRIVILEGED_SOCKET
 from cyborg.drivers.local_command import LocalCommand, placeholder_values
+from cyborg.drivers.privileged.actions import Context
 from cyborg.drivers.privileged.contexts import EXPORTS
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.loopback import Loopback
 
 ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "etc" / "systemd"
-IMAGES = (ROOT / "containers" / "Containerfile").read_text()
+CONTAINERS = ROOT / "containers"
+IMAGES = (CONTAINERS / "Containerfile").read_text()
+STAGES = dict(re.findall(r"^FROM .* AS (\S+)\n((?:(?!FROM ).*\n)*)", IMAGES, re.MULTILINE))
 DAEMONS = (API, CONDUCTOR, AGENT)
 GENERIC = (ROOT / "doc/source/admin/generic-driver.rst").read_text()
 COMMANDS_AS_ROOT = GENERIC.partition(".. _commands-as-root:")[2].partition("\nImages\n")[0]
@@ -55,6 +61,22 @@ def settings(file: Path) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def capabilities_of(contexts: Iterable[Context]) -> set[str]:
+    return {
+        capabilities.CAPS_BYVALUE[number]
+        for context in contexts
+        for number in EXPORTS[context].context.conf.capabilities
+    }
+
+
+def of_container(name: str) -> dict[str, list[str]]:
+    """All values of a container for podman by key."""
+    values: dict[str, list[str]] = {}
+    for key, value in settings(CONTAINERS / f"{name}.container")["Container"]:
+        values.setdefault(key, []).append(value.strip('"'))
+    return values
+
+
 @pytest.mark.parametrize("name", DAEMONS)
 def test_unit_starts_its_program_with_watchdog(name: str):
     service = dict(settings(UNITS / f"{name}.service")["Service"])
@@ -74,17 +96,34 @@ def test_agent_has_no_capability_and_uses_the_documented_socket():
     assert (listening["SocketUser"], listening["SocketMode"]) == (agent["User"], "0600")
 
 
-def test_privileged_unit_has_exactly_the_capabilities_of_all_contexts():
-    unit = dict(settings(UNITS / "cyborg-privileged.service")["Service"])
-    required = {
-        capabilities.CAPS_BYVALUE[number]
-        for export in EXPORTS.values()
-        for number in export.context.conf.capabilities
-    }
-    assert set(unit["CapabilityBoundingSet"].split()) == required
+@pytest.mark.parametrize(
+    ("name", "contexts"),
+    [
+        ("cyborg-privileged", set(EXPORTS) - {Context.OBSERVE}),
+        ("cyborg-observer", {Context.OBSERVE}),
+    ],
+)
+def test_privileged_units_have_exactly_the_capabilities_of_their_contexts(
+    name: str, contexts: set[Context]
+):
+    unit = dict(settings(UNITS / f"{name}.service")["Service"])
+    assert set(unit["CapabilityBoundingSet"].split()) == capabilities_of(contexts)
     assert unit["AmbientCapabilities"] == unit["CapabilityBoundingSet"]
     assert unit["ExecStart"] == "/usr/bin/cyborg-privileged"
     assert unit["NoNewPrivileges"] == "yes"
+
+
+def test_observer_listens_where_the_agent_looks_for_it():
+    sockets = {
+        name: dict(settings(UNITS / f"cyborg-{name}.socket")["Socket"])
+        for name in ("privileged", "observer")
+    }
+    assert sockets["observer"].pop("ListenStream") == f"{PRIVILEGED_SOCKET}.{Context.OBSERVE}"
+    assert sockets["privileged"].pop("ListenStream") == PRIVILEGED_SOCKET
+    assert sockets["observer"] == sockets["privileged"]
+
+
+def test_capabilities_of_the_contexts_are_documented():
     documented = (ROOT / "doc/source/admin/security.rst").read_text()
     for context, export in EXPORTS.items():
         (line,) = re.findall(rf"^``{context}``.*?(CAP_.*)$", documented, re.MULTILINE)
@@ -161,14 +200,69 @@ def test_images_install_existing_extras():
 
 
 def test_images_start_existing_programs():
-    stages = dict(re.findall(r"^FROM .* AS (\S+)\n((?:(?!FROM ).*\n)*)", IMAGES, re.MULTILINE))
-    assert '"--module", "cyborg.wsgi.api:application"' in stages[API]
-    assert all("USER 42483:42483\n" in stages[name] for name in DAEMONS)
+    assert '"--module", "cyborg.wsgi.api:application"' in STAGES[API]
+    assert all("USER 42483:42483\n" in STAGES[name] for name in DAEMONS)
     for name in (CONDUCTOR, AGENT):
-        assert f'ENTRYPOINT ["{name}"]' in stages[name]
-        port = re.search(r"METRICS_LISTEN=(\S+)", stages[name])
+        assert f'ENTRYPOINT ["{name}"]' in STAGES[name]
+        port = re.search(r"METRICS_LISTEN=(\S+)", STAGES[name])
         assert port is not None
-        assert f"http://{port[1]}/metrics" in stages[name]
+        assert f"http://{port[1]}/metrics" in STAGES[name]
+
+
+def test_containers_have_the_capabilities_and_files_that_they_need_and_no_more():
+    privileged, agent = of_container("cyborg-privileged"), of_container("cyborg-agent")
+    for name, container in (("cyborg-privileged", privileged), ("cyborg-agent", agent)):
+        assert container["Image"] == [f"localhost/{name}"]
+        assert name in STAGES
+        assert container["DropCapability"] == ["ALL"]
+        assert container["NoNewPrivileges"] == ["true"]
+        assert container["Network"] == ["host"]
+        assert "--pid=host" in container["PodmanArgs"]
+        assert not any("privileged" in word for word in container["PodmanArgs"])
+    added = {name for line in privileged["AddCapability"] for name in line.split()}
+    assert added == capabilities_of(EXPORTS) | {"CAP_CHOWN", "CAP_SETGID", "CAP_SETUID"}
+    assert "AddCapability" not in agent
+    # Both see the same socket, and only one of them changes files of the host.
+    words = re.search(r"^ENTRYPOINT (\[.*\])$", STAGES["cyborg-privileged"], re.MULTILINE)
+    assert words is not None
+    assert json.loads(words[1]) == [
+        *("cyborg-privileged", "--socket", "/run/cyborg/privileged.sock", "--user", "cyborg")
+    ]
+    shared = "/run/cyborg:/run/cyborg:z"
+    assert set(privileged["Volume"]) == {shared, "/sys:/sys", "/dev:/dev"}
+    assert shared in agent["Volume"]
+    assert not {"/sys:/sys", "/dev:/dev"} & set(agent["Volume"])
+    unit = dict(settings(CONTAINERS / "cyborg-agent.container")["Unit"])
+    for order in ("Wants", "After"):
+        assert "cyborg-privileged.service" in unit[order].split()
+
+
+@pytest.mark.parametrize("page", ["containers", "kolla"])
+def test_documented_containers_are_started_with_these_capabilities(page: str):
+    container = of_container("cyborg-privileged")
+    text = (ROOT / f"doc/source/install/{page}.rst").read_text()
+    commands = re.findall(r"^ +(?:podman|docker) run (?:.*\\\n)*.*$", text, re.MULTILINE)
+    (block,) = [command for command in commands if "--cap-add" in command]
+    words = shlex.split(block.replace("\\\n", " "))
+    assert "--privileged" not in words
+    added = {
+        f"CAP_{name}"
+        for option, value in itertools.pairwise(words)
+        if option == "--cap-add"
+        for name in value.split(",")
+    }
+    assert added == {name for line in container["AddCapability"] for name in line.split()}
+    for option, values in (
+        ("--volume", {value.removesuffix(":z") for value in container["Volume"]}),
+        ("--device-cgroup-rule", {"b *:* r", "c *:* rw"}),
+        ("--security-opt", {"no-new-privileges", "apparmor=unconfined", "label=disable"}),
+        ("--pid", {"host"}),
+        ("--cap-drop", {"ALL"}),
+    ):
+        given = {value for name, value in itertools.pairwise(words) if name == option}
+        assert {value.removesuffix(":z") for value in given} == values
+    arguments = [value for value in container["PodmanArgs"] if "cgroup" in value]
+    assert arguments == ["--device-cgroup-rule=b *:* r", "--device-cgroup-rule=c *:* rw"]
 
 
 def test_health_check_returns_its_status():

@@ -31,9 +31,15 @@ SCRIPTS = {
     "cyborg-conductor",
     "cyborg-dbsync",
     "cyborg-privileged",
+    "cyborg-signing-key",
     "cyborg-status",
 }
-DRIVERS = {"fake_driver", "generic_driver", "pci_driver"}
+DRIVERS = {
+    *("amd_gpu_driver", "fake_driver", "generic_driver", "habana_driver", "huawei_ascend_driver"),
+    *("inspur_fpga_driver", "inspur_nvme_ssd_driver", "intel_fpga_driver", "intel_gpu_driver"),
+    *("intel_nic_driver", "intel_qat_driver", "mdev_driver", "mlx5_driver", "nvidia_gpu_driver"),
+    *("nvme_driver", "nvmf_spdk_driver", "pci_driver", "xilinx_fpga_driver"),
+}
 MAX_LINES = 800
 MAX_FUNCTION = 80
 
@@ -162,7 +168,10 @@ def test_every_import_is_a_requirement() -> None:
     allowed = requirements("requirements.txt")
     for_testing = allowed | requirements("test-requirements.txt")
     # Imported only where it is wanted.
-    optional = {"cyborg/tracing.py": extra("otel")}
+    optional = {
+        "cyborg/drivers/nvml_program.py": extra("nvidia"),
+        "cyborg/tracing.py": extra("otel"),
+    }
     found = {
         path.relative_to(ROOT).as_posix(): unrequired(
             path,

@@ -202,6 +202,19 @@ def test_daemon_without_broker_runs_and_stops() -> None:
     assert notes == ["ended"]
 
 
+def run(script: Path, *arguments: Path | str) -> tuple[int, str, str]:
+    """Return the exit status, the standard output and the standard error of a program."""
+    process = subprocess.run(
+        [sys.executable, script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(cyborg.__file__).parents[1])},
+        check=False,
+    )
+    return process.returncode, process.stdout, process.stderr
+
+
 ANEW = """
 import os, pathlib, signal, sys
 from cyborg.service import Daemon, PeriodicTask
@@ -225,19 +238,41 @@ sys.exit(daemon.run())
 def test_daemon_reexecutes_with_the_same_pid(tmp_path: Path) -> None:
     script = tmp_path / "program"
     script.write_text(ANEW)
-    process = subprocess.run(
-        [sys.executable, script, tmp_path / "lives", "an argument"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(cyborg.__file__).parents[1])},
-        check=False,
-    )
-    assert (process.returncode, process.stderr) == (0, "")
-    *lines, last = process.stdout.splitlines()
+    status, output, errors = run(script, tmp_path / "lives", "an argument")
+    assert (status, errors) == (0, "")
+    *lines, last = output.splitlines()
     assert len(set(lines[::2])) == 1
     assert lines[0].endswith(" an argument")
     assert (lines[1::2], last) == (["ended"] * 2, "ended")
+
+
+NESTED = """
+import os, signal, sys
+from cyborg.service import Daemon, PeriodicTask
+
+daemon, left = Daemon("test"), 20
+daemon.at_end(lambda: print("ended"))
+
+def trace(frame, event, argument):
+    global left
+    handler = signal.getsignal(signal.SIGTERM)
+    if left < 20 or frame.f_code is getattr(handler, "__code__", None):
+        if left:
+            left -= 1
+            os.kill(os.getpid(), signal.SIGTERM)
+    return trace
+
+daemon.add_task(PeriodicTask("job", lambda: os.kill(os.getpid(), signal.SIGTERM), interval=3600))
+sys.settrace(trace)
+sys.exit(daemon.run())
+"""
+
+
+def test_signal_in_the_handler_of_a_signal_does_not_hang_a_daemon(tmp_path: Path) -> None:
+    # A service manager and an operator may end a daemon at the same time.
+    script = tmp_path / "program"
+    script.write_text(NESTED)
+    assert run(script) == (0, "ended\n", "")
 
 
 @pytest.mark.parametrize(

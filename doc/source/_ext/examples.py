@@ -26,8 +26,9 @@ import sqlalchemy as sa
 from cliff.commandmanager import CommandManager
 from docutils import nodes
 from keystoneauth1 import loading
-from keystonemiddleware import auth_token
+from keystonemiddleware import audit, auth_token
 from oslo_config import cfg
+from oslo_limit import opts as oslo_limit
 from oslo_log import log
 from oslo_messaging import opts as oslo_messaging
 from oslo_middleware import opts as oslo_middleware
@@ -39,10 +40,12 @@ from sqlalchemy.dialects import sqlite
 from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.cli.shell import Shell
-from cyborg.conf import generic, opts
+from cyborg.conf import devices, generic, opts
 from cyborg.db.models import METADATA
 from cyborg.drivers import loader
 from cyborg.drivers.generic import GenericDriver
+from cyborg.drivers.nic import IntelNicDriver
+from cyborg.drivers.nvidia_gpu import NvidiaGpuDriver
 from cyborg.drivers.pci import PciDriver
 from cyborg.model.device_profile import Limits, parse_groups
 from cyborg.policies import list_rules
@@ -53,10 +56,11 @@ LOG = sphinx_logging.getLogger(__name__)
 #: The value of each variable in a command.
 VALUE = "7c1f1d2e-5b0a-4c3e-9a44-2f4f0e6b9d10"
 #: Groups with an account, whose options depend on its kind.
-ACCOUNTS = ("keystone_authtoken", "nova", "placement", "glance", "service_user")
+ACCOUNTS = ("keystone_authtoken", "nova", "oslo_limit", "placement", "glance", "service_user")
 #: Options of Nova and of its Placement that the pages name.
 FOREIGN = {
     ("cyborg", "endpoint_override"),
+    ("devices", "enabled_mdev_types"),
     ("filter_scheduler", "enabled_filters"),
     ("pci", "device_spec"),
     ("pci", "report_in_placement"),
@@ -165,7 +169,8 @@ def _source(word: str) -> str | None:
     module = ROOT / "cyborg" / "cmd" / f"{Path(word).name.removeprefix('cyborg-')}.py"
     if Path(word).name.startswith("cyborg-") and module.is_file():
         # The agent takes the options of its preview.
-        also = [module.with_name("discover.py")] if module.stem == "agent" else []
+        own = ("clean.py", "discover.py") if module.stem == "agent" else ()
+        also = [module.with_name(name) for name in own]
         return "".join(file.read_text() for file in [module, *also])
     return None
 
@@ -238,9 +243,11 @@ def _check_driver_options(line: str) -> None:
     conf = cfg.ConfigOpts()
     configuration.prepare([], prog="cyborg-agent", default_config_files=[], conf=conf)
     (loaded,) = loader.load([f"{command[1]}_driver"], FakeHost(), conf)
-    known = {name for one in loaded.accepts for name in (one.name, f"{one.group}.{one.name}")}
+    accepts = loaded.accepts or ()
+    known = {name for one in accepts for name in (one.name, f"{one.group}.{one.name}")}
     for option in re.findall(r"--(?:unset-)?option ([\w.:-]+)", line):
-        if option not in known:
+        # The options of sections that the host does not have yet are listed without a group.
+        if option not in known and f".{loader.option_name(option)}" not in known:
             raise ValueError(f"{command[1]}_driver has no option {option}")
 
 
@@ -258,7 +265,7 @@ def _flaws_of_options(text: str) -> Iterator[str]:
                 for option in options.keys() - _options(section):
                     yield f"there is no option [{section}] {option} in cyborg.conf"
             configuration.validate(conf)
-            for driver in (GenericDriver, PciDriver):
+            for driver in (GenericDriver, IntelNicDriver, NvidiaGpuDriver, PciDriver):
                 driver(FakeHost(), conf)
         except (cfg.Error, exception.CyborgError) as fault:
             yield str(fault)
@@ -269,9 +276,13 @@ def _registered() -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     log.register_options(conf)
-    for library in (auth_token, oslo_messaging, oslo_middleware, oslo_policy):
+    for library in (audit, auth_token, oslo_messaging, oslo_middleware, oslo_policy):
         for group, options in library.list_opts():
             conf.register_opts([one for one in options if not one.required], group=group)
+    # Several of its plug-ins have options of the same name.
+    ((group, options),) = oslo_limit.list_opts()
+    own = {one.dest: one for one in options if not one.required}
+    conf.register_opts(own.values(), group=group)
     return conf
 
 
@@ -280,6 +291,13 @@ def _options(section: str) -> set[str]:
     """Return the options that a section of our file can have."""
     if section.startswith("generic_driver:"):
         return {option.dest for option in generic.backend_options()}
+    # Sections that another option names.
+    if section.startswith("vgpu_"):
+        return {option.dest for option in devices.vgpu_options()}
+    if section.startswith("mdev_") and section != "mdev_driver":
+        return {option.dest for option in devices.mdev_options()}
+    if section == "x710_static":
+        return {option.dest for option in devices.port_options()}
     conf = _registered()
     conf([], project="cyborg", default_config_files=[], default_config_dirs=[])
     names = set(conf if section == "DEFAULT" else conf.get(section, ()))

@@ -2,14 +2,17 @@
 """Directives that generate tables and texts from the code, so that no page repeats the code.
 
 ``arq-moves``, ``device-moves`` and ``handle-moves`` list the state transitions, ``driver-support``
-the methods of each driver, ``catalogue-names`` the devices that the catalogue can offer, and
-``cyborg-commands`` the help of every command.
+the methods of each driver, ``driver-proofs`` what tests show of them, ``catalogue-names`` the
+devices that the catalogue can offer, and ``cyborg-commands`` the help of every command.
 """
 
+import csv
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -33,6 +36,16 @@ VERBS = {
     "health": "reports the health of a device",
     "stats": "measures devices (utilisation, temperature, power)",
     "program": "loads images into a device",
+}
+#: Written by cyborg/tests/unit/documents/test_driver_proofs.py from the marks of tests.
+PROOFS = Path(__file__).parents[1] / "reference" / "driver-proofs.csv"
+#: The features of drivers that tests show, and the kinds of proof, the best first.
+FEATURES = ("discover", "partition", "bind", "health", "cleaning", "programming", "stats")
+KINDS = {
+    "kernel": "real kernel",
+    "recorded": "recorded",
+    "library": "library mock",
+    "simulated": "simulated",
 }
 
 
@@ -99,18 +112,21 @@ class HandleMoves(Written):
         yield from _moves(head, device.HandleState, device.HANDLE_MOVES)
 
 
+def _drivers() -> list[EntryPoint]:
+    """Return the drivers of this package, ordered by name."""
+    entries = entry_points(group="cyborg.accelerator.driver")
+    own = (entry for entry in entries if entry.value.startswith("cyborg."))
+    return sorted(own, key=lambda entry: entry.name)
+
+
 class DriverSupport(Written):
     """The table of the methods that each driver of this package implements."""
 
     def lines(self) -> Iterable[str]:
         """Yield the table; a driver has a method if its class overrides that of ``Driver``."""
-        entries = sorted(
-            entry_points(group="cyborg.accelerator.driver"), key=lambda entry: entry.name
-        )
-        drivers: list[type[Driver]] = [
-            entry.load() for entry in entries if entry.value.startswith("cyborg.")
-        ]
-        rows = [("offers devices", *("yes" for _ in drivers))]
+        drivers: list[type[Driver]] = [entry.load() for entry in _drivers()]
+        offers = ("yes" if driver.offers_devices else "\\-" for driver in drivers)
+        rows = [("offers devices", *offers)]
         for verb, meaning in VERBS.items():
             has = [getattr(driver, verb) is not getattr(Driver, verb) for driver in drivers]
             rows.append(
@@ -121,6 +137,25 @@ class DriverSupport(Written):
             )
         # Plain text: the colour of literals is not legible on the dark table header.
         yield from table(("", *(driver.name for driver in drivers)), rows)
+
+
+class DriverProofs(Written):
+    """The table of what tests show of each driver."""
+
+    def lines(self) -> Iterable[str]:
+        """Yield the table; nobody has recorded yet that a driver was seen on metal."""
+        kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
+        with PROOFS.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                kinds[row["driver"], row["feature"]].add(row["proof"])
+        rows = []
+        for driver in _drivers():
+            cells = (
+                ", ".join(word for kind, word in KINDS.items() if kind in kinds[driver.name, name])
+                for name in FEATURES
+            )
+            rows.append((f"``{driver.name}``", *(cell or "\\-" for cell in cells), "\\-"))
+        yield from table(("Driver", *FEATURES, "seen on metal"), rows)
 
 
 class CatalogueNames(Written):
@@ -161,6 +196,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("device-moves", DeviceMoves)
     app.add_directive("handle-moves", HandleMoves)
     app.add_directive("driver-support", DriverSupport)
+    app.add_directive("driver-proofs", DriverProofs)
     app.add_directive("catalogue-names", CatalogueNames)
     app.add_directive("cyborg-commands", Commands)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

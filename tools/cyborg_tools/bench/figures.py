@@ -12,7 +12,7 @@ _EXISTING = (
     "1.1 s to read those of one instance, 0.5 ARQ life cycles a second with 8 clients."
 )
 _FLOOR = (
-    "floor: an empty pecan controller behind the same middleware on the same server (cheroot, kept "
+    "floor: an empty pecan controller behind the same middleware on the same server (tornado, kept "
     "connections, over the loopback interface), plus the same SQL through the bare driver and "
     "json.dumps of the response; for a life cycle 4 empty requests, 3 empty RPC echoes and the "
     "time of the driver for its SQL and commits; for a report one echo and the SQL."
@@ -113,6 +113,21 @@ class Count:
 
 
 @dataclass(frozen=True)
+class SigningFigure:
+    """What signatures cost one call: HMACs, bytes of both messages, and the medians of its times.
+
+    ``ratio`` is that of the times; it is None on the in-process bus, which has no times.
+    """
+
+    hmacs: int
+    bytes: int
+    calls: int
+    off_ms: float
+    required_ms: float
+    ratio: float | None
+
+
+@dataclass(frozen=True)
 class AuditFigure:
     """Duration and peak memory of the process that audited a cloud with so many ARQs."""
 
@@ -128,7 +143,8 @@ class ScanFigure:
 
     ``scan_ms``: read the functions and decide which are in use (``elapsed_ms``: by the clock).
     ``round_ms``: the same, and what two drivers do with it. ``stats_ms``: ask for the statistics of
-    every fourth function, apart from the commands.
+    every fourth function, apart from the commands. ``facts_ms``: read the functions, and describe
+    each as an offered device, after an earlier round.
     """
 
     functions: int
@@ -137,6 +153,7 @@ class ScanFigure:
     elapsed_ms: float
     round_ms: float
     stats_ms: float
+    facts_ms: float
 
 
 @dataclass
@@ -150,6 +167,7 @@ class Results:
     floor: list[Figure] = field(default_factory=list)
     audits: list[AuditFigure] = field(default_factory=list)
     scans: list[ScanFigure] = field(default_factory=list)
+    signing: list[SigningFigure] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -167,6 +185,7 @@ class Results:
             "figures": [one.document() for one in self.figures],
             "audits": [asdict(one) for one in self.audits],
             "scans": [asdict(one) for one in self.scans],
+            "signing": [asdict(one) for one in self.signing],
         }
 
 
@@ -188,6 +207,9 @@ def tables(results: Results, *, in_process: bool) -> str:
     if results.scans:
         ends += ["Rounds of an agent (milliseconds of CPU; scan: also by the clock)"]
         ends += [_scans(results.scans)]
+    if results.signing:
+        ends += ["Signed messages: one call that does nothing (times in ms, calls take turns)"]
+        ends += [_signing(results.signing)]
     if not results.counts:
         return "\n\n".join([title, *ends])
     parts = [
@@ -266,17 +288,38 @@ def _audits(audits: Sequence[AuditFigure]) -> str:
 
 
 def _scans(scans: Sequence[ScanFigure]) -> str:
-    rows = [["PCI functions", "open files", "scan", "clock", "round", "statistics"]]
+    rows = [["PCI functions", "open files", "scan", "clock", "round", "statistics", "facts"]]
     rows += [
         [
             f"{one.functions:,}",
             f"{one.open_files:,}",
             *(
                 f"{value:.0f}"
-                for value in (one.scan_ms, one.elapsed_ms, one.round_ms, one.stats_ms)
+                for value in (
+                    one.scan_ms,
+                    one.elapsed_ms,
+                    one.round_ms,
+                    one.stats_ms,
+                    one.facts_ms,
+                )
             ),
         ]
         for one in scans
+    ]
+    return aligned(rows)
+
+
+def _signing(figures: Sequence[SigningFigure]) -> str:
+    rows = [["HMACs", "bytes", "calls", "off", "required", "ratio"]]
+    rows += [
+        [
+            str(one.hmacs),
+            str(one.bytes),
+            f"{one.calls:,}",
+            *(f"{one.off_ms:.3f}", f"{one.required_ms:.3f}"),
+            "-" if one.ratio is None else f"{one.ratio:.3f}",
+        ]
+        for one in figures
     ]
     return aligned(rows)
 

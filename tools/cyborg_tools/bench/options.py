@@ -8,8 +8,8 @@ from dataclasses import dataclass
 _DESCRIPTION = """\
 Measure Cyborg: the statements, commits and RPC calls of each request against what they may be,
 then requests per second and their times among 10, 1,000 and 10,000 unrelated accelerator requests,
-then agents' reports; each beside its floor, measured in the same run; an audit; and a round of an
-agent on a large host. Ends with status 1 when a request costs more than it may.
+then agents' reports; each beside its floor, measured in the same run; an audit; a round of an
+agent on a large host; and signed messages. Ends with status 1 if a request costs more than it may.
 """
 
 
@@ -26,6 +26,7 @@ class Plan:
     as_json: bool
     audits: tuple[int, ...]
     scans: tuple[int, ...]
+    signing: bool
     only_parts: bool
 
     @property
@@ -74,8 +75,15 @@ def parse(arguments: Sequence[str]) -> Plan:
         help="measure only rounds of an agent, on hosts with so many PCI functions and 20 times as "
         "many open files (default: everything, with a round on 100 functions)",
     )
+    parser.add_argument(
+        "--signing",
+        action="store_true",
+        help="measure only signed messages: HMACs and bytes of one call, and the time of a call "
+        "with [DEFAULT] message_signing = required compared with off (default: everything)",
+    )
     asked = parser.parse_args(arguments)
     quick: bool = asked.quick
+    only_parts: bool = bool(asked.audit or asked.scan or asked.signing)
     return Plan(
         database_url=asked.database_url,
         transport_url=asked.transport_url,
@@ -84,7 +92,8 @@ def parse(arguments: Sequence[str]) -> Plan:
         devices=(8,) if quick else (8, 64, 256),
         seconds=0.2 if quick else 1.5,
         as_json=asked.json,
-        audits=tuple(asked.audit or (() if asked.scan else (1_000,))),
-        scans=tuple(asked.scan or (() if asked.audit else (100,))),
-        only_parts=asked.audit is not None or asked.scan is not None,
+        audits=tuple(asked.audit or (() if only_parts else (1_000,))),
+        scans=tuple(asked.scan or (() if only_parts else (100,))),
+        signing=asked.signing or not only_parts,
+        only_parts=only_parts,
     )

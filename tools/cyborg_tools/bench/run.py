@@ -24,7 +24,7 @@ from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg_tools import servers
-from cyborg_tools.bench import audit, counts, floor, parts, scan
+from cyborg_tools.bench import audit, counts, floor, parts, scan, signing
 from cyborg_tools.bench.figures import Figure, Results
 from cyborg_tools.bench.load import getting, living, repeated
 from cyborg_tools.bench.options import Plan
@@ -85,6 +85,12 @@ class Run:
                 place.mkdir()
                 figure = scan.measure(place, functions, _OPEN_FILES * functions)
                 results.scans.append(figure)
+            if self._plan.signing:
+                self._say("signed messages")
+                place = Path(directory) / f"signing-{uuid4().hex[:12]}"
+                place.mkdir()
+                url, seconds = self._plan.transport_url, self._plan.seconds * 4
+                results.signing.append(signing.measure(place, self._conf, url, seconds))
         results.seconds = time.monotonic() - started
         return results
 

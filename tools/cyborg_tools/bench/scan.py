@@ -26,6 +26,8 @@ from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.topology import FactCache
+from cyborg.model.device import Device, DeviceType
 from cyborg_tools.bench.figures import ScanFigure
 
 _PER_BUS = 8
@@ -44,6 +46,8 @@ backends = cards
 resource_class = CUSTOM_CARD
 pci_ids = 10de:20b5
 """
+#: The begin of a configuration space: the vendor, and a Device Serial Number at offset 0x100.
+_SERIAL_NUMBER = bytes.fromhex("03000100") + b"%08d"
 _BOUND = "DRIVER={driver}\nPCI_CLASS={kind}\nPCI_ID={ids}\nPCI_SUBSYS_ID=10DE:1533\n"
 
 
@@ -84,6 +88,8 @@ def _plant(tree: Path, functions: int) -> None:
             ids, kind, driver = ("10DE:20B5", "30200", "vfio-pci")
             (path / f"vfio-dev/vfio{number}").mkdir(parents=True)
         (path / "uevent").write_text(_BOUND.format(driver=driver, kind=kind, ids=ids))
+        config = bytes.fromhex(ids[:4])[::-1].ljust(0x100, b"\0") + _SERIAL_NUMBER % slot
+        (path / "config").write_bytes(config.ljust(0x1000, b"\0"))
         for name in ("enable", "sriov_numvfs", "numa_node"):
             (path / name).write_text("0\n")
         (path / "iommu_group").symlink_to(f"../../../kernel/iommu_groups/{number}")
@@ -127,9 +133,9 @@ def _median(call: Callable[[], object]) -> float:
     return statistics.median(times) * 1000
 
 
-def _round(host: LocalHost, drivers: Sequence[Driver]) -> Scan:
+def _round(host: LocalHost, drivers: Sequence[Driver], cache: FactCache) -> Scan:
     """Do what the agent does in a round."""
-    scan = Scan(host)
+    scan = Scan(host, cache=cache)
     for driver in drivers:
         driver.discover(scan)
         driver.hardware(scan)
@@ -144,16 +150,22 @@ def main(arguments: Sequence[str]) -> None:
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     conf([], project="cyborg", default_config_files=[str(directory / "cyborg.conf")])
-    host = LocalHost()
+    host, cache = LocalHost(), FactCache()
     drivers = [PciDriver(host, conf), GenericDriver(host, conf)]
     with _holding(open_files):
-        scan = _round(host, drivers)
+        scan = _round(host, drivers, cache)
+        device = Device("key", DeviceType.PCI, "vendor", "model", {}, ())
         keys = [str(address) for address in scan.functions]
 
         def refusals() -> None:
             fresh = Scan(host)
             for number, function in enumerate(fresh.functions.values()):
                 fresh.refusal(function, managed=False, probe=number % _SELECTED == 0)
+
+        def facts() -> None:
+            fresh = Scan(host, cache=cache)
+            for function in fresh.functions.values():
+                fresh.with_facts(device, function)
 
         def stats() -> None:
             for key in keys[::_SELECTED]:
@@ -171,8 +183,9 @@ def main(arguments: Sequence[str]) -> None:
             "open_files": open_files,
             "scan_ms": _median(refusals),
             "elapsed_ms": elapsed,
-            "round_ms": _median(lambda: _round(host, drivers)),
+            "round_ms": _median(lambda: _round(host, drivers, cache)),
             "stats_ms": _median(stats),
+            "facts_ms": _median(facts),
         }
     print(json.dumps(figure))
 

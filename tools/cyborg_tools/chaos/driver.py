@@ -11,7 +11,7 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
 from cyborg.drivers.host import Host
 from cyborg.drivers.loader import NAMESPACE
 from cyborg.drivers.scan import Scan
@@ -75,10 +75,12 @@ class ChaosDriver(Driver):
     def discover(self, scan: Scan) -> list[Device]:
         return [self._device(PciAddress.parse(one)) for one in self._cards()]
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         self._bring(task, _READY)
 
-    def release(self, task: HandleTask) -> None:
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         self._bring(task, _IDLE)
 
     def prepared(self, scan: Scan) -> list[Unit]:

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A separate MariaDB and RabbitMQ on free ports, which faults kill and start again."""
+"""A separate MariaDB and RabbitMQ on free ports, which can be killed and started again.
+
+With a certificate they accept connections over TLS alone; the options for that are those of the
+installation guide.
+"""
 
 import os
 import shutil
+import ssl
 import subprocess
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 import amqp
@@ -35,6 +41,11 @@ class Server(ABC):
         self._environment = {"PATH": _PATH, "HOME": str(directory)}
         directory.mkdir()
 
+    @property
+    def pid(self) -> int:
+        """The process id; known once it was begun."""
+        return self._program.pid
+
     @abstractmethod
     def answers(self) -> bool:
         """Whether a client can log in."""
@@ -61,17 +72,26 @@ class Server(ABC):
 
 
 class MariaDb(Server):
-    """``mariadbd``; root needs no password, and only this machine can reach it."""
+    """``mariadbd``; root needs no password, and only this machine can reach it.
+
+    ``options`` are more options of the daemon; with ``ca``, clients verify it over TLS.
+    """
 
     title = "MariaDB"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, options: Sequence[str] = (), *, ca: Path | None = None
+    ) -> None:
         super().__init__(directory)
         daemon = needed("mariadbd", "mariadb-server")
         installer = needed("mariadb-install-db", "mariadb-server")
         # It refuses to run as root unless told so.
         as_user = ["--user=root"] if os.geteuid() == 0 else []
-        common = ["--no-defaults", f"--datadir={directory / 'data'}", *as_user]
+        # From a directory that servers share, it would remove the temporary tables of the others.
+        temporary = directory / "tmp"
+        temporary.mkdir()
+        common = ["--no-defaults", f"--datadir={directory / 'data'}", f"--tmpdir={temporary}"]
+        common += as_user
         made = subprocess.run(
             [installer, *common, "--skip-test-db", "--auth-root-authentication-method=normal"],
             stdout=subprocess.PIPE,
@@ -85,28 +105,41 @@ class MariaDb(Server):
             *(daemon, *common, f"--port={self.port}", f"--bind-address={_HERE}"),
             *(f"--socket={directory / 'socket'}", f"--pid-file={directory / 'pid'}"),
             "--innodb-buffer-pool-size=64M",
+            *options,
         ]
+        self._ssl = {} if ca is None else {"ssl": {"ca": str(ca)}}
         self.url = f"mysql+pymysql://root@{_HERE}:{self.port}/cyborg"
 
     def make_database(self) -> None:
-        with pymysql.connect(host=_HERE, port=self.port, user="root") as admin:
+        with pymysql.connect(host=_HERE, port=self.port, user="root", **self._ssl) as admin:
             admin.cursor().execute("CREATE DATABASE cyborg CHARACTER SET utf8mb4")
 
     def answers(self) -> bool:
+        place = {"host": _HERE, "port": self.port, "user": "root"}
         try:
-            pymysql.connect(host=_HERE, port=self.port, user="root", connect_timeout=2).close()
+            pymysql.connect(**place, connect_timeout=2, **self._ssl).close()
         except pymysql.MySQLError:
             return False
         return True
 
 
 class RabbitMq(Server):
-    """``rabbitmq-server`` with an ``epmd`` of its own: one that it starts itself would stay."""
+    """``rabbitmq-server`` with an ``epmd`` of its own: one that it starts itself would stay.
+
+    ``settings`` are lines of its configuration, which name ``{port}`` where it listens; with
+    ``ca``, clients verify it over TLS. Without them it accepts plain connections.
+    """
 
     title = "RabbitMQ"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, settings: str | None = None, *, ca: Path | None = None
+    ) -> None:
         super().__init__(directory)
+        self._ssl: dict[str, object] = {}
+        if ca is not None:
+            verified = {"ca_certs": str(ca), "cert_reqs": ssl.CERT_REQUIRED}
+            self._ssl["ssl"] = {**verified, "server_hostname": _HERE}
         daemon = needed("rabbitmq-server", "rabbitmq-server")
         # RabbitMQ's own script: the one on the PATH of distributions changes the user.
         own = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -122,15 +155,13 @@ class RabbitMq(Server):
             "ERL_EPMD_ADDRESS": _HERE,
             "ERL_EPMD_PORT": epmd_port,
             "RABBITMQ_NODENAME": "cyborg-chaos@localhost",
-            "RABBITMQ_NODE_IP_ADDRESS": _HERE,
-            "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_MNESIA_BASE": f"{directory}/mnesia",
             "RABBITMQ_LOG_BASE": f"{directory}/log",
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_PID_FILE": f"{directory}/pid",
             "RABBITMQ_GENERATED_CONFIG_DIR": f"{directory}/generated",
-            # None of these is there: nothing of this machine's own server is read.
+            # Nothing of this machine's own server is read.
             "RABBITMQ_CONF_ENV_FILE": f"{directory}/environment",
             "RABBITMQ_CONFIG_FILE": f"{directory}/rabbitmq",
             "RABBITMQ_ADVANCED_CONFIG_FILE": f"{directory}/advanced",
@@ -138,9 +169,17 @@ class RabbitMq(Server):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 -kernel inet_dist_use_interface "
             "{127,0,0,1}",
         }
+        lines = settings or "listeners.tcp.1 = 127.0.0.1:{port}\n"
+        text = lines.replace("{port}", str(self.port))
+        (directory / "rabbitmq.conf").write_text(text)
+
+    @property
+    def epmd_pid(self) -> int:
+        """The process id of its epmd."""
+        return self._epmd.pid
 
     def answers(self) -> bool:
-        connection = amqp.Connection(f"{_HERE}:{self.port}", connect_timeout=2)
+        connection = amqp.Connection(f"{_HERE}:{self.port}", connect_timeout=2, **self._ssl)
         try:
             connection.connect()
         except (OSError, amqp.AMQPError):

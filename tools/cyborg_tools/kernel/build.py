@@ -201,7 +201,7 @@ class Build:
             tree = target.parent / "tree"
             for name in (*_DIRECTORIES, "bin"):
                 (tree / name).mkdir(parents=True)
-            shutil.copy("/bin/busybox", tree / "bin" / "busybox")
+            self._run("cp", "/bin/busybox", str(tree / "bin"))
             shutil.copy(init, tree / "init")
             (tree / "init").chmod(0o755)
             order = []

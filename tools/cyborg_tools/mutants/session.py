@@ -128,6 +128,9 @@ class MutationRun:
                     times[item.nodeid] = time.monotonic() - started
             with os.fdopen(writing, "w") as pipe:
                 json.dump({"lines": recorder.lines, "seconds": times}, pipe)
+            if session.testsfailed:
+                # This process ends here, and with it what pytest would say about its failures.
+                session.config.pluginmanager.getplugin("terminalreporter").summary_failures()
             return bool(session.testsfailed)
 
         pid = _fork(run, silent=False)

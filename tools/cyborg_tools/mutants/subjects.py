@@ -22,6 +22,9 @@ _CONDUCTOR: Final = "cyborg/conductor"
 _UNIT: Final = "cyborg/tests/unit"
 _FUNCTIONAL: Final = "cyborg/tests/functional"
 _RULES: Final = "cyborg/tests/functional/rules"
+_POOLS: Final = "cyborg/tests/functional/races/test_pools.py"
+_CLEANING: Final = "cyborg/tests/functional/rules/test_cleaning.py"
+_GROUPS: Final = "cyborg/tests/functional/life/test_groups.py"
 
 SUBJECTS: Final[Mapping[str, Subject]] = {
     "bind": Subject(
@@ -39,6 +42,8 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             f"{_RULES}/test_outbox.py",
             f"{_RULES}/test_binds.py",
             f"{_RULES}/test_units.py",
+            _POOLS,
+            _GROUPS,
         ),
     ),
     "release": Subject(
@@ -47,11 +52,13 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             f"{_RULES}/test_releases.py",
             f"{_RULES}/test_binds.py",
             f"{_RULES}/test_units.py",
+            _CLEANING,
+            _POOLS,
         ),
     ),
     "resolve": Subject(
         (f"{_CONDUCTOR}/tasks/units.py", f"{_CONDUCTOR}/tasks/agent_task.py"),
-        (f"{_UNIT}/conductor/test_agent_task.py", f"{_RULES}/test_units.py"),
+        (f"{_UNIT}/conductor/test_agent_task.py", f"{_RULES}/test_units.py", _CLEANING, _POOLS),
     ),
     "handles": Subject(
         ("cyborg/db/attach_handles.py",),
@@ -60,6 +67,8 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             f"{_RULES}/test_binds.py",
             f"{_RULES}/test_units.py",
             f"{_RULES}/test_locks.py",
+            _CLEANING,
+            _POOLS,
         ),
     ),
     "work": Subject(
@@ -90,6 +99,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
         (
             f"{_UNIT}/conductor/test_notifications.py",
             f"{_UNIT}/db/test_events.py",
+            f"{_FUNCTIONAL}/watching/test_health.py",
         ),
     ),
     "retirement": Subject(
@@ -100,6 +110,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             f"{_FUNCTIONAL}/audit/test_parts.py",
             f"{_FUNCTIONAL}/audit/test_ordered_removals.py",
             f"{_FUNCTIONAL}/audit/test_retirement.py",
+            _POOLS,
         ),
     ),
     "agent": Subject(
@@ -109,6 +120,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "cyborg/agent/state_store.py",
         ),
         (
+            f"{_UNIT}/agent/test_health.py",
             f"{_UNIT}/agent/test_operations.py",
             f"{_UNIT}/agent/test_serial_executor.py",
             f"{_UNIT}/agent/test_state_store.py",

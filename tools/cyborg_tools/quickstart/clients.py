@@ -51,12 +51,12 @@ class Scenario:
 
 
 def group_for(deployable: Deployable) -> dict[str, str]:
-    """One unit of the deployable, as a device profile asks for it.
+    """What a guest gets of the deployable at once, as a device profile asks for it.
 
     It requires only the last trait: drivers name the most specific one last.
     """
     return {
-        f"resources:{deployable.resource_class}": "1",
+        f"resources:{deployable.resource_class}": str(deployable.group_size),
         f"trait:{deployable.traits[-1]}": "required",
     }
 

@@ -13,9 +13,8 @@ from cyborg.api.server import HttpServer
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import AttachHandle, Deployable
-from cyborg.drivers.fake import FakeDriver
+from cyborg.drivers import loader
 from cyborg.drivers.host import Host
-from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
@@ -56,7 +55,10 @@ def opened(
     of the command line, ``machine`` is the host of the agent. Raises an error of Cyborg with one
     sentence when something cannot be started.
     """
-    pci, fake = PciDriver(machine, conf), FakeDriver(machine, conf)
+    drivers = loader.load(conf.agent.enabled_drivers, machine, conf)
+    for result in drivers:
+        if result.driver is None:
+            raise exception.ConfigError(reason=f"Driver {result.name}: {result.error}")
     screen.heading("Starting everything in one process, on the loopback interface only")
     with ExitStack() as endings:
         placement = endings.enter_context(PlacementService(state.directory))
@@ -83,7 +85,7 @@ def opened(
         screen.fact("REST API", f"{url}/v2, without Keystone: whoever reaches it may do all")
         stack.start_conductor(conf.host)
         screen.fact("Conductor", "running; messages stay within the process")
-        drivers = [LoadResult(driver.name, driver) for driver in (pci, fake)]
+        pci = PciDriver(machine, conf)
         unmatched = [entry for entry in whitelist if not pci.lists(entry)]
         findings = look(drivers, machine, unmatched)
         stack.start_agent(conf.host, machine=machine, drivers=drivers, state_path=state.directory)
@@ -105,8 +107,8 @@ def _start_api(stack: Stack, conf: cfg.ConfigOpts, endings: ExitStack) -> str:
     try:
         server = HttpServer(stack.make_api(), conf)
     except exception.ConfigError as error:
-        # cheroot keeps only the text of the system's error.
-        reason = str(error).rpartition("] ")[2].rstrip(")")
+        # The system's error without its number.
+        reason = str(error).rpartition("] ")[2]
         raise exception.ConfigError(
             reason=f"port {conf.api.port} of {conf.api.host_ip} cannot be listened on "
             f"({reason}); choose another with --port."

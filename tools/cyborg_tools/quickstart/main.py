@@ -6,11 +6,15 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import TracebackType
 
 from cyborg import conf as configuration
 from cyborg.drivers import archive
-from cyborg.drivers.host import LocalHost
+from cyborg.drivers.host import Host, LocalHost
+from cyborg.drivers.loader import NAMESPACE
+from cyborg.testing import scenario_hosts
 from cyborg.tests.fixtures.loopback import bypass_proxies
 from cyborg_tools import program
 from cyborg_tools.quickstart import cloud, lines, machine, options
@@ -33,22 +37,35 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(asked: argparse.Namespace, screen: Screen) -> int:
     proxied = bypass_proxies()
+    # Databases, logs and image files are private, whichever part of the process creates them.
+    os.umask(0o077)
     state = State(asked.state)
     with state.taken():
         if asked.clean:
             screen.say(f"Removed {state.clean()} file(s) of earlier runs.")
-        files = [str(state.write_conf(asked.port, asked.whitelist))]
+        known = None if asked.host not in options.SCENARIOS else scenario_hosts.read(asked.host)
+        drivers = [] if known is None else scenario_hosts.together(known, _installed())
+        files = [str(state.write_conf(asked.port, asked.whitelist, drivers))]
         conf = configuration.prepare([], prog=options.PROG, default_config_files=files)
         _report_faults(state)
-        host = LocalHost() if asked.host is None else archive.read(asked.host)
+        if known is not None:
+            host: Host = scenario_hosts.build(known)
+        else:
+            host = LocalHost() if asked.host is None else archive.read(Path(asked.host))
         opening = cloud.opened(conf, state, screen, asked.whitelist, machine=host)
         with opening as (scenario, findings):
             screen.heading("What this machine has" if asked.host is None else "What the host has")
+            if known is not None:
+                screen.say(f"{asked.host}, simulated: {known.description}.")
             machine.show(screen, findings)
             held = _walk(scenario, state, screen)
             if held and not asked.demo:
                 _serve(scenario, screen, proxied)
     return 0 if held else 1
+
+
+def _installed() -> set[str]:
+    return set(entry_points(group=NAMESPACE).names)
 
 
 def _report_faults(state: State) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 PROG = "quickstart"
 _ROOT = Path(__file__).resolve().parents[3]
+#: The names of the scenario hosts; this module must not import the package that has them.
+SCENARIOS = sorted(file.stem for file in _ROOT.glob("cyborg/testing/hosts.d/*.yaml"))
 _DESCRIPTION = """\
 Start Cyborg on this machine and see it work: the REST API, a conductor and an
 agent in one process, with a real Placement, a simulated Nova and no Keystone.
@@ -15,7 +17,9 @@ profile, accelerator requests, a bind, the attach handles, the release. After
 that it keeps serving, on the loopback interface only, until Ctrl-C.
 
 Nothing of this machine is handed out unless --whitelist names it; a fake
-accelerator stands in. No root, no database server, no OpenStack is needed.
+accelerator stands in. With --host, it shows another host instead: a simulated
+one of the scenario hosts, with drivers that fit it, or a recorded one. No root,
+no database server, no OpenStack is needed.
 """
 _EPILOG = """\
 The first run makes a virtual environment in .quickstart/venv of the checkout and
@@ -66,10 +70,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--host",
-        type=Path,
-        metavar="ARCHIVE",
-        help="show and offer the devices of an archive of another host, a directory or tar.gz file "
-        "that tools/capture-host wrote, instead of this machine's",
+        metavar="HOST",
+        help="show and offer the devices of another host instead of this machine's: a scenario "
+        f"host ({', '.join(SCENARIOS)}), or an archive, a directory or tar.gz file that "
+        "tools/capture-host wrote",
     )
     parser.add_argument(
         "--python",

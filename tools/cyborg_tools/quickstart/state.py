@@ -10,6 +10,7 @@ from typing import TextIO
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.testing.scenario_file import CyborgDriver
 
 _LOCK = "quickstart.lock"
 _DATABASE = "cyborg.sqlite"
@@ -24,19 +25,23 @@ _MADE = (
     "placement.conf",
     *(f"{name}{end}" for name in (_DATABASE, "placement.sqlite") for end in _BESIDE),
 )
+#: The mode of every file: the configuration may name accounts, the log may have data of users.
+_PRIVATE = 0o600
 _AWKWARD = frozenset("$?\n")
 _CONF_TEXT = """\
 # tools/quickstart writes this file at each start; changes are lost.
 [DEFAULT]
 log_file = {log}
 state_path = {directory}
+[agent]
+enabled_drivers = {drivers}
 [api]
 auth_strategy = noauth
 host_ip = 127.0.0.1
 port = {port}
 [database]
 connection = {database_url}
-[pci]
+{options}[pci]
 """
 
 
@@ -63,9 +68,13 @@ class State:
                 "configurations and database URLs cannot hold; choose another with --state."
             )
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            # The files are private anyway: a directory that exists belongs to the user.
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             strangers = [] if lock.exists() else self._present()
             if not strangers:
+                # The files of earlier releases could be read by all users.
+                for path in self._present():
+                    path.chmod(_PRIVATE)
                 held = lock.open("a")
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return held
@@ -84,17 +93,32 @@ class State:
             path.unlink()
         return len(present)
 
-    def write_conf(self, port: int, whitelist: Sequence[str]) -> Path:
-        """Write the configuration of this run; answers the file."""
+    def write_conf(
+        self, port: int, whitelist: Sequence[str], drivers: Sequence[CyborgDriver] = ()
+    ) -> Path:
+        """Write the configuration of this run; answers the file.
+
+        ``drivers`` are those that fit a scenario host, with their options; without them, the units
+        of ``whitelist`` are not cleaned.
+        """
+        names = dict.fromkeys((*(driver.name for driver in drivers), "pci_driver", "fake_driver"))
         values = {
             "log": self.log,
             "directory": self.directory,
             "database_url": self.database_url,
             "port": port,
+            "drivers": ", ".join(names),
         }
-        text = _CONF_TEXT.format(**{name: _literal(value) for name, value in values.items()})
+        text = _CONF_TEXT.format(
+            **{name: _literal(value) for name, value in values.items()},
+            options="".join(driver.options for driver in drivers),
+        )
+        if not drivers:
+            # There is no privileged process, and a recorded host has no devices.
+            text += "clean = none\n"
         text += "".join(f"passthrough_whitelist = {_literal(one)}\n" for one in whitelist)
         path = self.directory / _CONF
+        path.touch(mode=_PRIVATE)
         path.write_text(text)
         return path
 

@@ -99,17 +99,23 @@ class Walk:
             "A server boots with it: Nova reads the profile and asks Placement who can give that"
         )
         require(self._clients.nova.groups(PROFILE) == [group], "Nova reads another profile")
+        part = scenario.deployable
         query = [
             f"in_tree={root}",
             "resources=VCPU:1",
             "root_required=COMPUTE_ACCELERATORS",
-            f"resources{suffix(0)}={scenario.deployable.resource_class}:1",
-            f"required{suffix(0)}={scenario.deployable.traits[-1]}",
+            f"resources{suffix(0)}={part.resource_class}:{part.group_size}",
+            f"required{suffix(0)}={part.traits[-1]}",
         ]
         placement = self._clients.placement
         found = placement.send("GET", f"/allocation_candidates?{'&'.join(query)}")
-        require(found["allocation_requests"], "Placement has no host with a free unit")
-        candidate: dict[str, Any] = found["allocation_requests"][0]
+        candidates: list[dict[str, Any]] = found["allocation_requests"]
+        require(candidates, "Placement has no host with a free unit")
+        # A host may have several devices that fit; the walk shows one of them.
+        candidate = next(
+            (one for one in candidates if one["mappings"][suffix(0)] == [scenario.provider]),
+            candidates[0],
+        )
         self._screen.ok(f"The host {scenario.host} can.")
         return candidate
 
@@ -128,8 +134,11 @@ class Walk:
     def _create(self) -> list[dict[str, Any]]:
         self._screen.step("nova-conductor asks for accelerator requests (ARQs), one per unit")
         arqs = self._clients.nova.create(PROFILE)
-        require([one["state"] for one in arqs] == ["Initial"], "one new ARQ was expected")
-        self._screen.ok(f"ARQ {arqs[0]['uuid']} is Initial.")
+        count = self._scenario.deployable.group_size
+        states = [one["state"] for one in arqs]
+        require(states == ["Initial"] * count, f"{count} new ARQ(s) were expected")
+        uuids = ", ".join(one["uuid"] for one in arqs)
+        self._screen.ok(f"ARQ {uuids} is Initial." if count == 1 else f"ARQs {uuids} are Initial.")
         return arqs
 
     def _bind(self, arqs: list[dict[str, Any]], candidate: dict[str, Any]) -> None:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start the three daemons, the agent on two hosts, and their peers."""
+"""Start the three daemons, the agent on two hosts, and their peers.
+
+With ``--tls`` the servers are those of ``SecuredServers``; else those that the plan names.
+"""
 
 import argparse
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +19,9 @@ from cyborg.drivers.host import LocalHost
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange, NovaFault
 from cyborg.tests.fixtures.compute import ComputeWalk
-from cyborg.tests.fixtures.processes import Options, Program
+from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg_tools.servers import Cloud
+from cyborg_tools.walkthrough.secured import PROJECT, SecuredServers
 
 #: The host of the steps, and the host that fails.
 RACK, SPARE = "compute-1", "compute-2"
@@ -64,14 +68,36 @@ class Environment(Cloud):
         self.agents: dict[str, Program] = {}
         self.daemons: dict[str, Program] = {}
         self._listener = listener
+        self.project = PROJECT
+        self.secured: SecuredServers | None = None
 
     @property
     def more(self) -> Options:
         return {"DEFAULT": {"periodic_interval": 2}, "agent": {"heartbeat_interval": 2}}
 
+    @property
+    def operator(self) -> Mapping[str, str]:
+        """The variables with which somebody uses the commands."""
+        if self.secured is None:
+            return {"OS_AUTH_TYPE": "none", "OS_ENDPOINT": self.url}
+        return self.secured.operator()
+
+    def options(self, endings: ExitStack) -> dict[str, dict[str, object]]:
+        if self.secured is None:
+            return super().options(endings)
+        self.placement_url = self.secured.join(self.placement, self.nova.url, endings)
+        options = self.secured.controllers()
+        options["DEFAULT"] |= {"host": self.host, "state_path": self.directory / self.host}
+        return options
+
     def start(self, endings: ExitStack) -> None:
         """See Environment; requests of daemons before the conductor runs are repeated."""
+        if self.plan.tls:
+            servers = SecuredServers(self.directory / "servers", self.computes)
+            self.secured = endings.enter_context(servers)
+            self.certificate = servers.certificate
         super().start(endings)
+        self.hosts = self._hosts(endings)
         self.daemons = {
             CONDUCTOR: self.deployment.begin(CONDUCTOR),
             API: self.deployment.begin(API, {"api": {"port": 0}}),
@@ -79,10 +105,10 @@ class Environment(Cloud):
         # The second host has a driver from the start.
         for host, drivers, more in ((RACK, "", self._generic()), (SPARE, "fake_driver", {})):
             own: Options = {
-                "DEFAULT": {"host": host, "state_path": self.directory / host},
+                "DEFAULT": self.identity(host),
                 "agent": {"resource_provider_name": host, "enabled_drivers": drivers},
             }
-            self.agents[host] = self.deployment.begin(AGENT, {**own, **more})
+            self.agents[host] = self.hosts.begin(AGENT, {**own, **more})
             self.daemons[f"{AGENT} on {host}"] = self.agents[host]
         try:
             for name, program in self.daemons.items():
@@ -90,11 +116,38 @@ class Environment(Cloud):
             port = self.daemons[API].wait_for(r"Listening on .*:(\d+)", _PATIENCE)[1]
         except RuntimeError as fault:
             raise exception.ConfigError(reason=f"A daemon does not start: {fault}") from None
-        self.url = f"http://127.0.0.1:{port}"
-        api = f"{self.url}/v2"
-        nova = AcceleratorClient(api, listener=self._listener)
-        self.compute = ComputeWalk(nova, self.placement, self.nova)
-        quiet = AcceleratorClient(api)
+        self._connect_nova(port)
+
+    def identity(self, host: str) -> dict[str, object]:
+        """The options of the agent of one host that no other host has."""
+        keys = self.secured and {"message_signing_key_file": self.secured.keys(host)}
+        return {"host": host, "state_path": self.directory / host, **(keys or {})}
+
+    def _hosts(self, endings: ExitStack) -> Deployment:
+        """What agents run on. With TLS they have a configuration of their own, as in a cloud."""
+        if self.secured is None:
+            return self.deployment
+        made = self.deployment.run("cyborg-dbsync", "upgrade")
+        if made.returncode:
+            raise exception.ConfigError(reason=f"cyborg-dbsync upgrade fails: {made.stderr}")
+        options = self.secured.agents()
+        for group, values in self.more.items():
+            options.setdefault(group, {}).update(values)
+        place = self.directory / "hosts"
+        place.mkdir()
+        return endings.enter_context(Deployment(place, options))
+
+    def _connect_nova(self, port: str) -> None:
+        scheme, user, service = "http", None, None
+        if self.secured is not None:
+            scheme, (user, service) = "https", self.secured.tokens()
+            self.secured.keystone.register("accelerator", f"https://127.0.0.1:{port}/v2")
+            self.project = self.secured.keystone.project_id(PROJECT)
+        self.url = f"{scheme}://127.0.0.1:{port}"
+        api, verify = f"{self.url}/v2", self.placement.verify
+        nova = AcceleratorClient(api, user, service, self._listener, verify=verify)
+        self.compute = ComputeWalk(nova, self.placement, self.nova, project=self.project)
+        quiet = AcceleratorClient(api, user, service, verify=verify)
 
         def listed(instance: str) -> list[str]:
             """What nova-compute is answered; nothing is an error there, and here an empty list."""

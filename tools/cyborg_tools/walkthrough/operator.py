@@ -41,7 +41,7 @@ class Operator:
     """Somebody at a shell whose accounts are these variables; ``last`` is the latest command."""
 
     def __init__(self, environment: Mapping[str, str], screen: Screen) -> None:
-        self._environment = environment
+        self.variables = environment
         self.screen = screen
         self.last = Ran("", 0, "", "")
 
@@ -86,7 +86,7 @@ class Operator:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                env=dict(self._environment),
+                env=dict(self.variables),
                 timeout=_LONGEST,
                 check=False,
             )

@@ -334,7 +334,9 @@ class Walk(Operator):
         except NovaFault as fault:
             raise StepFailed(f"Nova cannot boot: {fault}") from fault
         require(server.host == RACK, f"it boots on {server.host}")
-        guest = self.environment.nova.own(server.uuid, "demo", server.host, _PROFILE)
+        guest = self.environment.nova.own(
+            server.uuid, self.environment.project, server.host, _PROFILE
+        )
         guest.has = column(server.arqs, "uuid")
         self.guests[server.uuid] = guest
         self.servers.append(server)

@@ -4,8 +4,9 @@
 import contextlib
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver, Health, no_progress
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
+from cyborg.model.health import Condition
 from cyborg.model.work import Unit
 
 VENDOR, PRODUCT = 0x1D55, 0x0001
@@ -18,6 +19,7 @@ SETTINGS = (("scheduler", "exclusive", "shared"), ("mode", "guest", "host"))
 
 class MyDriver(Driver):
     name = "my_driver"
+    remote_options = frozenset()  # no option that names devices, commands or files
 
     def __init__(self, host, conf):
         super().__init__(host, conf)
@@ -35,11 +37,11 @@ class MyDriver(Driver):
 
     # Absolute values, written in one order and taken back in the other: each call can be repeated,
     # also after one that was interrupted.
-    def prepare(self, task):
+    def prepare(self, task, image=None, *, progress=no_progress):
         for file, guest, _ in SETTINGS:
             self.host.write_text(self.path(task.device_key, file), guest)
 
-    def release(self, task):
+    def release(self, task, *, progress=no_progress):
         for file, _, idle in reversed(SETTINGS):
             self.host.write_text(self.path(task.device_key, file), idle)
 
@@ -53,7 +55,9 @@ class MyDriver(Driver):
 
     def health(self, scan, device_key):
         text = self.read(device_key, "health")
-        return Health(True) if text == "ok" else Health(False, text or "the card reports nothing")
+        if text == "ok":
+            return Health(Condition.OK)
+        return Health(Condition.DRAIN, (text or "the card reports nothing",), "Reset the card.")
 
     def cards(self, scan):
         cards = scan.functions.values()

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from cyborg import service
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER
+from cyborg_tools.chaos.servers import MariaDb
 
 #: The directory of the package of the commands.
 _TOOLS = Path(__file__).parents[2]
@@ -35,11 +37,16 @@ def databases(program: str) -> set[str]:
 
 
 def interrupted(
-    tmp_path: Path, program: str, *arguments: str, use: Callable[[Wait], list[int]]
+    tmp_path: Path,
+    program: str,
+    *arguments: str,
+    use: Callable[[Wait], list[int]],
+    own_servers: bool = False,
 ) -> tuple[int, str]:
     """Interrupt a program after its use, which returns pids; return its status and output.
 
-    Nothing of these processes and of the program's databases may be left.
+    Nothing of these processes and of the program's databases may be left. A program with its own
+    servers makes no database on those of the tests.
     """
     before = databases(program)
     log = tmp_path / "log"
@@ -63,7 +70,7 @@ def interrupted(
     try:
         pids = use(wait)
         mine = databases(program) - before
-        assert mine
+        assert bool(mine) is not own_servers
         child.send_signal(signal.SIGINT)
         status = child.wait(_PATIENCE)
     finally:
@@ -87,6 +94,21 @@ def test_interrupted_walkthrough_removes_its_databases(tmp_path: Path) -> None:
     assert "interrupted; everything that was started is stopped" in log
 
 
+def test_interrupted_walkthrough_over_tls_leaves_no_server_and_no_key(tmp_path: Path) -> None:
+    def use(wait: Wait) -> list[int]:
+        wait(lambda log: "1. Connections without TLS" in log)
+        found = re.findall(r"pid (\d+) +(.+)", (tmp_path / "log").read_text())
+        names = [name.partition(",")[0] for _, name in found]
+        assert names[4:] == ["MariaDB", "RabbitMQ", "epmd", "Keystone"]
+        return [int(pid) for pid, _ in found]
+
+    status, log = interrupted(tmp_path, "walkthrough", "--tls", use=use, own_servers=True)
+    assert status == 130
+    ca = re.findall(r"OS_CACERT=(.+)", log)[0]
+    # The key of the authority is in no file; those of servers and hosts are beside its certificate.
+    assert not Path(ca).parents[2].exists()
+
+
 def test_dev_restarts_after_a_change_and_cleans_up_at_exit(tmp_path: Path) -> None:
     line = r"\d+:\d+:\d+\.\d+ (\d+) INFO cyborg.service \[-\] {} is running"
     (tmp_path / "mine").mkdir()
@@ -104,3 +126,21 @@ def test_dev_restarts_after_a_change_and_cleans_up_at_exit(tmp_path: Path) -> No
     status, log = interrupted(tmp_path, "dev", *arguments, use=use)
     assert status == 0
     assert "driver.py changed: restarting." in log
+
+
+def test_a_second_server_keeps_the_temporary_tables_of_the_first(tmp_path: Path) -> None:
+    """A starting server removes all ``#sql*`` files of its directory for temporary tables.
+
+    Source: ``mysql_rm_tmp_tables`` in ``sql/sql_base.cc`` of MariaDB. A query of another server
+    that uses such a file then fails.
+    """
+    with tempfile.NamedTemporaryFile(prefix="#sql-temptable-", dir="/tmp", delete=False) as file:
+        table = Path(file.name)
+    server = MariaDb(tmp_path / "server")
+    server.begin()
+    try:
+        server.wait()
+        assert table.exists()
+    finally:
+        server.stop()
+        table.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 """Accelerator requests: create from a device profile, bind to an instance, list and delete."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, parsing, types
+from cyborg.api import answers, microversion, parsing, references, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant, link, moment
@@ -18,6 +18,7 @@ from cyborg.db import arqs, events
 from cyborg.db.arqs import VisibleArq
 from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.device_profile import parse_name
+from cyborg.model.scope import EVERYWHERE
 from cyborg.rpc.verbs import CreateArqs, DeleteArqs, DeleteInstanceArqs, PatchArqs
 
 _RESOLVED = "resolved"
@@ -34,26 +35,28 @@ _VALUES: Final[Mapping[str, types.Strict]] = {**_NEEDED, _PROJECT: types.Text(25
 class ArqQuery(types.Listing):
     """Filters of the list."""
 
-    instance = wsme.wsattr(types.UUID_TYPE)
+    instance = wsme.wsattr(references.INSTANCE)
     state = wsme.wsattr(types.Word(*(state.value for state in State)))
     bind_state = wsme.wsattr(types.Word(_RESOLVED, ""))
     hostname = wsme.wsattr(types.NAME)
-    device_rp_uuid = wsme.wsattr(types.UUID_TYPE)
-    device_profile_name = wsme.wsattr(types.NAME)
+    device_rp_uuid = wsme.wsattr(references.PROVIDER)
+    device_profile_name = wsme.wsattr(references.PROFILE_NAME)
     project_id = wsme.wsattr(types.NAME)
 
 
 class ArqDeleteQuery(types.Declared):
     """The ARQs to delete: exactly one of the two parameters."""
 
-    arqs = wsme.wsattr(types.Commas(types.UUID_TYPE))
-    instance = wsme.wsattr(types.UUID_TYPE)
+    arqs = wsme.wsattr(replace(references.ARQ, item=types.Commas(types.UUID_TYPE)))
+    instance = wsme.wsattr(references.INSTANCE)
 
 
 class ArqBody(types.Declared):
     """The device profile of new ARQs."""
 
-    device_profile_name = wsme.wsattr(types.Text(types.MAX_INT), mandatory=True)
+    device_profile_name = wsme.wsattr(
+        replace(references.PROFILE_NAME, item=types.Text(types.MAX_INT, lines=True)), mandatory=True
+    )
 
 
 class ArqOp(types.Declared):
@@ -62,6 +65,47 @@ class ArqOp(types.Declared):
     path = wsme.wsattr(types.Word(*_VALUES), mandatory=True)
     op = wsme.wsattr(types.Word("add", "remove"), mandatory=True)
     value = wsme.wsattr(types.ANYTHING)
+
+
+ARQ_VIEW = answers.Answer(
+    "ArqView",
+    "An accelerator request; the members about place and handle are null until it is bound.",
+    uuid=answers.Shown(types.UUID_TYPE),
+    state=answers.Shown(types.Word(*State)),
+    device_profile_name=answers.Shown(answers.STRING),
+    device_profile_group_id=answers.Shown(types.INTEGER),
+    hostname=answers.Shown(answers.TEXT_OR_NULL),
+    device_rp_uuid=answers.Shown(answers.UUID_OR_NULL),
+    instance_uuid=answers.Shown(answers.UUID_OR_NULL),
+    project_id=answers.Shown(answers.TEXT_OR_NULL),
+    attach_handle_type=answers.Shown(answers.TEXT_OR_NULL),
+    attach_handle_uuid=answers.Shown(answers.UUID_OR_NULL),
+    attach_handle_info=answers.Shown(answers.OBJECT),
+    links=answers.Shown(answers.LINKS),
+    created_at=answers.Shown(answers.TIME_OR_NULL),
+    updated_at=answers.Shown(answers.TIME_OR_NULL),
+)
+
+
+ARQ_EVENT = answers.Answer(
+    "ArqEvent",
+    "An event in the history of an accelerator request.",
+    time=answers.Shown(answers.TIME),
+    action=answers.Shown(answers.STRING),
+    hostname=answers.Shown(answers.TEXT_OR_NULL),
+    instance_uuid=answers.Shown(answers.UUID_OR_NULL),
+    reason=answers.Shown(answers.TEXT_OR_NULL),
+    request_id=answers.Shown(answers.TEXT_OR_NULL),
+    user_id=answers.Shown(answers.TEXT_OR_NULL),
+)
+
+
+ARQ_DETAIL = ARQ_VIEW.extended(
+    "ArqDetail",
+    "An accelerator request with its fault and its history.",
+    fault=answers.Shown(answers.TEXT_OR_NULL, since=microversion.REASONS),
+    events=answers.Shown(types.Items(ARQ_EVENT), since=microversion.REASONS),
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +144,16 @@ class PatchBody(types.Strict):
                 bindings.append(types.located(key, partial(_bind, uuid), ops))
         return Patch(bindings, unbindings, _PROJECT in paths)
 
+    @property
+    def schema(self) -> types.Schema:
+        """See the parent."""
+        return {
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": types.UUID_TYPE.schema,
+            "additionalProperties": self._ops.schema,
+        }
+
 
 class Arqs(Controller):
     """``/v2/accelerator_requests``."""
@@ -110,25 +164,31 @@ class Arqs(Controller):
         "*": {"GET": "show", "PATCH": "patch", "DELETE": "delete"},
     }
 
-    @expose("cyborg:arq:get_all", query=ArqQuery)
+    @expose(
+        "cyborg:arq:get_all",
+        query=ArqQuery,
+        answer=answers.listing("arqs", ARQ_VIEW),
+        errors={"423": "With bind_state, the instance has unresolved requests."},
+    )
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of ARQs; 423 with ``bind_state`` while the instance has unresolved ARQs."""
-        instance, project = query.get("instance"), call.scope
+        instance, scope = query.get("instance"), call.scope
         if call.caller.service and instance:
-            project = None
-        if project and query.get("project_id", project) != project:
+            scope = EVERYWHERE
+        if not scope.everywhere and query.get("project_id", scope.project_id) != scope.project_id:
             raise exception.Forbidden(
                 reason="Only administrators may list another project's requests."
             )
+        call.check_places(query, "hostname", "device_rp_uuid")
         resolved = query.get("bind_state") == _RESOLVED
         equal = {name: query[name] for name in arqs.FILTERS if name in query}
         with self.reader.reader() as tx:
-            if resolved and instance and not arqs.all_resolved(tx, instance, project):
+            if resolved and instance and not arqs.all_resolved(tx, instance, scope):
                 raise exception.Locked(instance=instance)
-            rows = arqs.page(tx, parsing.page(query), project, equal, resolved=resolved)
+            rows = arqs.page(tx, parsing.page(query), scope, equal, resolved=resolved)
         return {"arqs": render_all(rows, call)}
 
-    @expose("cyborg:arq:get_one", types.UUID_TYPE)
+    @expose("cyborg:arq:get_one", types.UUID_TYPE, answer=ARQ_DETAIL)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return an ARQ; from microversion 2.4 on with its fault and its history."""
         explain = call.minor >= microversion.REASONS
@@ -136,16 +196,22 @@ class Arqs(Controller):
         with self.reader.reader() as tx:
             arq = arqs.show(tx, uuid, call.scope)
             if explain and arq is not None:
-                history = events.of_subject(tx, "arq", uuid)
+                history = events.of_subject(tx, "arq", uuid, call.scope)
         if arq is None:
             raise exception.NotFound(noun="Accelerator request", key=uuid)
         (rendered,) = render_all([arq], call)
         if explain:
-            rendered["fault"] = arq.fault
-            rendered["events"] = [_render_event(event, call) for event in history]
+            hosts = {arq.hostname, *(event.hostname for event in history)}
+            rendered["fault"] = call.scope.said(arq.fault, hosts)
+            rendered["events"] = [_render_event(event, call, hosts) for event in history]
         return rendered
 
-    @expose("cyborg:arq:create", body=types.Object(ArqBody), status=201)
+    @expose(
+        "cyborg:arq:create",
+        body=types.Object(ArqBody),
+        status=201,
+        answer=answers.listing("arqs", ARQ_VIEW),
+    )
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create all ARQs of a device profile, or none."""
         name = body["device_profile_name"]
@@ -155,8 +221,7 @@ class Arqs(Controller):
             # No profile can have this name, so clients get the answer for an absent profile.
             raise exception.NotFound(noun="Device profile", key=name[:255]) from None
         created = self.conductor.write(CreateArqs(*call.origin, name))
-        prefix = call.links.self_of(self.collection)
-        return {"arqs": [_render(arq, arq.attach_handle_info, prefix) for arq in created]}
+        return {"arqs": [_render(arq, arq.attach_handle_info, call) for arq in created]}
 
     @expose("cyborg:arq:update", body=PatchBody(), status=202)
     def patch(self, call: Call, body: Patch) -> None:
@@ -170,7 +235,7 @@ class Arqs(Controller):
                     reason=f"{_PROJECT} can be patched from microversion "
                     f"2.{microversion.PROJECT_ID} on."
                 )
-            if not call.caller.all_projects:
+            if not call.scope.everywhere:
                 raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
         _need_service(call, "Binding and unbinding accelerator requests")
         self.conductor.write(PatchArqs(*call.origin, body.bindings, body.unbindings))
@@ -230,38 +295,39 @@ def _need_service(call: Call, action: str) -> None:
 
 def render_all(visible: Iterable[VisibleArq], call: Call) -> list[dict[str, Any]]:
     """Return the JSON of ARQs."""
-    prefix = call.links.self_of(Arqs.collection)
-    return [_render(arq, json.loads(arq.attach_handle_info or "{}"), prefix) for arq in visible]
+    return [_render(arq, json.loads(arq.attach_handle_info or "{}"), call) for arq in visible]
 
 
-def _render(arq: VisibleArq | Arq, handle: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _render(arq: VisibleArq | Arq, handle: Mapping[str, Any], call: Call) -> dict[str, Any]:
     return {
         "uuid": arq.uuid,
         "state": arq.state,
         "device_profile_name": arq.device_profile_name,
         "device_profile_group_id": arq.device_profile_group_id,
-        "hostname": arq.hostname,
-        "device_rp_uuid": arq.device_rp_uuid,
+        "hostname": call.scope.host(arq.hostname),
+        "device_rp_uuid": call.scope.placed(arq.device_rp_uuid),
         "instance_uuid": arq.instance_uuid,
         "project_id": arq.project_id,
         "attach_handle_type": arq.attach_handle_type,
         "attach_handle_uuid": arq.attach_handle_uuid,
-        "attach_handle_info": handle,
-        "links": [link(prefix, arq.uuid)],
+        "attach_handle_info": call.scope.placed(handle) or {},
+        "links": [link(call.links.self_of(Arqs.collection), arq.uuid)],
         "created_at": moment(arq.created_at),
         "updated_at": moment(arq.updated_at),
     }
 
 
-def _render_event(event: events.SubjectEvent, call: Call) -> dict[str, Any]:
+def _render_event(
+    event: events.SubjectEvent, call: Call, hosts: Collection[str | None]
+) -> dict[str, Any]:
     # An administrator may have caused the event; the owner of the ARQ must not see who.
-    visible = call.caller.all_projects or event.user_id == call.caller.user_id
+    visible = call.scope.everywhere or event.user_id == call.caller.user_id
     return {
         "time": instant(event.at_ms),
         "action": event.action,
-        "hostname": event.hostname,
+        "hostname": call.scope.host(event.hostname),
         "instance_uuid": event.instance_uuid,
-        "reason": event.reason,
+        "reason": call.scope.said(event.reason, hosts),
         "request_id": event.request_id,
         "user_id": event.user_id if visible else None,
     }

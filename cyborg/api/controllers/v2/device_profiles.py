@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device profiles: named requirements for accelerators, shared by all projects."""
+"""Device profiles: named requirements for accelerators, for all projects or for some."""
 
 import json
 import logging
@@ -11,18 +11,23 @@ import os_resource_classes
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, parsing, types
+from cyborg.api import answers, microversion, parsing, references, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import link, moment
 from cyborg.db import deployables, device_profiles
 from cyborg.model.device_profile import (
     IMAGE_KEYS,
+    MAX_PROJECTS,
+    NAME_PATTERN,
+    PROJECT_ID,
     DeviceProfile,
     ProfileChange,
+    check_cleaning,
     image_warnings,
     parse_groups,
     parse_name,
+    parse_projects,
 )
 from cyborg.rpc.verbs import CreateDeviceProfile, DeleteDeviceProfiles, UpdateDeviceProfile
 
@@ -31,36 +36,94 @@ LOG = logging.getLogger(__name__)
 _STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
 #: Limits of a TEXT column of MySQL: bytes of the stored groups, and characters of any kind.
 _MAX_GROUPS_BYTES = 65_535
-_DESCRIPTION = types.Text(16_000)
+#: Who may let the data of guests stay on devices.
+_SKIP_CLEANING = "cyborg:device_profile:skip_cleaning"
+_DESCRIPTION = types.Text(16_000, lines=True)
 
 
 class ProfileQuery(types.Listing):
     """Filters of the list."""
 
-    name = wsme.wsattr(types.Commas(types.Anything()))
+    name = wsme.wsattr(references.PROFILE_NAMES)
 
 
 class ProfileDeleteQuery(types.Declared):
     """The names or uuids of the profiles to delete."""
 
-    value = wsme.wsattr(types.Commas(types.Anything()), mandatory=True)
+    value = wsme.wsattr(references.PROFILES, mandatory=True)
+
+
+#: ``cyborg.model`` validates names, groups and projects.
+_NAME = types.Anything(
+    types.Text(255, minimum=1, lines=True).schema | {"pattern": f"^{NAME_PATTERN}$"}
+)
+_GROUPS = types.Anything(
+    {
+        "type": "array",
+        "minItems": 1,
+        "items": {
+            "type": "object",
+            "patternProperties": {
+                "^resources:": {"type": ["string", "integer"]},
+                "^trait:": {"enum": ["required", "forbidden"]},
+                "^accel:": {"type": ["string", "integer"]},
+            },
+            "additionalProperties": False,
+        },
+    }
+)
+_PROJECTS = types.Anything(
+    {
+        "type": ["array", "null"],
+        "minItems": 1,
+        "maxItems": MAX_PROJECTS,
+        "uniqueItems": True,
+        "items": {"type": "string", "pattern": f"^{PROJECT_ID}$"},
+    }
+)
+_STORED_GROUPS = types.Items(types.Members(answers.STRING))
 
 
 class ProfileBody(types.Declared):
-    """A new profile; ``cyborg.model`` validates name and groups."""
+    """A new profile."""
 
-    name = wsme.wsattr(types.ANYTHING)
-    groups = wsme.wsattr(types.ANYTHING)
+    name = wsme.wsattr(_NAME)
+    groups = wsme.wsattr(_GROUPS)
     description = wsme.wsattr(_DESCRIPTION)
     uuid = wsme.wsattr(types.UUID_TYPE)
+    projects = types.Field(_PROJECTS, since=microversion.OPERATOR_VIEWS)
 
 
 class ChangeBody(types.Declared):
     """The members of a profile that may change; validated as for a new profile."""
 
-    name = wsme.wsattr(types.ANYTHING)
-    groups = wsme.wsattr(types.ANYTHING)
+    name = wsme.wsattr(_NAME)
+    groups = wsme.wsattr(_GROUPS)
     description = wsme.wsattr(_DESCRIPTION)
+    projects = types.Field(_PROJECTS, since=microversion.OPERATOR_VIEWS)
+
+
+PROFILE_VIEW = answers.Answer(
+    "ProfileView",
+    "A device profile: named requirements for accelerators.",
+    name=answers.Shown(answers.STRING),
+    description=answers.Shown(answers.TEXT_OR_NULL),
+    uuid=answers.Shown(types.UUID_TYPE),
+    groups=answers.Shown(_STORED_GROUPS),
+    created_at=answers.Shown(answers.TIME_OR_NULL),
+    updated_at=answers.Shown(answers.TIME_OR_NULL),
+    links=answers.Shown(answers.LINKS),
+    projects=answers.Shown(
+        answers.Nullable(types.Items(answers.STRING)), since=microversion.OPERATOR_VIEWS
+    ),
+)
+
+
+STORED_PROFILE = PROFILE_VIEW.extended(
+    "StoredProfile",
+    "A device profile after a change, with warnings of what would make binds fail.",
+    warnings=answers.Shown(types.Items(answers.STRING), since=microversion.OPERATOR_VIEWS),
+)
 
 
 class DeviceProfiles(Controller):
@@ -72,58 +135,75 @@ class DeviceProfiles(Controller):
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
     }
 
-    @expose("cyborg:device_profile:get_all", query=ProfileQuery)
+    @expose(
+        "cyborg:device_profile:get_all",
+        query=ProfileQuery,
+        answer=answers.listing("device_profiles", PROFILE_VIEW),
+    )
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of profiles, all or those with the requested names."""
         with self.reader.reader() as tx:
-            rows = device_profiles.page(tx, parsing.page(query), query.get("name"))
-        prefix = call.links.self_of(self.collection)
-        return {self.collection: [render(profile, prefix) for profile in rows]}
+            rows = device_profiles.page(tx, parsing.page(query), call.scope, query.get("name"))
+        return {self.collection: [_render(profile, call) for profile in rows]}
 
-    @expose("cyborg:device_profile:get_one", types.Anything())
+    @expose(
+        "cyborg:device_profile:get_one",
+        references.PROFILE,
+        answer=answers.Envelope(PROFILE_VIEW, "device_profile"),
+    )
     def show(self, call: Call, key: str) -> dict[str, Any]:
         """Return a profile by uuid or name; only this answer has an envelope."""
         with self.reader.reader() as tx:
-            profile = device_profiles.show(tx, types.canonical_uuid(key), key)
+            profile = device_profiles.show(tx, types.canonical_uuid(key), key, call.scope)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=key)
-        return {"device_profile": render(profile, call.links.self_of(self.collection))}
+        return {"device_profile": _render(profile, call)}
 
     @expose(
         "cyborg:device_profile:create",
         body=types.Items(types.Object(ProfileBody), 1, 1),
         strict=types.Items(types.Object(ProfileBody, closed=True), 1, 1),
         status=201,
+        answer=STORED_PROFILE,
     )
     def create(self, call: Call, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Create a profile; the body is a list of one profile."""
         members = body[0]
-        groups = self._groups(members)
+        groups = self._groups(call, members)
         profile = DeviceProfile(
             uuid=members.get("uuid") or str(uuid4()),
             name=parse_name(members.get("name")),
             groups=groups,
             description=members.get("description"),
+            projects=parse_projects(members.get("projects")),
         )
-        stored = self.conductor.write(CreateDeviceProfile(*call.origin, profile))
+        private = True if profile.projects is not None else None
+        stored = self.conductor.write(CreateDeviceProfile(*call.origin, profile, private))
         return self._render_stored(call, stored)
 
     @expose(
         "cyborg:device_profile:update",
-        types.Anything(),
+        references.PROFILE,
         body=types.Change(ChangeBody),
         since=microversion.OPERATORS,
+        answer=STORED_PROFILE,
     )
     def update(self, call: Call, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Change the given members and keep the others; null removes the description."""
+        """Change the given members and keep the others.
+
+        A null removes the description, or makes the profile public.
+        """
         change = ProfileChange(
             name=parse_name(body["name"]) if "name" in body else None,
-            groups=self._groups(body) if "groups" in body else None,
+            groups=self._groups(call, body) if "groups" in body else None,
             description=body.get("description"),
             sets_description="description" in body,
+            projects=parse_projects(body.get("projects")),
+            sets_projects="projects" in body,
         )
+        sets = True if change.sets_projects else None
         changed = self.conductor.write(
-            UpdateDeviceProfile(*call.origin, types.canonical_uuid(key) or key, change)
+            UpdateDeviceProfile(*call.origin, types.canonical_uuid(key) or key, change, sets)
         )
         return self._render_stored(call, changed)
 
@@ -132,7 +212,7 @@ class DeviceProfiles(Controller):
         """Delete the profiles with these names or uuids, all or none."""
         self._delete(call, query["value"])
 
-    @expose("cyborg:device_profile:delete", types.Commas(types.Anything()), status=204)
+    @expose("cyborg:device_profile:delete", references.PROFILES, status=204)
     def delete(self, call: Call, keys: Sequence[str]) -> None:
         """Delete a profile by uuid or name."""
         self._delete(call, keys)
@@ -146,7 +226,7 @@ class DeviceProfiles(Controller):
             warnings = image_warnings(profile.groups, classes)
         for sentence in warnings:
             LOG.warning("Device profile %s (%s): %s", profile.name, profile.uuid, sentence)
-        rendered = render(profile, call.links.self_of(self.collection))
+        rendered = _render(profile, call)
         if call.minor >= microversion.OPERATOR_VIEWS:
             rendered["warnings"] = warnings
         return rendered
@@ -158,8 +238,14 @@ class DeviceProfiles(Controller):
             DeleteDeviceProfiles(*call.origin, [types.canonical_uuid(key) or key for key in keys])
         )
 
-    def _groups(self, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+    def _groups(self, call: Call, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
         groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, self.settings.limits)
+        check_cleaning(
+            groups,
+            denied_by=None if call.allows(_SKIP_CLEANING) else _SKIP_CLEANING,
+            # Older clients may send any text, which has no effect.
+            checks_words=call.minor >= microversion.OPERATOR_VIEWS,
+        )
         if len(json.dumps({"groups": groups})) > _MAX_GROUPS_BYTES:
             raise exception.Invalid(
                 field="groups", reason=f"more than {_MAX_GROUPS_BYTES} bytes of JSON"
@@ -167,14 +253,21 @@ class DeviceProfiles(Controller):
         return groups
 
 
-def render(profile: DeviceProfile, prefix: str) -> dict[str, Any]:
+def _render(profile: DeviceProfile, call: Call) -> dict[str, Any]:
     """Return the JSON of a profile."""
-    return {
+    rendered: dict[str, Any] = {
         "name": profile.name,
         "description": profile.description,
         "uuid": profile.uuid,
         "groups": list(profile.groups),
         "created_at": moment(profile.created_at),
         "updated_at": moment(profile.updated_at),
-        "links": [link(prefix, profile.uuid)],
+        "links": [link(call.links.self_of(DeviceProfiles.collection), profile.uuid)],
     }
+    if call.minor >= microversion.OPERATOR_VIEWS:
+        projects = profile.projects
+        if projects is not None and not call.scope.everywhere:
+            # A project does not learn which other projects may use the profile.
+            projects = tuple(id_ for id_ in projects if id_ == call.scope.project_id)
+        rendered["projects"] = None if projects is None else list(projects)
+    return rendered

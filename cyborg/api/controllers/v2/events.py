@@ -10,31 +10,46 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import context
-from cyborg.api import microversion, parsing, types
+from cyborg.api import answers, microversion, parsing, references, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant
 from cyborg.db import events
 from cyborg.model.notification import state_after
-
-#: The size of a page, by default and at most: the history of a large cloud has millions of rows.
-DEFAULT_LIMIT = 100
-MAXIMUM_LIMIT = 1000
+from cyborg.model.scope import Scope
 
 
-class EventQuery(types.Declared):
-    """Filters of the list, all of which must match, and the page."""
+class EventQuery(types.Listing):
+    """Filters of the list, all of which must match; markers are numbers."""
 
-    device = wsme.wsattr(types.UUID_TYPE)
+    device = wsme.wsattr(references.DEVICE)
     host = wsme.wsattr(types.Text(255, minimum=1))
-    instance = wsme.wsattr(types.UUID_TYPE)
-    arq = wsme.wsattr(types.UUID_TYPE)
+    instance = wsme.wsattr(references.INSTANCE)
+    arq = wsme.wsattr(references.ARQ)
     request_id = wsme.wsattr(types.Text(64, minimum=1))
     since = wsme.wsattr(types.Moment())
-    limit = wsme.wsattr(types.Integer(MAXIMUM_LIMIT))
     marker = wsme.wsattr(types.Integer(types.MAX_BIG_INT))
-    sort_key = wsme.wsattr(types.NAME)
-    sort_dir = wsme.wsattr(types.NAME)
+
+
+EVENT_VIEW = answers.Answer(
+    "EventView",
+    "A change of a device, host, instance or accelerator request.",
+    id=answers.Shown(types.Integer(types.MAX_BIG_INT)),
+    at=answers.Shown(answers.TIME),
+    noun=answers.Shown(answers.STRING),
+    subject_uuid=answers.Shown(answers.TEXT_OR_NULL),
+    action=answers.Shown(answers.STRING),
+    state=answers.Shown(answers.TEXT_OR_NULL),
+    reason=answers.Shown(answers.TEXT_OR_NULL),
+    device_uuid=answers.Shown(answers.UUID_OR_NULL),
+    host=answers.Shown(answers.TEXT_OR_NULL),
+    instance_uuid=answers.Shown(answers.UUID_OR_NULL),
+    request_id=answers.Shown(answers.TEXT_OR_NULL),
+    global_request_id=answers.Shown(answers.TEXT_OR_NULL),
+    operation_uuid=answers.Shown(answers.UUID_OR_NULL),
+    project_id=answers.Shown(answers.TEXT_OR_NULL),
+    user_id=answers.Shown(answers.TEXT_OR_NULL),
+)
 
 
 class Events(Controller):
@@ -43,17 +58,23 @@ class Events(Controller):
     collection = "events"
     routes: ClassVar[Routes] = {"": {"GET": "index"}}
 
-    @expose("cyborg:event:get_all", query=EventQuery, since=microversion.OPERATOR_VIEWS)
+    @expose(
+        "cyborg:event:get_all",
+        query=EventQuery,
+        since=microversion.OPERATOR_VIEWS,
+        answer=answers.listing("events", EVENT_VIEW),
+    )
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of events, the newest first unless ``sort_dir`` is ``asc``."""
-        page = parsing.page({"limit": DEFAULT_LIMIT, "sort_dir": "desc", **query})
+        call.check_places(query, "host")
+        page = parsing.page({"sort_dir": "desc", **query})
         with self.reader.reader() as tx:
-            rows = events.page(tx, page, query)
-        return {self.collection: [render(row) for row in rows]}
+            rows = events.page(tx, page, call.scope, query)
+        return {self.collection: [render(row, call.scope) for row in rows]}
 
 
-def render(row: events.VisibleEvent) -> dict[str, Any]:
-    """Return the JSON of an event."""
+def render(row: events.VisibleEvent, scope: Scope) -> dict[str, Any]:
+    """Return the JSON of an event as a caller with this scope may see it."""
     detail = row.detail or {}
     origin = events.origin(row.request_id, detail) if row.request_id else {}
     return {
@@ -63,9 +84,9 @@ def render(row: events.VisibleEvent) -> dict[str, Any]:
         "subject_uuid": row.subject_uuid,
         "action": row.action,
         "state": state_after(row.noun, row.action, detail.get("state")),
-        "reason": row.reason,
+        "reason": scope.said(row.reason, [row.hostname]),
         "device_uuid": row.device_uuid,
-        "host": row.hostname,
+        "host": scope.host(row.hostname),
         "instance_uuid": row.instance_uuid,
         "request_id": row.request_id,
         "global_request_id": origin.get(context.GLOBAL_ID),

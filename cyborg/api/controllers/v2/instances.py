@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import wsme
 
-from cyborg.api import microversion, types
+from cyborg.api import microversion, references, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.model.operation import Operation
@@ -30,7 +30,7 @@ class Instances(Controller):
 
     @expose(
         "cyborg:instance:attach",
-        types.UUID_TYPE,
+        references.INSTANCE,
         body=types.Object(AttachBody, closed=True),
         since=microversion.OPERATORS,
         long=True,
@@ -40,15 +40,15 @@ class Instances(Controller):
         profile = body.get("device_profile")
         return self.conductor.write(Attach(*call.origin, uuid, profile))
 
-    @expose("cyborg:instance:detach", types.UUID_TYPE, since=microversion.OPERATORS, long=True)
+    @expose("cyborg:instance:detach", references.INSTANCE, since=microversion.OPERATORS, long=True)
     def detach_all(self, call: Call, uuid: str) -> Operation:
         """Start to detach all attached accelerators; those of the flavor stay."""
         return self.conductor.write(Detach(*call.origin, uuid, None))
 
     @expose(
         "cyborg:instance:detach",
-        types.UUID_TYPE,
-        types.UUID_TYPE,
+        references.INSTANCE,
+        references.ARQ,
         since=microversion.OPERATORS,
         long=True,
     )

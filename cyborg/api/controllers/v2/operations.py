@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, parsing, rendering, types
+from cyborg.api import answers, microversion, parsing, rendering, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.db import operations
@@ -27,7 +27,12 @@ class Operations(Controller):
     collection = rendering.OPERATIONS
     routes: ClassVar[Routes] = {"": {"GET": "index"}, "*": {"GET": "show"}}
 
-    @expose("cyborg:operation:get_all", query=OperationQuery, since=microversion.OPERATORS)
+    @expose(
+        "cyborg:operation:get_all",
+        query=OperationQuery,
+        since=microversion.OPERATORS,
+        answer=answers.listing(rendering.OPERATIONS, rendering.OPERATION_VIEW),
+    )
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of operations."""
         equal = {name: query[name] for name in ("verb", "state") if query.get(name)}
@@ -36,15 +41,21 @@ class Operations(Controller):
         prefix = call.links.self_of(self.collection)
         return {
             self.collection: [
-                rendering.operation(operation, prefix, call.minor) for operation in page
+                rendering.operation(operation, prefix, call.minor, call.scope) for operation in page
             ]
         }
 
-    @expose("cyborg:operation:get_one", types.UUID_TYPE, since=microversion.OPERATORS)
+    @expose(
+        "cyborg:operation:get_one",
+        types.UUID_TYPE,
+        since=microversion.OPERATORS,
+        answer=rendering.OPERATION_VIEW,
+    )
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return an operation."""
         with self.reader.reader() as tx:
             operation = operations.show(tx, uuid, call.scope)
         if operation is None:
             raise exception.NotFound(noun="Operation", key=uuid)
-        return rendering.operation(operation, call.links.self_of(self.collection), call.minor)
+        prefix = call.links.self_of(self.collection)
+        return rendering.operation(operation, prefix, call.minor, call.scope)

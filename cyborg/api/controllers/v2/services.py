@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, parsing, rendering, types
+from cyborg.api import answers, microversion, parsing, references, rendering, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant, since
@@ -19,6 +19,7 @@ from cyborg.db.transaction import Transaction
 from cyborg.model import health_view
 from cyborg.model.operation import Operation
 from cyborg.model.process import API, CONDUCTOR
+from cyborg.model.scope import EVERYWHERE, Scope
 from cyborg.rpc.verbs import DiscoverServices, RemoveService, SetServiceStatus
 
 PROCESS: Final = "process"
@@ -35,7 +36,7 @@ class ServiceQuery(types.Listing):
 
     kind = wsme.wsattr(types.Word(PROCESS, BACKEND))
     host = wsme.wsattr(types.NAME)
-    driver = wsme.wsattr(types.NAME)
+    driver = wsme.wsattr(references.DRIVER_NAME)
     backend = wsme.wsattr(types.NAME)
 
 
@@ -43,7 +44,7 @@ class DiscoverBody(types.Declared):
     """The hosts (default: all) and the driver (default: all) whose hardware to discover."""
 
     hosts = wsme.wsattr(types.HOSTS)
-    driver = wsme.wsattr(types.Text(100, minimum=1))
+    driver = wsme.wsattr(references.INSTALLED_DRIVER)
     setup = types.Field(types.FLAG, since=microversion.OPERATOR_VIEWS)
 
 
@@ -52,6 +53,44 @@ class ServicePatch(types.Declared):
 
     status = wsme.wsattr(types.Word(ENABLED, DISABLED), mandatory=True)
     disabled_reason = wsme.wsattr(types.NAME)
+
+
+PROCESS_VIEW = answers.Answer(
+    "ProcessView",
+    "A process of Cyborg; ``listening`` is null where it does not apply or is not known.",
+    uuid=answers.Shown(types.UUID_TYPE),
+    kind=answers.Shown(types.Word(PROCESS)),
+    host=answers.Shown(answers.STRING),
+    binary=answers.Shown(answers.STRING),
+    state=answers.Shown(types.Word("up", "down")),
+    status=answers.Shown(types.Word(ENABLED, DISABLED)),
+    disabled_reason=answers.Shown(answers.TEXT_OR_NULL),
+    version=answers.Shown(answers.TEXT_OR_NULL),
+    endpoint=answers.Shown(answers.TEXT_OR_NULL),
+    last_seen_at=answers.Shown(answers.TIME),
+    listening=answers.Shown(answers.Nullable(types.FLAG), since=microversion.OPERATOR_VIEWS),
+    bus_error=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
+    bus_error_since=answers.Shown(answers.TIME_OR_NULL, since=microversion.OPERATOR_VIEWS),
+    cause=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
+    remedy=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
+)
+
+
+BACKEND_SERVICE_VIEW = answers.Answer(
+    "BackendServiceView",
+    "A service that runs on an attached backend.",
+    uuid=answers.Shown(types.UUID_TYPE),
+    kind=answers.Shown(types.Word(BACKEND)),
+    host=answers.Shown(answers.STRING),
+    driver=answers.Shown(answers.STRING),
+    backend=answers.Shown(answers.STRING),
+    name=answers.Shown(answers.STRING),
+    state=answers.Shown(answers.STRING),
+    last_discovered_at=answers.Shown(answers.TIME_OR_NULL),
+)
+
+
+_ANSWER = answers.Either((PROCESS_VIEW, BACKEND_SERVICE_VIEW))
 
 
 class Services(Controller):
@@ -64,47 +103,56 @@ class Services(Controller):
         "*": {"GET": "show", "PATCH": "update", "DELETE": "forget"},
     }
 
-    @expose("cyborg:service:get_all", query=ServiceQuery, since=microversion.OPERATORS)
+    @expose(
+        "cyborg:service:get_all",
+        query=ServiceQuery,
+        since=microversion.OPERATORS,
+        answer=answers.listing("services", _ANSWER),
+    )
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of services of both kinds, processes first."""
+        call.check_places(query, "host")
         with self.reader.reader() as tx:
-            documents = _on_backends(tx, query)
+            documents = _on_backends(tx, call.scope, query)
             # A process has no driver and no backend.
             if query.get("kind") != BACKEND and not {"driver", "backend"} & set(query):
-                rows = services.processes(tx, host=query.get("host"))
-                documents = self._documents(tx, rows, call.minor) + documents
+                rows = services.processes(tx, call.scope, host=query.get("host"))
+                documents = self._documents(tx, call, rows) + documents
         return {self.collection: rendering.cut(documents, parsing.page(query), SORT_KEYS)}
 
-    @expose("cyborg:service:get_one", types.UUID_TYPE, since=microversion.OPERATORS)
+    @expose("cyborg:service:get_one", types.UUID_TYPE, since=microversion.OPERATORS, answer=_ANSWER)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a service of either kind."""
-        return self._show(uuid, call.minor)
+        return self._show(call, uuid)
 
     @expose(
         "cyborg:service:update",
         types.UUID_TYPE,
         body=types.Object(ServicePatch, closed=True),
         since=microversion.OPERATORS,
+        answer=PROCESS_VIEW,
     )
     def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Disable or enable the host of an agent."""
+        call.check_everywhere()
         disabled, reason = body["status"] == DISABLED, body.get("disabled_reason")
         if reason is not None and not disabled:
             raise exception.Invalid(
                 field="disabled_reason", reason=f"it goes with status {DISABLED} only"
             )
         self.conductor.write(SetServiceStatus(*call.origin, uuid, disabled=disabled, reason=reason))
-        return self._show(uuid, call.minor)
+        return self._show(call, uuid)
 
     @expose("cyborg:service:delete", types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def forget(self, call: Call, uuid: str) -> Operation:
         """Remove a process that is down and, for an agent, its host with all its devices."""
+        call.check_everywhere()
         return self.conductor.write(RemoveService(*call.origin, uuid))
 
-    def _show(self, uuid: str, minor: int) -> dict[str, Any]:
+    def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self.reader.reader() as tx:
-            rows = services.processes(tx, uuid=uuid)
-            documents = self._documents(tx, rows, minor) or _on_backends(tx, {})
+            rows = services.processes(tx, call.scope, uuid=uuid)
+            documents = self._documents(tx, call, rows) or _on_backends(tx, call.scope, {})
         for document in documents:
             if document["uuid"] == uuid:
                 return document
@@ -119,6 +167,7 @@ class Services(Controller):
     )
     def discover(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Start a discovery of the hardware of hosts now."""
+        call.check_everywhere()
         setup = body.get("setup", False)
         if setup and "driver" not in body:
             raise exception.Invalid(field="setup", reason="it needs a driver")
@@ -133,28 +182,28 @@ class Services(Controller):
         )
 
     def _documents(
-        self, tx: Transaction, rows: Sequence[ListedProcess], minor: int
+        self, tx: Transaction, call: Call, rows: Sequence[ListedProcess]
     ) -> list[dict[str, Any]]:
         """Return the JSON of processes; from 2.5 on with the members of the health view."""
         documents: list[dict[str, Any]] = [
             {
                 "uuid": row.uuid,
                 "kind": PROCESS,
-                "host": row.host,
+                "host": call.scope.host(row.host),
                 "binary": row.binary,
                 "state": "up" if row.silent_ms <= self.settings.down_after[row.binary] else "down",
                 "status": DISABLED if row.disabled else ENABLED,
-                "disabled_reason": row.disabled_reason,
+                "disabled_reason": call.scope.said(row.disabled_reason, [row.host]),
                 "version": row.version,
-                "endpoint": row.endpoint,
+                "endpoint": call.scope.placed(row.endpoint),
                 "last_seen_at": instant(row.last_seen_ms),
             }
             for row in rows
         ]
-        if minor < microversion.OPERATOR_VIEWS or not rows:
+        if call.minor < microversion.OPERATOR_VIEWS or not rows:
             return documents
         # The health view needs all conductors to judge a process without heartbeats.
-        others = services.processes(tx, binary=CONDUCTOR)
+        others = services.processes(tx, EVERYWHERE, binary=CONDUCTOR)
         cloud = health_view.Cloud(
             [services.health(row) for row in others], self.settings.down_after
         )
@@ -166,30 +215,30 @@ class Services(Controller):
             answers_bus = process.binary != API and cloud.is_fresh(process)
             document |= {
                 "listening": process.bus_error is None if answers_bus else None,
-                "bus_error": process.bus_error,
+                "bus_error": call.scope.placed(process.bus_error),
                 "bus_error_since": since(process.bus_error_ms),
-                "cause": component.cause or None,
-                "remedy": component.remedy or None,
+                "cause": call.scope.placed(component.cause or None),
+                "remedy": call.scope.placed(component.remedy or None),
             }
         return documents
 
 
-def _on_backends(tx: Transaction, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _on_backends(tx: Transaction, scope: Scope, query: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the JSON of the services on backends that match the filters."""
     if query.get("kind") == PROCESS:
         return []
     equal = {name: query[name] for name in ("host", "driver") if name in query}
     if "backend" in query:
         equal["name"] = query["backend"]
-    rows = drivers.page(tx, drivers.BACKENDS, Page(), equal)
+    rows = drivers.page(tx, drivers.BACKENDS, Page(), scope, filters=equal)
     # The uuid of the backend and the name give the uuid of each service.
     return [
         {
             "uuid": str(uuid5(UUID(row.uuid), service["name"])),
             "kind": BACKEND,
-            "host": row.host,
+            "host": scope.host(row.host),
             "driver": row.driver,
-            "backend": row.name,
+            "backend": scope.said(row.name, [row.host]),
             "name": service["name"],
             "state": service["state"],
             "last_discovered_at": since(row.discovered_ms),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, types
+from cyborg.api import answers, microversion, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.db import units
@@ -26,17 +26,61 @@ class UsageQuery(types.Declared):
     )
 
 
+COUNTS = answers.Answer(
+    "Counts",
+    "Counts of units; each unit is used, free, or out of service for a reason.",
+    total=answers.Shown(types.INTEGER),
+    used=answers.Shown(types.INTEGER),
+    free=answers.Shown(types.INTEGER),
+    out_of_service=answers.Shown(types.INTEGER),
+    reasons=answers.Shown(types.Members(types.INTEGER)),
+)
+
+
+TYPE_COUNTS = answers.Answer(
+    "TypeCounts",
+    "Counts of units of a type on a host for a project, below microversion 2.5.",
+    type=answers.Shown(answers.STRING),
+    host=answers.Shown(answers.TEXT_OR_NULL),
+    project_id=answers.Shown(answers.TEXT_OR_NULL),
+    offered=answers.Shown(types.INTEGER),
+    bound=answers.Shown(types.INTEGER),
+    reserved=answers.Shown(types.INTEGER),
+    lost=answers.Shown(types.INTEGER),
+)
+
+
+CLASS_COUNTS = COUNTS.extended(
+    "ClassCounts",
+    "Counts of units of a resource class, and of the groups of the request.",
+    resource_class=answers.Shown(answers.STRING),
+    type=answers.Shown(answers.TEXT_OR_NULL),
+    host=answers.Shown(answers.TEXT_OR_NULL),
+    project_id=answers.Shown(answers.TEXT_OR_NULL),
+)
+
+
+_ROWS = answers.Before(
+    microversion.OPERATOR_VIEWS, types.Items(TYPE_COUNTS), types.Items(CLASS_COUNTS)
+)
+
+
 class Usage(Controller):
     """``/v2/usage``."""
 
     collection = "usage"
     routes: ClassVar[Routes] = {"": {"GET": "index"}}
 
-    @expose("cyborg:usage:get", query=UsageQuery, since=microversion.OPERATORS)
+    @expose(
+        "cyborg:usage:get",
+        query=UsageQuery,
+        since=microversion.OPERATORS,
+        answer=answers.Envelope(_ROWS, "usage"),
+    )
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return all counts that the caller may see; counts of one project have no hosts."""
         groups = query.get("group_by", ())
-        if call.scope is not None and ("host" in query or "host" in groups):
+        if not call.scope.everywhere and ("host" in query or "host" in groups):
             # Project members must not see on which hosts their accelerators are.
             raise exception.Forbidden(reason="Only operators may ask for the usage of a host.")
         with self.reader.reader() as tx:

@@ -15,6 +15,7 @@ from cyborg.tests.unit.api.conftest import (
     reader,
     statements,
     tokens,
+    with_rules,
 )
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "reader",
     "statements",
     "tokens",
+    "with_rules",
 ]
 
 pytest.register_assert_rewrite(

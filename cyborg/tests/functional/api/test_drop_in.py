@@ -20,6 +20,6 @@ for _module in _MODULES:
         {
             name: member
             for name, member in vars(_module).items()
-            if name.startswith("test_") or name == "crowd"
+            if name.startswith("test_") or name in ("bounded", "crowd")
         }
     )

@@ -13,6 +13,7 @@ from cyborg.tests.functional.life.http import Client
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
+_DURATION: Final = re.compile(r'(?<="seconds": )[0-9.]+|(?<= \()[0-9.]+(?= s\))')
 _MOMENT: Final = "2026-11-23T09:30:00"
 #: Made-up uuids are derived from where they were seen first.
 _NAMESPACE: Final = UUID("6f9f5c43-3c3f-4dc0-8d0c-2f8d0a1b7c11")
@@ -32,7 +33,7 @@ class Recorder:
     """Sends requests and keeps them as texts by file name, for one run.
 
     ``names`` are words of this run and what stands for them. Uuids are other ones, the same for the
-    same in all samples; times are all one time, in their form.
+    same in all samples; times are all one time, in their form, and durations are two seconds.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
@@ -60,7 +61,7 @@ class Recorder:
         text = json.dumps(content, indent=4, ensure_ascii=False)
         for word, other in self._names.items():
             text = text.replace(word, other)
-        text = _TIME.sub(_time, text)
+        text = _DURATION.sub("2.0", _TIME.sub(_time, text))
         self.texts[file] = _UUID.sub(lambda found: self._uuid(file, found[0]), text) + "\n"
 
     def _uuid(self, file: str, found: str) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cloud's life in the order in which the samples come about, from the first look to the end."""
 
+from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -53,6 +54,7 @@ class Story:
         self._drivers()
         self._profiles()
         self._in_service()
+        self._former_guest()
         self._bind()
         self._deployables()
         self._attach()
@@ -122,8 +124,9 @@ class Story:
         profile = {"name": "fir-filter", "groups": [{f"resources:{GPUS}": "1", **image}]}
         newest = self._at("2.5")
         self._ask("device-profiles/create-2.5", newest, f"POST {path}", [profile], status=201)
-        groups = {"groups": [{"resources:FPGA": "1", **image}]}
+        groups = {"groups": [{"resources:FPGA": "1", **image}], "projects": [PROJECT]}
         self._ask("device-profiles/update-2.5", newest, f"PATCH {path}/fir-filter", groups)
+        self._ask("device-profiles/list-2.5", replace(self._user, version="2.5"), f"GET {path}")
         newest.delete(f"{path}/fir-filter")
 
     def _in_service(self) -> None:
@@ -132,12 +135,21 @@ class Story:
             self._operator.post(f"/devices/{one['uuid']}/enable", status=204)
         self._site.work()
 
-    def _bind(self) -> None:
-        """A server boots: what Nova asks for, and what others see then."""
-        profile = {"device_profile_name": _PROFILE}
-        made = self._ask(
-            "accelerator-requests/create", self._user, f"POST {_ARQS}", profile, status=201
-        )["arqs"]
+    def _former_guest(self) -> None:
+        """Another server had the graphics card, which was cleaned after it."""
+        instance = str(uuid4())
+        made = self._user.post(_ARQS, {"device_profile_name": _PROFILE}, status=201)["arqs"]
+        provider = self._allocate(instance)
+        self._nova.own(instance, PROJECT, self._site.compute, _PROFILE)
+        body = bind_body(made, self._site.compute, provider, instance)
+        self._user.patch(_ARQS, body, status=202)
+        self._site.work()
+        self._user.delete(f"{_ARQS}?instance={instance}")
+        self._placement.free(instance)
+        self._site.work()
+
+    def _allocate(self, instance: str) -> str:
+        """Claim a graphics card for a server, as Nova does; gives its provider."""
         group = {f"resources:{GPUS}": "1", "trait:CUSTOM_CUDA_8": "required"}
         provider = provider_uuid(f"{self._site.compute}_{GPU}")
         found = next(
@@ -145,7 +157,16 @@ class Story:
             for one in self._placement.candidates({suffix(0): group}, in_tree=self._root)
             if provider in one.allocations
         )
-        self._placement.allocate(self._instance, found, PROJECT)
+        self._placement.allocate(instance, found, PROJECT)
+        return provider
+
+    def _bind(self) -> None:
+        """A server boots: what Nova asks for, and what others see then."""
+        profile = {"device_profile_name": _PROFILE}
+        made = self._ask(
+            "accelerator-requests/create", self._user, f"POST {_ARQS}", profile, status=201
+        )["arqs"]
+        provider = self._allocate(self._instance)
         guest = self._nova.own(self._instance, PROJECT, self._site.compute, _PROFILE)
         guest.lasts, guest.name = 0, "web-1"
         self._nova.guests.listed = self._listed
@@ -163,6 +184,7 @@ class Story:
             reader, here = self._at(version), "GET /devices?type=GPU"
             listed = self._ask(f"devices/list{mark}", reader, here)["devices"]
             self._ask(f"devices/show{mark}", reader, f"GET /devices/{listed[0]['uuid']}")
+        self._update(f"/devices/{listed[0]['uuid']}")
         self._site.check(OTHER_GPU, faulty=False)
         newest = Client(self._site.http, role="member", project=PROJECT, version="2.4")
         self._ask("devices/list-own-2.4", newest, "GET /devices")
@@ -170,6 +192,7 @@ class Story:
         member = Client(self._site.http, role="member", project=PROJECT, version="2.5")
         self._ask("devices/list-own-2.5", member, "GET /devices")
         operator = Client(self._site.http, role="operator", project=OPERATORS, version="2.5")
+        self._ask("limits/show-2.5", member, "GET /limits")
         self._ask("usage/show-2.5", operator, "GET /usage")
         self._ask("usage/show-by-2.5", operator, "GET /usage?group_by=host,project_id")
         self._ask("events/list-2.5", operator, f"GET /events?instance={self._instance}")
@@ -254,11 +277,19 @@ class Story:
             for one in self._operator.get("/devices")["devices"]
             if one["model"] == "emulated FPGA"
         )
-        change = {"status": "enabled", "labels": {"team": None, "use": "tests"}}
         path = f"/devices/{made['uuid']}"
-        self._ask("devices/update-2.4", self._operator, f"PATCH {path}", change)
+        self._operator.patch(path, {"status": "enabled"}, status=200)
         self._operator.delete(path)
         self._site.work()
+
+    def _update(self, path: str) -> None:
+        """Enable and label a device; have its faults ignored, and counted again."""
+        change = {"status": "enabled", "labels": {"team": None, "use": "tests"}}
+        self._ask("devices/update-2.4", self._operator, f"PATCH {path}", change)
+        operator = Client(self._site.http, role="operator", project=OPERATORS, version="2.5")
+        order = {"health": "ignore", "ignore_for": 14_400}
+        self._ask("devices/update-2.5", operator, f"PATCH {path}", order)
+        operator.patch(path, {"health": "auto"}, status=200)
 
     def _profiles_end(self) -> None:
         """What is in use stays."""

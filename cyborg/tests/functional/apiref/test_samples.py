@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import pytest
 from oslo_config import cfg
 
+from cyborg.model.scope import Scope
 from cyborg.tests import committed
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.apiref import refusals
 from cyborg.tests.functional.apiref.recorder import Recorder
 from cyborg.tests.functional.apiref.site import Site
-from cyborg.tests.functional.apiref.story import USERS, Story
+from cyborg.tests.functional.apiref.story import PROJECT, USERS, Story
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.unit.api_reference import SAMPLES, methods, version
 
@@ -26,9 +27,11 @@ def recorded(
     """The samples of one run."""
     files = tmp_path_factory.mktemp("reference")
     compute = fresh_host("reference")
+    project, shown = Scope.of_project(PROJECT), "compute-1.example.com"
     names = {
         **USERS,
-        compute: "compute-1.example.com",
+        str(project.host(compute)): str(project.host(shown)),
+        compute: shown,
         compute.replace(".", "_"): "compute-1_example_com",
     }
     recorder = Recorder(names)

@@ -30,6 +30,8 @@ from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import AgentHeartbeat
+from cyborg.rpc.agent import AgentClient
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
@@ -114,7 +116,8 @@ class SmallCloud:
 
     def request(self) -> str:
         """A new ARQ; its uuid."""
-        (made,) = ArqCreator(db=self.db).create(NOVA, str(uuid4()), self.profile)
+        creator = ArqCreator(db=self.db, max_per_request=1, max_unbound=1000)
+        (made,) = creator.create(NOVA, str(uuid4()), self.profile)
         return made.uuid
 
     def allocate(self, host: str, instance: str) -> None:
@@ -130,7 +133,8 @@ class SmallCloud:
         self.nova.own(instance, "nova-project")
         self.allocate(host, instance)
         binding = Binding(arq, host, provider_of(host, 0), instance)
-        binder = ArqBinder(db=self.db, wake=lambda: None, bind_timeout=60_000)
+        agents = AgentClient(DirectBus(Exchange()), timeout=1.0)
+        binder = ArqBinder(db=self.db, agents=agents, wake=lambda: None, bind_timeout=60_000)
         binder.patch(NOVA, str(uuid4()), [binding], [])
         return arq, instance
 

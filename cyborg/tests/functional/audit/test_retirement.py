@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import uuid4
 
 import pytest
@@ -15,6 +16,7 @@ from cyborg.conductor.jobs import RetentionJob
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Database
 from cyborg.db.models import (
+    Arq,
     AttachHandle,
     Attribute,
     ControlpathId,
@@ -29,6 +31,7 @@ from cyborg.model.process import CONDUCTOR
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.unrelated_rows import add_unbound
 from cyborg.tests.functional.audit.cloud import DAY, DOWN_AFTER, SmallCloud, age_lost
 from cyborg.tests.functional.audit.division import LosingHost, count, whole_host
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack
@@ -211,6 +214,7 @@ def retention_job(aged: LosingHost, lease: ConductorLease) -> RetentionJob:
         lease=lease,
         lost_devices=aged.lost_devices,
         lease_ms=60_000,
+        unbound_age=DAY,
         history_retention=90 * DAY,
     )
 
@@ -223,6 +227,24 @@ def test_only_the_first_conductor_removes_expired_rows(aged: LosingHost) -> None
     for lease, more in ((unborn, 0), (second, 0), (aged.cloud.lease, 1)):
         retention_job(aged, lease).run_once()
         assert aged.generation == generation + more
+
+
+def test_arqs_that_nobody_binds_expire_by_thousands(aged: LosingHost) -> None:
+    old, bound, fresh = aged.cloud.request(), aged.cloud.request(), aged.cloud.request()
+    aged.cloud.execute(
+        sa.update(Arq)
+        .where(Arq.uuid.in_([old, bound]))
+        .values(created_at=datetime(2026, 1, 1), updated_at=None),
+        sa.update(Arq).where(Arq.uuid == bound).values(instance_uuid=str(uuid4()), state="Bound"),
+    )
+    add_unbound(aged.db, old, 2100)
+    retention_job(aged, aged.cloud.lease).run_once()
+    with aged.db.reader() as tx:
+        assert set(tx.execute(sa.select(Arq.uuid)).scalars()) == {bound, fresh}
+        deleted = sa.select(Event.reason).where(Event.action == "deleted", Event.noun == "arq")
+        reasons = list(tx.execute(deleted).scalars())
+    assert len(reasons) == 2101
+    assert all("was not bound" in str(reason) for reason in reasons)
 
 
 def test_expired_history_is_removed(aged: LosingHost) -> None:

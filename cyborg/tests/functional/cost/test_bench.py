@@ -22,6 +22,7 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
         as_json=True,
         audits=(200,),
         scans=(40,),
+        signing=True,
         only_parts=False,
     )
     told: list[str] = []
@@ -37,5 +38,8 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
     assert (audit.arqs, audit.findings) == (200, 1)
     (scan,) = results.scans
     assert (scan.functions, scan.open_files) == (40, 800)
+    (signing,) = results.signing
+    assert (signing.hmacs, signing.bytes) == (4, 235)
+    assert (signing.ratio is None) is plan.in_process is (signing.calls == 0)
     assert json.loads(json.dumps(results.document()))["figures"]
     assert any("10 unrelated" in sentence for sentence in told)

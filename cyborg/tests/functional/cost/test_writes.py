@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every change is one RPC call and one commit, and its statements do not grow with its objects."""
 
+from datetime import datetime
 from uuid import uuid4
 
 import pytest
 
+from cyborg.conductor.arqs import release
 from cyborg.tests.fixtures.costs import CREATE, DELETE_BY_INSTANCE, Scenarios, bind_allowance
 from cyborg.tests.fixtures.counted_service import CountedService
+from cyborg.tests.fixtures.unrelated_rows import add_unbound
 
 
 #: Units asked for, and providers that they are spread over.
@@ -43,3 +46,22 @@ def test_cost_of_delete_by_instance_during_preparation(counted_service: CountedS
     scenarios.bind(wanted)
     tally = scenarios.delete(wanted.instance)
     assert DELETE_BY_INSTANCE.covers(tally), tally
+
+
+@pytest.mark.parametrize(("count", "statements"), [(0, 1), (1, 3), (1000, 3)])
+def test_cost_of_the_expiry_of_unbound_arqs(
+    counted_service: CountedService, scenarios: Scenarios, count: int, statements: int
+):
+    """Three statements per thousand: choose and lock, delete, add to the history."""
+    future = datetime(2999, 1, 1)
+    release.expire(counted_service.db, future, 1000)
+    _, (pattern,) = scenarios.create(scenarios.profile(1))
+    add_unbound(counted_service.db, pattern["uuid"], count - 1)
+    if not count:
+        release.expire(counted_service.db, future, 1)
+    with counted_service.meter.tally() as tally:
+        deleted = release.expire(counted_service.db, future, 1000)
+    assert deleted == count
+    assert (tally.sql, tally.commits) == (statements, 1)
+    path = "/accelerator_requests?state=Initial"
+    assert counted_service.send("GET", path)["arqs"] == []

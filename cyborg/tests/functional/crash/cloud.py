@@ -20,6 +20,7 @@ from cyborg.model.audit_findings import Ages, Finding
 from cyborg.model.caller import Caller
 from cyborg.model.process import AGENT
 from cyborg.model.provider import ProviderTree
+from cyborg.model.scope import EVERYWHERE
 from cyborg.testing.driver_checks import look
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -85,7 +86,7 @@ class SimulatedCloud:
     def listed(self, instance: str) -> list[str]:
         """The ARQs that Nova is handed for an instance."""
         with self.environment.watch.reader() as tx:
-            return [arq.uuid for arq in arqs.page(tx, Page(), None, {"instance": instance})]
+            return [arq.uuid for arq in arqs.page(tx, Page(), EVERYWHERE, {"instance": instance})]
 
     def allocated(self) -> int:
         """How many units of the card Placement counts for the instance."""

@@ -23,6 +23,8 @@ collect_ignore = (
     if deployments.HAS_BROKER
     else [
         "test_agent.py",
+        "test_generated_requests.py",
+        "test_generated_sequences.py",
         "test_outages.py",
         "test_refusals.py",
         "test_three_daemons.py",

@@ -4,7 +4,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -21,12 +21,20 @@ LINES_PER_MINUTE = 100
 
 
 class Http:
-    """A client of a service without authentication; ``url`` is without a version."""
+    """A client of a service; ``url`` is without a version, ``headers`` may hold tokens."""
 
-    def __init__(self, url: str, timeout: float = 60.0, *, version: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout: float = 60.0,
+        *,
+        version: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.url = url
         self._timeout = timeout
         self._session = requests.Session()
+        self._session.headers.update(headers or {})
         if version:
             self._session.headers["OpenStack-API-Version"] = f"accelerator {version}"
 
@@ -70,13 +78,16 @@ class Service:
     agent: Program
     api: Program
     url: str
+    headers: Mapping[str, str] | None = None
 
     @classmethod
-    def start(cls, deployment: Deployment, host: str) -> Self:
+    def start(
+        cls, deployment: Deployment, host: str, *, headers: Mapping[str, str] | None = None
+    ) -> Self:
         """Start all three, and wait until they know each other."""
         conductor, agent = deployment.conductor(), deployment.agent()
         api, url = deployment.api()
-        started = cls(deployment, host, conductor, agent, api, url)
+        started = cls(deployment, host, conductor, agent, api, url, headers)
         assert service.wait_until(started.client().healthy, timeout=20), api.output
         assert service.wait_until(
             lambda: bool(started.client().get(f"/devices?hostname={host}")["devices"]), timeout=20
@@ -85,7 +96,7 @@ class Service:
 
     def client(self, timeout: float = 60.0) -> Http:
         """A new client of the API."""
-        return Http(self.url, timeout)
+        return Http(self.url, timeout, headers=self.headers)
 
     @property
     def programs(self) -> tuple[Program, Program, Program]:

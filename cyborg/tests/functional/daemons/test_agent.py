@@ -7,6 +7,7 @@ gives all of root's rights away for it; run by somebody else, it has none.
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from cyborg.tests.fixtures.service_manager import SimulatedManager
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.daemons.service import Http
+from cyborg.tests.unit import test_packaging
 
 NOBODY = 65534
 PAPER = "0000:3b:00.0"
@@ -42,24 +44,19 @@ OWN: Options = {
         "capabilities": "CAP_SYS_ADMIN,CAP_DAC_OVERRIDE",
     },
 }
-#: A driver whose author wrote a program of its own: it ends the thread that asks it.
+#: A driver whose author takes the interrupt of a terminal for an error: it ends the thread that
+#: constructs it. Other errors of drivers, and their exits, end nothing.
 RUDE = """
-import pathlib, sys
+import pathlib
 from cyborg.drivers.fake import FakeDriver
 
 class RudeDriver(FakeDriver):
     name = "rude"
 
-    def discover(self, scan):
-        return [] if self.left() else super().discover(scan)
-
-    def prepared(self, scan):
-        if self.left():
-            sys.exit("no card, no work")
-        return []
-
-    def left(self):
-        return pathlib.Path(__file__).with_name("rude").exists()
+    def __init__(self, host, conf):
+        if pathlib.Path(__file__).with_name("rude").exists():
+            raise KeyboardInterrupt("no card, no work")
+        super().__init__(host, conf)
 """
 
 
@@ -130,11 +127,11 @@ def test_agent_without_privileges_reports_and_one_that_is_stuck_says_so(
             assert len(devices) == 2, agent.output
             drivers = http.get("/drivers")["drivers"]
             assert {one["name"]: one["state"] for one in drivers} == {
+                # They are installed, as their hardware shows, and not enabled.
+                **dict.fromkeys(test_packaging.DRIVERS, "STOPPED"),
                 "rude": "READY",
                 "generic_driver": "READY",
                 "pci_driver": "READY",
-                # It is installed, as its hardware shows, and not enabled.
-                "fake_driver": "STOPPED",
             }
             assert sorted(one.name for one in (place / "state").iterdir())
         finally:
@@ -158,6 +155,7 @@ def test_agent_without_privileges_reports_and_one_that_is_stuck_says_so(
 
         assert manager.hears("WATCHDOG=1"), agent.output
         (place / "rude").touch()
+        os.kill(agent.pid, signal.SIGHUP)
         assert manager.hears("STATUS=Stuck: inventory has ended"), agent.output
         assert manager.silent(2.0)
         assert agent.running

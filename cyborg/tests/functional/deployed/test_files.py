@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What deployment tools check and find without a running service (check 123)."""
 
+import configparser
 import os
 import re
 import subprocess
 from pathlib import Path
+
+import yaml
 
 from cyborg.tests.fixtures.processes import Deployment, run
 from cyborg.tests.functional.deployed import page, shapes
@@ -40,9 +43,26 @@ def test_kolla_config_validate_knows_every_option(tmp_path: Path):
 
 def test_examples_of_install_pages_are_valid(tmp_path: Path):
     file = tmp_path / "cyborg.conf"
-    for name in ("kolla-override", "endpoint-conf", "headers-conf"):
+    for name in ("kolla-override", "kolla-privileged", "endpoint-conf", "headers-conf"):
         file.write_text(page.block("kolla" if name.startswith("kolla") else "web-servers", name))
         assert validated(file) == (0, []), name
+    for name in ("helm-values", "helm-agent-account"):
+        values = yaml.safe_load(page.block("kolla", name))["conf"]["cyborg"]
+        written = configparser.ConfigParser(interpolation=None)
+        written.read_dict(values)
+        with file.open("w") as opened:
+            written.write(opened)
+        assert validated(file) == (0, []), name
+
+
+def test_override_files_require_signatures_and_name_the_users_of_nova():
+    kolla = configparser.ConfigParser(interpolation=None)
+    kolla.read_string(page.block("kolla", "kolla-override"))
+    helm = yaml.safe_load(page.block("kolla", "helm-values"))["conf"]["cyborg"]
+    for options in (kolla, helm):
+        assert options["DEFAULT"]["message_signing"] == "required"
+        assert options["DEFAULT"]["message_signing_key_file"].startswith("/etc/cyborg-keys/")
+        assert options["api"]["compute_users"] == "nova"
 
 
 def test_samples_have_options_and_rules(tmp_path: Path):
@@ -56,7 +76,7 @@ def test_samples_have_options_and_rules(tmp_path: Path):
     options, rules = conf.read_text().splitlines(), policy.read_text().splitlines()
     groups = {f"[{group}]" for group in shapes.KOLLA} - {"[keystone]", "[service_catalog]"}
     assert groups <= set(options)
-    for option in ("#enabled_drivers = ", "#service_token_roles_required = true"):
+    for option in ("#heartbeat_interval = ", "#service_token_roles_required = true"):
         assert any(line.startswith(option) for line in options), option
     for rule in ("arq:get_all", "device:disable", "device_profile:create"):
         assert any(line.startswith(f'#"cyborg:{rule}": ') for line in rules), rule

@@ -57,10 +57,18 @@ class Node:
             "CYBORG_DIR": str(REPOSITORY),
             "CYBORG_CONF_DIR": str(self.etc),
             "CYBORG_STATE_PATH": str(self.home / "state"),
+            "CYBORG_PRIVILEGED_SOCKET": str(self.home / "privileged.sock"),
             "PCI_SIM_SYSFS": str(self.home / "sys"),
             "PCI_SIM_KERNEL_DIR": str(self.home / "kernel"),
             **(variables or {}),
         }
+
+    def put_keys(self, text: str = "") -> None:
+        """Put the file of message signing keys where the plugin expects it."""
+        self.etc.mkdir(exist_ok=True)
+        file = self.etc / "signing-keys.json"
+        file.write_text(text)
+        file.chmod(0o600)
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run ``stack``, ``unstack`` or ``clean``, whatever comes of it."""

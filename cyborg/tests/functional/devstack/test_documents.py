@@ -57,12 +57,15 @@ def test_every_documented_local_conf_works(tmp_path: Path, text: str) -> None:
     (sources / "Kbuild").touch()
     node = Node(tmp_path, text, variables={"CYBORG_NEUTRON_ML2_CONF": f"{tmp_path}/ml2.conf"})
     node.write_options("ml2.conf", "ml2", extension_drivers="port_security")
+    if "cyborg-cond" in text:
+        # The page says where the file comes from.
+        node.put_keys()
     node.do("stack")
     options = node.options("etc/cyborg.conf")
     assert [call.split()[0] for call in node.called("run_process")] == (
-        ["cyborg-agent"]
+        ["cyborg-privileged", "cyborg-agent"]
         if "disable_service cyborg-api cyborg-cond" in text
-        else ["cyborg-cond", "cyborg-api", "cyborg-agent"]
+        else ["cyborg-privileged", "cyborg-cond", "cyborg-api", "cyborg-agent"]
     )
     if "passthrough_whitelist" in text:
         assert len(whitelist.parse(options["pci"]["passthrough_whitelist"])) == 1

@@ -43,6 +43,7 @@ endpoint = {nova}
 """
 LOCALRC = """\
 CYBORG_AUTH_STRATEGY=noauth
+CYBORG_SECURE_BUS=False
 CYBORG_SERVICE_PORT={port}
 """
 WEB = "CYBORG_API_URL=http://127.0.0.1:{port}/accelerator\n"
@@ -147,8 +148,14 @@ def test_controller_and_compute_node_work_together(
     assert controller.called("get_or_create_endpoint") == [
         " ".join(["accelerator RegionOne", *[f"{url}/v2"] * 3])
     ]
+    # The nodes sign their messages: this one needs the keys of its host.
+    compute.etc.mkdir()
+    keys = "signing-keys.json"
+    derive = f"cyborg-signing-key derive {controller.etc / keys} --host {host}"
+    ran = controller.bash(f"{derive} --output {compute.etc / keys}")
+    assert ran.returncode == 0, ran.stderr
     compute.do("stack")
-    assert started(compute) == ["cyborg-agent"]
+    assert started(compute) == ["cyborg-privileged", "cyborg-agent"]
     works(url, host, placement)
     ends(compute)
     ends(controller)
@@ -159,7 +166,7 @@ def test_grenade_hooks_upgrade_a_running_service(
 ) -> None:
     node = make(WEB.format(port=port))
     node.do("stack")
-    assert started(node) == ["cyborg-cond", "cyborg-api", "cyborg-agent"]
+    assert started(node) == ["cyborg-privileged", "cyborg-cond", "cyborg-api", "cyborg-agent"]
     for hook in (
         ("resources.sh", "create"),
         ("resources.sh", "verify"),

@@ -93,7 +93,9 @@ def test_upgrade_runs_its_steps_in_order(node: Node) -> None:
         f"cyborg-dbsync {conf} online_data_migrations",
         f"cyborg-status {conf} upgrade check",
     ]
-    assert [step.split()[1] for step in steps[4:]] == ["cyborg-cond", "cyborg-api", "cyborg-agent"]
+    assert [step.split()[1] for step in steps[4:]] == [
+        *("cyborg-privileged", "cyborg-cond", "cyborg-api", "cyborg-agent")
+    ]
     assert node.called("setup_develop") != []
     # The database is the old one.
     assert node.called("recreate_database") == []
@@ -107,7 +109,7 @@ def test_upgrade_runs_its_steps_in_order(node: Node) -> None:
 def test_upgrade_continues_after_warnings(node: Node) -> None:
     (node.home / "status-cyborg-status").write_text("1")
     succeeded(node.hook("upgrade.sh"))
-    assert len(node.called("run_process")) == 3
+    assert len(node.called("run_process")) == 4
 
 
 @pytest.mark.parametrize("status", ["2", "255"])

@@ -16,6 +16,7 @@ from oslo_config import cfg
 
 from cyborg import conf as configuration
 from cyborg.api import app
+from cyborg.conf import generic
 from cyborg.db.engine import Database, Reader
 from cyborg.model.process import API
 from cyborg.model.provider import provider_uuid
@@ -66,6 +67,10 @@ def authentication(keystone: KeystoneService) -> Options:
     }
 
 
+#: The devices of the host that the generic driver may have; no request can name them. Servers of
+#: the members' project have a unit of the first one.
+HELD, SPARE = "0000:0a:00.0", "0000:0b:00.0"
+SECTION: Options = {"generic_driver:soft": {"devices": f"{HELD},{SPARE}"}}
 #: Runs an API with further options and gives its URL, without a version.
 RunApi = Callable[..., AbstractContextManager[str]]
 
@@ -87,12 +92,18 @@ def in_process(options: Options, host: str, directory: Path, stack: Stack) -> It
             yield loopback.url
         reader.close()
 
+    [(group, section)] = SECTION.items()
+    stack.conf.register_opts(generic.backend_options(), group=group)
+    for name, value in section.items():
+        stack.conf.set_override(name, str(value).split(","), group=group)
     stack.conf.set_override("host", host)
     stack.start_agent(host, machine=FakeHost(), state_path=directory)
     yield api
     client.close()
     stack.stop()
     stack.conf.clear_override("host")
+    for name in section:
+        stack.conf.clear_override(name, group=group)
 
 
 @contextmanager
@@ -104,7 +115,7 @@ def daemons(options: Options, directory: Path) -> Iterator[RunApi]:
         with Deployment(_fresh(directory), merged(options, *more)) as front:
             yield front.api()[1]
 
-    with Deployment(_fresh(directory), options) as behind:
+    with Deployment(_fresh(directory), merged(options, SECTION)) as behind:
         behind.conductor()
         behind.agent()
         yield api

@@ -25,6 +25,9 @@ from cyborg.tests.functional.keystone.cloud import (
 )
 from cyborg.tests.functional.schema.databases import empty_database
 
+# Only processes of their own write logs.
+collect_ignore = [] if deployments.HAS_BROKER else ["test_secrets.py"]
+
 
 @pytest.fixture(scope="package")
 def keystone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystoneService]:

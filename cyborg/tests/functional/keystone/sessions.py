@@ -17,7 +17,7 @@ from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.functional.keystone.cloud import Cloud
+from cyborg.tests.functional.keystone.cloud import HELD, SPARE, Cloud
 from cyborg.tests.functional.keystone.shell import cyborg
 from cyborg.tests.functional.life.steps import eventually, eventually_offered
 from cyborg.tests.unit.cli.conftest import CommandResult
@@ -26,9 +26,6 @@ V24: Final = "2.4"
 DRIVER: Final = "generic_driver"
 #: Installed, changed and removed; it finds nothing.
 IDLE: Final = "pci_driver"
-#: The device that a server of the members' project has a unit of, and one that nobody has.
-HELD: Final = "0000:0a:00.0"
-SPARE: Final = "0000:0b:00.0"
 #: Seconds; the daemons may be processes on a busy machine.
 PATIENCE: Final = 60.0
 
@@ -58,7 +55,7 @@ class UserSessions:
     def of_instance(self, instance: str) -> list[dict[str, Any]]:
         """The ARQs that Nova would be handed for a server."""
         path = f"/accelerator_requests?instance={instance}"
-        arqs: list[dict[str, Any]] = self.cloud.ask(path, self.tokens["nova"]).json()["arqs"]
+        arqs: list[dict[str, Any]] = self.cloud.ask(path, self.tokens["admin"]).json()["arqs"]
         return arqs
 
 
@@ -161,7 +158,6 @@ def prepared_scenario(
     cloud, kind = sessions.cloud, f"CUSTOM_SOFT_{uuid4().hex[:12].upper()}"
     options = {
         "backends": "soft",
-        "devices": f"{HELD},{SPARE}",
         "attach_type": "TEST_PCI",
         "units": "3",
         "resource_class": kind,

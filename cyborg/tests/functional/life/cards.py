@@ -9,7 +9,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import (
@@ -53,6 +53,10 @@ class Traits:
     prepare: bool = False
     programmable: bool = False
     network: str | None = None
+    #: Kinds of slices by name, with what each takes of the units of a card, which they share.
+    slices: Mapping[str, int] = field(default_factory=dict)
+    #: How many units of a card a guest takes at a time.
+    group_size: int = 1
 
 
 @dataclass
@@ -116,8 +120,11 @@ class CardDriver(Driver):
             raise self.behaviour.broken
         return [self._device(PciAddress.parse(one)) for one in self.host.list_dir(_PLACE)]
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         """See Driver."""
+        super().prepare(task, image, progress=progress)
         self.tasks.append(task)
         self._wait(self.behaviour.preparing)
         place = f"{_PREPARED}/{task.handle_key}"
@@ -129,7 +136,7 @@ class CardDriver(Driver):
         self.specs.append(task.spec)
         self._machine.add_file(place, task.deployable)
 
-    def release(self, task: HandleTask) -> None:
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         """See Driver."""
         self.tasks.append(task)
         self._wait(self.behaviour.releasing)
@@ -149,7 +156,9 @@ class CardDriver(Driver):
         there = self.host.exists(_PREPARED)
         return set(self.host.list_dir(_PREPARED)) if there else set()
 
-    def program(self, task: ProgramTask, image_path: str) -> None:
+    def program(
+        self, task: ProgramTask, image_path: str, *, progress: Progress = no_progress
+    ) -> None:
         """See Driver."""
         self.calls.append(("program", task.deployable))
         self.loaded[task.deployable] = Path(image_path).read_bytes()
@@ -160,6 +169,8 @@ class CardDriver(Driver):
 
     def _device(self, address: PciAddress) -> Device:
         units = int(self.host.read_text(f"{_PLACE}/{address}"))
+        if self.traits.slices:
+            return self._sliced(address, units)
         deployable = Deployable(
             name=f"{self._compute}_{address}",
             resource_class=self.traits.resource_class,
@@ -172,6 +183,7 @@ class CardDriver(Driver):
             ),
             prepare=self.traits.prepare,
             programmable=self.traits.programmable,
+            group_size=self.traits.group_size,
         )
         return Device(
             key=str(address),
@@ -180,6 +192,33 @@ class CardDriver(Driver):
             model="card",
             control_path=address.info(),
             deployables=(deployable,),
+        )
+
+    def _sliced(self, address: PciAddress, units: int) -> Device:
+        """A card of one pool, which is taken in slices of several sizes."""
+        deployables = tuple(
+            Deployable(
+                name=f"{self._compute}_{address}_{name}",
+                resource_class=self.traits.resource_class,
+                driver_name="card",
+                handles=tuple(
+                    AttachHandle(f"{name}-{index}", AttachType.PCI, address.info())
+                    for index in range(units // size)
+                ),
+                attributes=(Attribute("rc", self.traits.resource_class),),
+                prepare=True,
+                cost={"memory": size},
+            )
+            for name, size in self.traits.slices.items()
+        )
+        return Device(
+            key=str(address),
+            type=DeviceType.GPU,
+            vendor="1d22",
+            model="sliced card",
+            control_path=address.info(),
+            deployables=deployables,
+            pools={"memory": units},
         )
 
     def _handles(self, address: PciAddress, units: int) -> Iterator[AttachHandle]:

@@ -45,7 +45,8 @@ prepared_file = /run/card/{{handle}}
 ready_file = /run/ready
 install_command = /usr/sbin/card ready
 [generic_driver:cards]
-pci_ids = 1af4:1000
+pci_ids = 1af4:1000, 10ee:5001
+addresses = 0000:01:*.*
 resource_class = {resource_class}
 [generic_driver:parts]
 pci_ids = 1af4:1001

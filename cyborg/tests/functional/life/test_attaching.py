@@ -31,6 +31,7 @@ from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     ARQS,
     eventually,
+    eventually_offered,
     everything,
     handle_states,
     hasten,
@@ -134,7 +135,12 @@ def make_scenario(
     """Boot a server on a compute of its own."""
 
     def make(profile: str, *, units: int = 3, traits: Traits | None = None) -> Scenario:
-        rack = racked(traits, cards={CARD: units})
+        slices = traits.slices if traits else None
+        rack = racked(traits, cards={CARD: units}, started=not slices)
+        if slices:
+            rack.start()
+            for name, size in slices.items():
+                eventually_offered(placement, rack.provider(f"{CARD}_{name}"), units // size)
         user = walk("member", member.project)
         server = user.boot(profile)
         guest = nova_api.own(server.uuid, member.project, server.host, profile)
@@ -201,6 +207,31 @@ def test_accelerators_are_attached_and_detached(scenario: Scenario, profile: Pro
     assert scenario.attached == {second}
     assert scenario.allocated == {scenario.rack.provider(): 2}
     assert scenario.guest.has == scenario.listed
+
+
+def test_attach_books_the_shared_capacity_of_its_card(
+    make_scenario: Callable[..., Scenario], one: str, resource_class: str
+) -> None:
+    """Whatever the boot got: one more slice fits, then none, and after the detach one again."""
+    slices = {"big": 5, "small": 3}
+    traits = Traits(resource_class, prepare=True, slices=slices)
+    scenario = make_scenario(one, units=sum(slices.values()), traits=traits)
+    viewer = Client(scenario.operator.app, role="operator", version="2.5")
+
+    def used() -> int:
+        (device,) = viewer.get("/devices", hostname=scenario.rack.compute)["devices"]
+        return int(device["pools"]["memory"]["used"])
+
+    booted = used()
+    assert booted in slices.values()
+    for _ in range(2):
+        assert scenario.attach(one)["state"] == "succeeded"
+        assert booted < used() <= sum(slices.values())
+        body = {"device_profile": one}
+        answer = scenario.operator.post(scenario.path, body, status=409)
+        assert "no free accelerators" in refused(answer)
+        assert scenario.detach()["state"] == "succeeded"
+        assert used() == booted
 
 
 def test_attached_arq_is_listed_after_preparation(
@@ -581,3 +612,27 @@ def test_allocation_is_read_again_after_a_conflict(scenario: Scenario) -> None:
     with pytest.raises(exception.NotFound):
         allocation.grow(uuid, providers)
     assert scenario.allocated == {}
+
+
+def test_private_profile_is_attached_only_to_instances_of_its_projects(
+    scenario: Scenario, one: str, conductor: ConductorClient
+) -> None:
+    """The project of the instance counts, also for administrators."""
+    app, project = scenario.operator.app, scenario.member.project
+    admin = Client(app, role="admin", version="2.5")
+    # Operators can allow attach to users of a project.
+    user = Caller(project, "user", "req-attach")
+    admin.patch(f"/device_profiles/{one}", {"projects": ["another"]}, status=200)
+    before = untouched(scenario)
+    for body in ({}, {"device_profile": one}):
+        for client in (admin, scenario.operator):
+            answer = refused(client.post(scenario.path, body, status=409))
+            assert f"device profile {one} is private, and project {project} may not use" in answer
+        with pytest.raises(exception.NotFound, match=one):
+            conductor.write(
+                Attach(user, str(uuid4()), scenario.server.uuid, body.get("device_profile"))
+            )
+    assert untouched(scenario) == before
+    admin.patch(f"/device_profiles/{one}", {"projects": [project]}, status=200)
+    assert scenario.attach()["state"] == "succeeded"
+    assert len(scenario.attached) == 1

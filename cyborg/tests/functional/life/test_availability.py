@@ -41,7 +41,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "driver": ("READY", None, "FAILED"),
     "health": (None, "degraded", "drain"),
     "error": (None, "its name is taken"),
-    "unit": ("free", "used", "releasing", "quarantined", "leaked"),
+    "unit": ("free", "used", "releasing", "quarantined", "leaked", "blocked"),
 }
 
 
@@ -70,8 +70,14 @@ class Case:
 
     @property
     def handle(self) -> UsableUnit:
-        state = self.unit if self.unit in ("free", "releasing", "quarantined") else "held"
-        return UsableUnit(state, lost=self.lost == "unit", used=self.unit == "used")
+        words = ("free", "releasing", "quarantined")
+        state = "free" if self.unit == "blocked" else self.unit if self.unit in words else "held"
+        return UsableUnit(
+            state,
+            lost=self.lost == "unit",
+            blocked=self.unit == "blocked",
+            used=self.unit == "used",
+        )
 
     @property
     def word(self) -> str:
@@ -191,6 +197,7 @@ class Cloud:
                         "state": case.handle.state,
                         "handle_key": "0",
                         "lost_ms": 1 if case.lost == "unit" else None,
+                        "blocked": case.unit == "blocked",
                     }
                     for uuid, case in zip(uuids, CASES, strict=True)
                 ],

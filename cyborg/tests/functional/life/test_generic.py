@@ -37,6 +37,7 @@ from cyborg.tests.functional.life.steps import (
     eventually_offered,
     everything,
     handle_states,
+    meddle,
     of_instance,
 )
 from cyborg.tests.unit.drivers.configured import written
@@ -127,6 +128,7 @@ def test_backends_are_offered_as_configured(
     }
 
 
+@pytest.mark.proves("generic_driver", "bind", "cleaning", by="simulated")
 def test_device_is_bound_released_and_cleaned(
     site: Callable[..., ComputeHost],
     fast: Callable[[], list[dict[str, Any]]],
@@ -252,6 +254,28 @@ def test_accelerators_are_created_on_two_backends_with_given_addresses(
     assert "0000:0c:00.1" in again["error_message"]
     taken = operator.post(DEVICES, bench.wish("right", handles=["0000:0a:00.0"]), status=409)
     assert "0000:0a:00.0" in taken["error_message"]
+
+
+def test_accelerator_is_created_where_a_card_was_that_has_moved(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    """The card keeps the name of its first place, so the accelerator has another one."""
+    place = "0000:0d:00.0"
+    now, before = f"{bench.compute}_0000:0a:00.0", f"{bench.compute}_{place}"
+    moved = {"name": before, "key": now, "rp_uuid": provider_uuid(before)}
+    meddle(database, sa.update(Deployable).where(Deployable.name == now).values(moved))
+    uuid = make(operator, bench.wish(handles=[place]))
+    provider = made.provider(database, uuid)
+    assert provider != provider_uuid(before)
+    eventually_offered(placement, provider, 1)
+    devices = listed(operator)
+    bench.kill(database)
+    bench.run()
+    over = ended(operator, operator.post("/services/discover?wait=true", {}, status=202))
+    assert over["state"] == "succeeded"
+    assert listed(operator) == devices
+    assert operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled"
+    eventually_offered(placement, provider, 1)
 
 
 def test_created_accelerator_survives_reports_restarts_and_discoveries(

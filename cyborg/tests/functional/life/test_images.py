@@ -191,6 +191,7 @@ def site(
     return start
 
 
+@pytest.mark.proves("generic_driver", "bind", "programming", by="simulated")
 def test_bind_loads_image_of_its_profile(
     site: Callable[..., Site], glance: SimulatedGlance
 ) -> None:
@@ -332,6 +333,7 @@ def program(admin: Client, host: Site, image: str, status: int = 200) -> Any:
     return admin.patch(f"/deployables/{uuid}/program", body, status=status)
 
 
+@pytest.mark.proves("generic_driver", "programming", by="simulated")
 def test_operator_loads_an_image(
     site: Callable[..., Site], glance: SimulatedGlance, admin: Client
 ) -> None:

@@ -12,6 +12,7 @@ from oslo_config import cfg
 from cyborg.db.engine import Database
 from cyborg.db.models import Deployable, Device, Driver, Host, Service
 from cyborg.drivers import loader
+from cyborg.model.report import MOST
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService
@@ -100,6 +101,33 @@ def test_unchanged_host_sends_no_report_and_changes_no_row(
     scans = host.driver.scans
     eventually(lambda: host.driver.scans > scans + 1)
     assert everything(database) == before[0]
+
+
+def test_report_that_is_too_large_is_refused_and_the_reason_is_shown(
+    racked: Racks, admin: Client
+) -> None:
+    """The agent goes on with its heartbeats, and the rows of the host stay."""
+    host = racked(cards={CARD: 2})
+    most = MOST["attach handles"]
+    host.plug(CARD, most + 1)
+
+    def causes() -> list[str]:
+        listed = replace(admin, version="2.5").get("/services?kind=process")["services"]
+        # The database may have processes of other tests, which are down.
+        ours = [one for one in listed if one["host"] == host.compute]
+        return [one["cause"] for one in ours if one["cause"]]
+
+    reason = f"it has {most + 1} attach handles, and at most {most} are stored"
+    eventually(lambda: any(reason in cause for cause in causes()), timeout=60.0)
+
+    def units() -> int:
+        (deployable,) = admin.get("/deployables")["deployables"]
+        return int(deployable["num_accelerators"])
+
+    assert units() == 2
+    host.plug(CARD, 3)
+    eventually(lambda: causes() == [], timeout=60.0)
+    assert units() == 3
 
 
 def test_disabled_device_stays_reserved_until_enabled(

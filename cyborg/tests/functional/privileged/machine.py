@@ -31,6 +31,9 @@ CHILD = Path(__file__).with_name("agent_child.py")
 UNIT = Path(__file__).with_name("unit_child.py")
 #: What the unit of the process has, in the words of setpriv(1).
 CAPABILITIES = "dac_override,dac_read_search,net_admin,sys_admin,sys_ptrace"
+#: What its two units have: that for the kind "observe", and that for all others.
+OBSERVER = "dac_read_search,sys_ptrace"
+OTHERS = "dac_override,dac_read_search,net_admin,sys_admin"
 
 #: Puts the tree in place of /sys and /dev for one command, and for nothing else.
 MOUNT = """
@@ -68,27 +71,33 @@ class Machine:
         return self.tree / PATH[1:] / "sriov_numvfs"
 
     @contextmanager
-    def privileged(self, mode: str) -> Iterator[Program]:
-        """Run the process as ``mode`` says: started by root, or by a unit with capabilities."""
+    def privileged(
+        self, mode: str, *, kind: str = "", capabilities: str = CAPABILITIES
+    ) -> Iterator[Program]:
+        """Run the process as ``mode`` says: started by root, or by a unit with capabilities.
+
+        With ``kind`` it listens where the agent looks for a process for one kind of action.
+        """
         program = script("cyborg-privileged")
-        command = [program, "--socket", str(self.socket), "--user", "nobody" if ROOT else "root"]
+        path = self.socket.with_name(f"{self.socket.name}{kind and '.'}{kind}")
+        command = [program, "--socket", str(path), "--user", "nobody" if ROOT else "root"]
         if mode == "unit":
-            capabilities = "".join(f",+{name}" for name in CAPABILITIES.split(","))[1:]
+            capabilities = ",".join(f"+{name}" for name in capabilities.split(","))
             user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
             rights = [f"--inh-caps=-all,{capabilities}", f"--ambient-caps=-all,{capabilities}"]
             bound = f"--bounding-set=-all,{capabilities}"
             command = [
-                *(sys.executable, str(UNIT), str(self.socket), str(NOBODY)),
+                *(sys.executable, str(UNIT), str(path), str(NOBODY)),
                 *("setpriv", *user, *rights, bound, program),
             ]
-        self.socket.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         process = Program(
             [*NAMESPACE, "sh", "-c", MOUNT, str(self.tree), *command],
-            log=self.directory / "privileged.out",
+            log=self.directory / f"privileged{kind}.out",
             environment={**os.environ, "PYTHONPATH": str(Path(cyborg.__file__).parents[1])},
         )
         try:
-            started = service.wait_until(self._listening, timeout=30)
+            started = service.wait_until(lambda: listens(path), timeout=30)
             assert started, process.output
             yield process
         finally:
@@ -96,17 +105,24 @@ class Machine:
 
     def connection(self) -> socket.socket:
         """Return a connection of its own to the process."""
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(30)
-        connection.connect(str(self.socket))
-        return connection
+        return connect(self.socket)
 
-    def _listening(self) -> bool:
-        try:
-            self.connection().close()
-        except OSError:
-            return False
-        return True
+
+def connect(path: Path) -> socket.socket:
+    """Return a connection to the process that listens there."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(30)
+    connection.connect(str(path))
+    return connection
+
+
+def listens(path: Path) -> bool:
+    """Return whether a process accepts connections there."""
+    try:
+        connect(path).close()
+    except OSError:
+        return False
+    return True
 
 
 class Agent:

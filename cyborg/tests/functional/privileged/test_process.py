@@ -33,6 +33,8 @@ from cyborg.tests.fixtures.processes import Program, script
 from cyborg.tests.functional.privileged.machine import (
     AGENT,
     CARD,
+    OBSERVER,
+    OTHERS,
     ROOT,
     Agent,
     Machine,
@@ -120,6 +122,25 @@ def test_agent_has_no_capability_and_each_process_those_of_its_context(
             running.run(action)
         assert len(children(process.pid)) == len(ONE_OF_EACH)
     assert service.wait_until(lambda: not children(process.pid), timeout=10), process.output
+
+
+def test_observer_has_a_process_of_its_own_where_it_has_a_socket(machine: Machine):
+    """Only a unit has fewer capabilities, and only root starts one here."""
+    modes = ("unit", "unit") if ROOT else ("root", "root")
+    with machine.privileged(modes[0], capabilities=OTHERS) as others:
+        # Without the second process the kind is refused, and the agent offers nothing on a guess.
+        with agent(machine) as running:
+            assert ("result" in running.run(ReadOpenFiles())) is not ROOT
+        with (
+            machine.privileged(modes[1], kind="observe", capabilities=OBSERVER) as observer,
+            agent(machine) as running,
+        ):
+            assert "result" in running.run(ReadOpenFiles())
+            assert "result" in running.run(SetVfs(FUNCTION, 4))
+            (child,) = children(observer.pid)
+            assert int(child["CapPrm"], 16) == MASKS["observe"]
+            (child,) = children(others.pid)
+            assert int(child["CapPrm"], 16) == MASKS["sysfs"]
 
 
 def test_actions_do_what_only_root_may_and_nothing_outside(machine: Machine, process: Program):

@@ -156,7 +156,9 @@ class Arena:
         with self.db.writer() as tx:
             for table in (Work, Event, Arq, Instance):
                 tx.execute(sa.delete(table))
-            tx.execute(sa.update(AttachHandle).values(state="free", lost_ms=None))
+            free = {"state": "free", "lost_ms": None, "blocked": False, "cleaning": False}
+            free |= {"clean_record": None, "clean_ms": None}
+            tx.execute(sa.update(AttachHandle).values(free))
             tx.execute(sa.update(Deployable).values(lost_ms=None, publish_error=None))
             tx.execute(sa.update(Device).values(lost_ms=None, status="enabled"))
 

@@ -4,6 +4,7 @@
 import threading
 
 from cyborg import exception
+from cyborg.drivers.base import Progress, no_progress
 from cyborg.drivers.scan import Scan
 from cyborg.model import device as facts
 from cyborg.tests.functional.life.cards import CardDriver
@@ -32,8 +33,11 @@ class BareCardDriver(CardDriver):
         """See Driver."""
         return [self._entry(one) for one in self.discover(scan)]
 
-    def install(self, device_key: str, request_key: str) -> None:
+    def install(
+        self, device_key: str, request_key: str, *, progress: Progress = no_progress
+    ) -> None:
         """See Driver."""
+        progress(0.5, "writing the flash memory")
         if not self.gate.wait(20):
             raise exception.DriverFailed(driver=self.name, verb="install", reason="a test forgot")
         if self.refusal is not None:

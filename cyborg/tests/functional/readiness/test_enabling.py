@@ -67,6 +67,17 @@ def test_enable_runs_setup_first(site: Sites, placement: PlacementService) -> No
     assert work_left(here.database) == []
 
 
+def test_progress_of_a_set_up_is_shown_with_its_status(site: Sites) -> None:
+    here = site()
+    here.driver.gate.clear()
+    here.enable()
+    progress = "50%: writing the flash memory"
+    eventually(lambda: here.device["status_reason"] == progress, timeout=30.0)
+    here.driver.gate.set()
+    here.becomes("enabled")
+    assert here.device["status_reason"] is None
+
+
 def test_enable_fails_when_device_is_gone(site: Sites) -> None:
     here = site()
     here.driver.gate.clear()

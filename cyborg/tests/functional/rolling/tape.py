@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cyborg.rpc.transport import Bus
+from cyborg.rpc.transport import CONDUCTOR_AGENTS_TOPIC, CONDUCTOR_TOPIC, Bus
 from cyborg.tests.fixtures.stack import Stack
 
 #: Makes of a message (topic, verb, arguments or reply) what the other side gets.
@@ -74,7 +74,13 @@ class _TapedBus(Bus):
         return self._bus.server(topic, server, endpoint)
 
     def client(self, topic: str) -> Any:
-        return _TapedClient(self._bus.client(topic), topic, self._tape)
+        # Records and pages show the verbs of conductors together, as they were on one topic.
+        of_conductor = topic == CONDUCTOR_AGENTS_TOPIC
+        shown = CONDUCTOR_TOPIC if of_conductor else topic
+        return _TapedClient(self._bus.client(topic), shown, self._tape)
+
+    def topic_of_agents(self) -> str:
+        return self._bus.topic_of_agents()
 
     def close(self) -> None:
         self._bus.close()

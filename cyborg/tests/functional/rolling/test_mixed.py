@@ -16,7 +16,13 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.rpc.command import Command, added, history
 from cyborg.rpc.endpoint import Endpoint
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, RPCClient
+from cyborg.rpc.transport import (
+    AGENT_TOPIC,
+    CONDUCTOR_AGENTS_TOPIC,
+    CONDUCTOR_TOPIC,
+    Bus,
+    RPCClient,
+)
 from cyborg.service import wait_until
 from cyborg.tests import committed
 from cyborg.tests.functional.conftest import TRANSPORT_URL
@@ -138,6 +144,13 @@ def test_pin_restricts_messages_to_its_version(talk: Any, level: Any) -> None:
     with pytest.raises(exception.PinnedVersion):
         line.call("dance")
     assert line.up
+
+
+def test_pinned_agent_uses_the_topic_of_older_conductors(conf: cfg.ConfigOpts, level: Any) -> None:
+    level("1.0")
+    assert Bus(conf, url="fake://").topic_of_agents() == CONDUCTOR_TOPIC
+    level("1.1")
+    assert Bus(conf, url="fake://").topic_of_agents() == CONDUCTOR_AGENTS_TOPIC
 
 
 @pytest.mark.parametrize("value", ["0.9", "1.2", "2.0", "auto", "18.0.0", ""])

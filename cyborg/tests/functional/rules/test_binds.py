@@ -15,6 +15,7 @@ from cyborg.db import arqs, deployables, listing, work
 from cyborg.db.models import Arq, Deployable, Device, Instance, Work
 from cyborg.db.models import Event as History
 from cyborg.model.arq import Binding, Event, State
+from cyborg.model.scope import EVERYWHERE, Scope
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor, sound
@@ -121,10 +122,10 @@ def test_hidden_arq_does_not_keep_an_instance_unresolved(arena: Arena) -> None:
     """Nova polls for its own ARQs; a hidden ARQ is not listed and is none of them."""
     arq, instance = bound(arena, PREPARING)
     with arena.db.reader() as tx:
-        assert not arqs.all_resolved(tx, instance, None)
+        assert not arqs.all_resolved(tx, instance, EVERYWHERE)
     set_arq(arena.db, arq, hidden=True)
     with arena.db.reader() as tx:
-        assert arqs.all_resolved(tx, instance, None)
+        assert arqs.all_resolved(tx, instance, EVERYWHERE)
 
 
 def test_instance_without_units_can_be_bound_again(arena: Arena, conductor: Conductor) -> None:
@@ -379,14 +380,17 @@ def test_arq_that_is_bound_already_is_not_resolved(arena: Arena) -> None:
     assert (row.state, row.fault) == (State.BOUND, None)
 
 
-@pytest.mark.parametrize(("project", "resolved"), [(None, False), ("project", False), ("x", True)])
+@pytest.mark.parametrize(
+    ("scope", "resolved"),
+    [(EVERYWHERE, False), (Scope.of_project("project"), False), (Scope.of_project("x"), True)],
+)
 def test_instance_is_unresolved_for_the_owner_of_its_arqs(
-    arena: Arena, project: str | None, resolved: bool
+    arena: Arena, scope: Scope, resolved: bool
 ) -> None:
     _, instance = bound(arena, PREPARING)
     with arena.db.reader() as tx:
-        assert arqs.all_resolved(tx, instance, project) is resolved
-        assert arqs.all_resolved(tx, str(uuid4()), project)
+        assert arqs.all_resolved(tx, instance, scope) is resolved
+        assert arqs.all_resolved(tx, str(uuid4()), scope)
 
 
 def test_hidden_arq_is_not_listed_for_its_instance(arena: Arena) -> None:
@@ -396,7 +400,7 @@ def test_hidden_arq_is_not_listed_for_its_instance(arena: Arena) -> None:
     set_arq(arena.db, hidden, hidden=True)
     set_arq(arena.db, shown, instance_uuid=instance)
     with arena.db.reader() as tx:
-        of_instance = arqs.page(tx, listing.Page(), None, {"instance": instance})
-        everything = arqs.page(tx, listing.Page(), None, {})
+        of_instance = arqs.page(tx, listing.Page(), EVERYWHERE, {"instance": instance})
+        everything = arqs.page(tx, listing.Page(), EVERYWHERE, {})
     assert [row.uuid for row in of_instance] == [shown]
     assert [row.uuid for row in everything] == [hidden, shown]

@@ -47,7 +47,7 @@ from cyborg.model.operation import OperationState
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.host_reports import provider_of
-from cyborg.tests.functional.races.arena import Arena
+from cyborg.tests.functional.races.arena import NOVA, Arena
 from cyborg.tests.functional.rules.conftest import PREPARING
 from cyborg.tests.functional.rules.rows import arq_of, execute
 
@@ -188,7 +188,7 @@ LOCKERS = {
         lambda site: Device.id == site.device_id,
     ),
     "device_profiles.lock": Locker(
-        lambda tx, site: device_profiles.lock(tx, [site.profile]),
+        lambda tx, site: device_profiles.lock(tx, [site.profile], NOVA),
         DeviceProfile,
         lambda site: DeviceProfile.name == site.profile,
     ),
@@ -282,5 +282,28 @@ def test_locked_rows_refuse_a_second_transaction(site: Site, name: str) -> None:
                 second.execute(rows.with_for_update(nowait=True)).all()
         with other.writer() as second:
             second.execute(rows.with_for_update(nowait=True)).all()
+    finally:
+        other.close()
+
+
+def test_profile_in_use_waits_with_its_change_and_not_with_its_use(site: Site) -> None:
+    """An ARQ is made while the profile cannot become private; many can be made at once."""
+    rows = sa.select(DeviceProfile.id).where(DeviceProfile.name == site.profile)
+    other = Database(site.db.engine.url.render_as_string(hide_password=False))
+    try:
+        with site.db.writer() as tx:
+            id_ = tx.execute(rows).scalar_one()
+            with statements(tx) as seen:
+                assert device_profiles.is_usable(tx, id_, "project")
+            (share,) = seen
+            texts = [str(share.compile(dialect=dialect)) for dialect in DIALECTS]
+            assert "LOCK IN SHARE MODE" in texts[0]
+            assert "FOR SHARE" in texts[1]
+            if tx.dialect.name == "sqlite":
+                return
+            with other.writer() as second:
+                assert device_profiles.is_usable(second, id_, "project")
+            with pytest.raises(exception.CyborgError), other.writer() as second:
+                second.execute(rows.with_for_update(nowait=True)).all()
     finally:
         other.close()

@@ -33,7 +33,7 @@ def test_health_that_a_report_stored_first_is_recorded_once(
         set_up.begin(tx, [existing], str(uuid4()))
     drain = {"health": Condition.DRAIN.value, "health_reason": FAULT}
     agent = Agent(
-        answer={"health": DeviceHealth(existing.device_key, Condition.DRAIN, FAULT)},
+        answer={"health": DeviceHealth(existing.device_key, Condition.DRAIN, (FAULT,))},
         meanwhile=lambda: execute(arena.db, sa.update(Device).values(**drain)),
     )
     assert conductor.lease.owner is not None

@@ -165,6 +165,7 @@ def cloud(
         nova_api.disown(one.instance)
 
 
+@pytest.mark.proves("fake_driver", "discover", "bind", by="simulated")
 def test_service_runs_during_migration(cloud: Cloud) -> None:
     _reported(cloud)
     # The first reports of the hosts have changed nothing.

@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import version
+from cyborg.cmd.signing_key import main
 from cyborg.cmd.status import CHECKS
 from cyborg.db import schema, services
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, AttachHandle, Device, Instance
+from cyborg.db.models import Arq, AttachHandle, Device, Driver, Host, Instance
 from cyborg.db.services import Process
 from cyborg.db.transaction import Transaction
 from cyborg.model.process import AGENT, API, CONDUCTOR
@@ -55,7 +56,10 @@ def test_checks_succeed_after_fresh_installation(
     assert before.results["Schema at head"] == before.results["Device state backfill"] == 2
     assert run(empty, tmp_path, "dbsync", "upgrade")[:2] == (0, "")
     assert run(empty, tmp_path, "dbsync", "version")[:2] == (0, f"{schema.head()}\n")
-    found = checked(empty, tmp_path, more=accounts(nova, placement))
+    assert main(["create", str(tmp_path / "keys.json")]) == 0
+    signing = {"message_signing": "required", "message_signing_key_file": tmp_path / "keys.json"}
+    more = {**accounts(nova, placement), "DEFAULT": signing}
+    found = checked(empty, tmp_path, more=more)
     assert found.status == 0
     assert found.results == dict.fromkeys(NAMES, 0)
     # About a server that nobody has: nothing has come of it.
@@ -67,7 +71,7 @@ def test_checks_succeed_after_fresh_installation(
 def test_checks_warn_about_missing_accounts(current: Database, tmp_path: Path) -> None:
     found = checked(current, tmp_path)
     assert found.status == 1
-    assert {name for name, result in found.results.items() if result} == PEERS
+    assert {name for name, result in found.results.items() if result} == {*PEERS, "Message signing"}
     for name, group in (("Account at Nova", "[nova]"), ("Account at Placement", "[placement]")):
         assert found.details[name].startswith(f"Not checked: {group} auth_type is not set")
     (tmp_path / "policy.yaml").write_text("{}")
@@ -145,6 +149,33 @@ def test_check_warns_about_inactive_devices(existing: Database, tmp_path: Path) 
     assert "3 device(s) wait to be enabled" in found.details["Devices that wait"]
     enabling: Options = {"conductor": {"auto_enable": "fake_driver"}}
     assert checked(existing, tmp_path, more=enabling).results["Devices that wait"] == 0
+
+
+def test_check_warns_about_options_that_only_files_may_set(
+    current: Database, tmp_path: Path
+) -> None:
+    with current.writer() as tx:
+        tx.execute(sa.insert(Host).values(name="compute-1", updated_ms=0))
+        host_id = tx.execute(sa.select(Host.id)).scalar_one()
+        for name, options, accepts in (
+            (
+                "pci_driver",
+                {"pci.passthrough_whitelist": "{}"},
+                [{"name": "passthrough_whitelist"}],
+            ),
+            ("fake_driver", {"fault": "hot"}, []),
+            ("their_driver", {"speed": "1", "cards.colour": "red"}, [{"name": "speed"}]),
+            ("silent_driver", {"speed": "1"}, None),
+            ("generic_driver", None, None),
+        ):
+            values = {"name": name, "options": options, "accepts": accepts, "host_id": host_id}
+            tx.execute(sa.insert(Driver).values(uuid=str(uuid4()), state="READY", **values))
+    found = checked(current, tmp_path)
+    assert found.results["Options of drivers"] == 1
+    assert (
+        ": pci.passthrough_whitelist of pci_driver on compute-1, cards.colour of their_driver on "
+        "compute-1. Set them in"
+    ) in found.details["Options of drivers"]
 
 
 def test_check_warns_about_arqs_of_deleted_servers(

@@ -2,6 +2,7 @@
 """The health of devices: asked of drivers, reserved in Placement, shown, told, and healed."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +12,19 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import service
+from cyborg.agent.state_store import HealthBaselines, StateStore
 from cyborg.db.models import Device, Event
 from cyborg.drivers import command
-from cyborg.drivers.base import Health
+from cyborg.drivers.base import Health, Progress, no_progress
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.uevents import Uevent
+from cyborg.model.health import Condition
+from cyborg.model.probation import AT_ONCE, Rules
 from cyborg.model.provider import provider_uuid
+from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.pages import Page
 from cyborg.tests.fixtures.placement import fresh_host
@@ -37,7 +43,7 @@ from cyborg.tests.functional.watching.cards import MeasuringDriver
 from cyborg.tests.functional.watching.conftest import Watched, soon
 from cyborg.tests.unit.drivers.configured import configured, written
 
-FAULT = Health(healthy=False, reason="uncorrectable errors")
+FAULT = Health(Condition.DRAIN, ("uncorrectable errors",))
 
 
 class CheckedDriver(MeasuringDriver):
@@ -55,7 +61,7 @@ class CheckedDriver(MeasuringDriver):
         """See Driver."""
         self.checks.append(device_key)
         assert self.gate.wait(60), "a test forgot"
-        answer = self.healths.get(device_key, Health(healthy=True))
+        answer = self.healths.get(device_key, Health(Condition.OK))
         if isinstance(answer, Exception):
             raise answer
         found: Health = answer
@@ -70,7 +76,9 @@ class BareCheckedDriver(CheckedDriver, BareCardDriver):
         self.installing = threading.Event()
         self.installing.set()
 
-    def install(self, device_key: str, request_key: str) -> None:
+    def install(
+        self, device_key: str, request_key: str, *, progress: Progress = no_progress
+    ) -> None:
         """See Driver."""
         assert self.installing.wait(60), "a test forgot"
         super().install(device_key, request_key)
@@ -141,9 +149,11 @@ def checked(watched: Watched) -> Sites:
         poll: float = 10.0,
         auto_enable: frozenset[str] = frozenset({"*"}),
         others: tuple[Rack, ...] = (),
+        rules: Rules = AT_ONCE,
     ) -> Site:
         watched.stack.times = replace(watched.stack.times, health=interval, poll=poll)
         watched.stack.auto_enable = auto_enable
+        watched.stack.health_rules = rules
         page = watched.page()
         rack = watched.rack(kind)
         driver = rack.driver
@@ -270,7 +280,7 @@ def test_hanging_check_delays_no_heartbeat_and_no_report(checked: Sites):
 def test_health_outlives_failed_checks_and_restarts_until_it_is_switched_off(checked: Sites):
     here = checked(healths={CARD: FAULT})
     since = here.becomes("drain")["health_since"]
-    here.driver.healths[CARD] = Health(healthy=False, reason="two\nlines\0")
+    here.driver.healths[CARD] = Health(Condition.DRAIN, ("two\nlines\0",))
     soon(lambda: here.device()["health_reasons"] == ["two lines"])
     assert here.device()["health_since"] == since
     assert here.history() == [("health drain", "uncorrectable errors")]
@@ -370,6 +380,7 @@ def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, s
     return admin, provider_uuid(f"{name}_{SOFT}")
 
 
+@pytest.mark.proves("generic_driver", "health", by="simulated")
 def test_generic_driver_runs_health_command(watched: Watched, tmp_path: Path):
     admin, provider = commanded(watched, tmp_path, "#!/bin/sh\nexec sleep 3600\n")
 
@@ -396,6 +407,7 @@ def test_generic_driver_runs_health_command(watched: Watched, tmp_path: Path):
     eventually_offered(watched.placement, provider, 0)
 
 
+@pytest.mark.proves("fake_driver", "health", by="simulated")
 def test_fake_driver_shows_a_fault(watched: Watched):
     watched.stack.times = replace(watched.stack.times, health=0.2)
     watched.stack.start_conductor()
@@ -422,3 +434,119 @@ def test_fake_driver_shows_a_fault(watched: Watched):
     soon(lambda: reasons() == ["drain", "the fan stands still"])
     admin.patch(path, {"options": {"fault": None}}, status=202)
     soon(lambda: reasons() == ["ok"])
+
+
+def test_device_is_in_probation_before_it_is_offered_again(checked: Sites):
+    site = checked(rules=Rules(probation=2_000))
+    site.becomes("ok")
+    site.offers(2)
+    site.driver.healths[CARD] = FAULT
+    site.becomes("drain")
+    site.driver.healths.clear()
+    device = site.becomes("probation")
+    (text, cause) = device["health_reasons"]
+    assert text.startswith("The fault is gone. The units are offered again at 20")
+    assert cause == "uncorrectable errors"
+    site.becomes("ok")
+    site.offers(2)
+    actions = [action for action, _ in site.history()]
+    assert actions == ["health drain", "health probation", "health ok"]
+    soon(lambda: site.told(device["uuid"]) == ["drain", "probation", "ok"])
+
+
+def test_operator_releases_a_parked_device_and_has_faults_ignored(checked: Sites):
+    site = checked(rules=Rules(faults=1, window=3_600_000), healths={CARD: FAULT})
+    device = site.becomes("parked")
+    site.offers(0)
+    assert "--health auto" in device["health_reasons"][0]
+    path = f"/devices/{device['uuid']}"
+    changed = site.admin.patch(path, {"health": "ignore", "ignore_for": 3600}, status=200)
+    assert changed["health"] == "ignored"
+    assert changed["health_reasons"][1:] == ["uncorrectable errors"]
+    site.offers(2)
+    bind(site.admin, site.arqs(), site.rack.provider())
+    assert site.admin.patch(path, {"health": "auto"}, status=200)["health"] == "parked"
+    site.offers(0)
+    site.driver.healths.clear()
+    soon(lambda: site.admin.patch(path, {"health": "auto"}, status=200)["health"] == "ok")
+    site.offers(2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"health": "ignore"},
+        {"health": "auto", "ignore_for": 3600},
+        {"ignore_for": 3600},
+        {"health": "ignore", "ignore_for": 59},
+        {"health": "ignore", "ignore_for": 30 * 24 * 3600 + 1},
+        {"health": "ok"},
+        {"health": None},
+    ],
+)
+def test_order_about_health_that_is_not_valid_is_refused(checked: Sites, change: dict[str, Any]):
+    site = checked()
+    site.admin.patch(f"/devices/{site.device()['uuid']}", change, status=400)
+    assert site.device()["health"] == "ok"
+
+
+def test_order_about_health_needs_microversion_2_5(checked: Sites):
+    site = checked()
+    older = replace(site.admin, version="2.4")
+    older.patch(f"/devices/{site.device()['uuid']}", {"health": "auto"}, status=400)
+
+
+def _tell_driver(site: Site) -> None:
+    """Let the library of the driver report something about the card."""
+    site.driver.health_changed(CARD)
+
+
+def _tell_kernel(site: Site) -> None:
+    """Let the kernel report something about the card."""
+    path = servers.place(CARD).removeprefix("/sys")
+    site.rack.machine.emit(Uevent("change", path, {"SUBSYSTEM": "pci"}))
+
+
+@pytest.mark.parametrize("tell", [_tell_driver, _tell_kernel])
+def test_units_are_reserved_at_once_after_events(
+    checked: Sites, capsys: Any, tell: Callable[[Site], None]
+):
+    """No interval is waited for: the checks run every hour here."""
+    site = checked(interval=3600)
+    site.becomes("ok")
+    site.offers(2)
+    times = []
+    for _ in range(20):
+        site.driver.healths[CARD] = FAULT
+        began = time.monotonic()
+        tell(site)
+        site.offers(0)
+        times.append(time.monotonic() - began)
+        site.driver.healths.clear()
+        tell(site)
+        site.offers(2)
+    times.sort()
+    with capsys.disabled():
+        source = tell.__name__.removeprefix("_tell_")
+        print(  # noqa: T201
+            f"\n{source} event to reserved: p50 {times[9]:.3f} s, p99 {times[-1]:.3f} s"
+        )
+    assert site.history()[:2] == [("health drain", "uncorrectable errors"), ("health ok", None)]
+
+
+def test_errors_while_no_agent_runs_reserve_the_units(checked: Sites):
+    """The counters that the previous process saw are on the disk."""
+    site = checked()
+    path = servers.add_function(site.rack.machine, CARD, "1d22:3684:120000")
+    site.rack.machine.add_file(f"{path}/config", bytes(64))
+    counters = f"{path}/aer_dev_fatal"
+    site.rack.machine.add_file(counters, "DLP 4\nTOTAL_ERR_FATAL 4\n")
+    site.becomes("ok")
+    store = StateStore(site.watched.state_path, site.rack.compute)
+    soon(lambda: (site.rack.driver.name, CARD) in HealthBaselines(store).load())
+    site.agent.stop()
+    site.rack.machine.add_file(counters, "DLP 5\nTOTAL_ERR_FATAL 5\n")
+    site.agent = site.watched.agent(site.rack)
+    device = site.becomes("drain")
+    assert device["health_reasons"][0] == "new fatal PCIe errors: 1 DLP"
+    site.offers(0)

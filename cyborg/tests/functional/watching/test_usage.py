@@ -5,11 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.db.models import Deployable, Host
+from cyborg.model.provider import provider_uuid
 from cyborg.model.report import Reading
 from cyborg.rpc.verbs import SendReadings
-from cyborg.tests.functional.life.cards import CARD
+from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.functional.watching.cards import FIGURES, SecondMeasuringDriver
@@ -47,7 +50,8 @@ def test_readings_are_broadcast_shown_and_not_stored(measuring: Watched):
     rack = measuring.rack()
     measuring.agent(rack)
     device = one_device(measuring.admin())
-    soon(lambda: accelerators(measuring, rack.compute) != [])
+    # The provider is known when the report has been applied.
+    soon(lambda: any(item["providers"] for item in accelerators(measuring, rack.compute)))
     (told,) = accelerators(measuring, rack.compute)
     assert told == {
         "driver": "card_driver",
@@ -83,6 +87,26 @@ def test_readings_are_broadcast_shown_and_not_stored(measuring: Watched):
     soon(lambda: len(page.samples("cyborg_accelerator_power_watts")) == 2)
     rack.pull(CARD)
     soon(lambda: len(page.samples("cyborg_accelerator_power_watts")) == 1)
+
+
+def test_readings_of_a_moved_card_name_its_provider(measuring: Watched) -> None:
+    """The provider keeps the name of the first place, which another card may have now."""
+    measuring.page()
+    rack = measuring.rack()
+    measuring.agent(rack)
+    one_device(measuring.admin())
+    here = f"{rack.compute}_{CARD}"
+    name = f"{rack.compute}_{OTHER}"
+    moved = sa.update(Deployable).where(Deployable.name == here)
+    with measuring.database.writer() as tx:
+        tx.execute(moved.values(name=name, key=here, rp_uuid=provider_uuid(name)))
+        tx.execute(sa.update(Host).values(desired_generation=Host.desired_generation + 1))
+    soon(
+        lambda: (
+            [item["providers"] for item in accelerators(measuring, rack.compute)]
+            == [[rack.provider(OTHER)]]
+        )
+    )
 
 
 def test_hanging_or_failing_driver_does_not_affect_others(measuring: Watched):

@@ -2,7 +2,8 @@
 """One fake for all peers of an agent's loop: conductor, Placement, drivers and clock."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,9 @@ from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.driver_manager import DriverManager
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.heartbeats import Heartbeats
+from cyborg.agent.layout_sync import LayoutSync
 from cyborg.agent.loop import AgentLoop
+from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
@@ -21,10 +24,11 @@ from cyborg.agent.schedule import Schedule
 from cyborg.agent.state_store import DesiredStateCache, StateStore
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
+from cyborg.model.health import DeviceHealth
 from cyborg.model.provider import (
     Provider,
     ProviderOutcome,
@@ -36,6 +40,7 @@ from cyborg.model.provider import (
 from cyborg.model.report import (
     Acknowledged,
     AgentHeartbeat,
+    CreatedDevice,
     Desired,
     DriverReport,
     DriverState,
@@ -43,6 +48,7 @@ from cyborg.model.report import (
     ObsoleteProvider,
     Report,
 )
+from cyborg.model.work import PartitionTask
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import AgentRequest
 from cyborg.testing.fake_host import FakeHost
@@ -85,13 +91,21 @@ class FakePeers:
     retiring: tuple[str, ...] = ()
     removal_errors: dict[str, Exception] = field(default_factory=dict)
     scan: Scan | None = None
+    machine: FakeHost = field(default_factory=FakeHost)
     heartbeats: list[AgentHeartbeat] = field(default_factory=list)
     published_refusals: list[dict[str, str]] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
     store: StateStore = field(default_factory=lambda: StateStore(Path("/dev/null/nowhere"), "host"))
     discoveries: DiscoveryRequests = field(default_factory=lambda: DiscoveryRequests(timeout=0.0))
     rejected: dict[str, str] = field(default_factory=dict)
+    #: The cards that the driver can divide, and the operations that divide them.
+    cards: tuple[CardLayouts, ...] = ()
+    partitions: list[Future[None]] = field(default_factory=list)
+    #: The devices that operators created.
+    created: tuple[CreatedDevice, ...] = ()
     overdue: str = ""
+    #: The health that the last poll of the driver gave.
+    health: tuple[DeviceHealth, ...] = ()
 
     def record(self, call: str) -> None:
         self.calls.append(call)
@@ -134,7 +148,13 @@ class FakePeers:
         total = self.generation if self.units is None else self.units
         unit = Provider(provider_uuid(UNIT), UNIT, "FPGA", total, 0, frozenset())
         retired = tuple(ObsoleteProvider(provider_uuid(name), name) for name in self.retiring)
-        return Desired(self.generation, ProviderTree("compute", (unit,)), self.refused, retired)
+        return Desired(
+            self.generation,
+            ProviderTree("compute", (unit,)),
+            self.refused,
+            retired,
+            operator_created=self.created,
+        )
 
     def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
         self.record("published")
@@ -157,6 +177,9 @@ class FakePeers:
     def find_root(self, names: Any) -> tuple[str, str]:
         self.record("find_root")
         return "root", "compute"
+
+    def account_roles(self) -> tuple[str, ...]:
+        return ("service",)
 
     def tree(self, root: str) -> dict[str, Node]:
         self.record("tree")
@@ -202,6 +225,11 @@ class FakePeers:
         assert (host, epoch) == ("host", self.epoch)
         self.record("sync")
 
+    def partition(self, task: PartitionTask) -> Future[None]:
+        self.record(f"partition {task.device_key} {task.layout}")
+        self.partitions.append(Future())
+        return self.partitions[-1]
+
     def agent(self) -> "FakeAgent":
         """Return a new agent with these peers."""
         reporter = Reporter(
@@ -209,14 +237,7 @@ class FakePeers:
                 [LoadResult("d", FakeDriver(self))],
                 lambda name, options: LoadResult(name, FakeDriver(self)),
             ),
-            HealthChecks(
-                drivers={},
-                devices=tuple,
-                last_scan=lambda: Scan(FakeHost()),
-                last_report=None,
-                on_change=lambda: None,
-                enabled=False,
-            ),
+            cast(HealthChecks, FakeHealth(self)),
         )
         schedule = Schedule(scan=60, full_check=600, clock=lambda: self.now)
         providers = Providers(
@@ -244,14 +265,31 @@ class FakePeers:
             reporter=reporter,
             providers=providers,
             prepared_sync=cast(PreparedUnitsSync, self),
+            layout_sync=LayoutSync(cast(Operations, self)),
             schedule=schedule,
-            machine=FakeHost(),
+            machine=self.machine,
         )
         return FakeAgent(heartbeats, loop)
 
     def set_verdict(self, verdict: Verdict, reason: str) -> None:
         """Set the outcome of publishing the unit."""
         self.verdicts[UNIT] = ProviderOutcome("u", UNIT, verdict, reason)
+
+
+@dataclass
+class FakeHealth:
+    """Health checks whose answers are those of the peers."""
+
+    peers: FakePeers
+
+    def poll_new(self, report: Report, scan: Scan) -> None:
+        """Do nothing."""
+
+    def acknowledge(self, report: Report) -> None:
+        """Do nothing."""
+
+    def add_health(self, report: Report) -> Report:
+        return Report(tuple(replace(driver, health=self.peers.health) for driver in report.drivers))
 
 
 class FakeDriver(Driver):
@@ -265,6 +303,9 @@ class FakeDriver(Driver):
 
     def discover(self, scan: Scan) -> list[Device]:
         return self._peers.discover(scan)
+
+    def layouts(self, scan: Scan) -> tuple[CardLayouts, ...]:
+        return self._peers.cards
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,16 @@ def rounds() -> threading.Semaphore:
 
 
 @pytest.fixture
-def listening(machine: Machine, rounds: threading.Semaphore) -> Iterator[Events]:
-    events = DeviceEvents(machine, rounds.release)
+def told() -> list[Uevent]:
+    """The events that the checks of the health were told."""
+    return []
+
+
+@pytest.fixture
+def listening(
+    machine: Machine, rounds: threading.Semaphore, told: list[Uevent]
+) -> Iterator[Events]:
+    events = DeviceEvents(machine, rounds.release, told.extend)
     events.start()
     yield machine.stream
     events.stop()
@@ -69,6 +77,15 @@ def test_a_burst_of_events_starts_one_scan(
     assert not rounds.acquire(blocking=False)
     machine.stream.emit(event)
     assert rounds.acquire(timeout=30)
+
+
+def test_the_health_is_told_each_event_before_the_scan(
+    listening: Events, machine: Machine, rounds: threading.Semaphore, told: list[Uevent]
+) -> None:
+    for event in (TTY, PCI, TTY, PCI):
+        machine.stream.emit(event)
+    assert rounds.acquire(timeout=30)
+    assert told == [PCI, PCI]
 
 
 def test_events_that_never_stop_do_not_delay_the_scan_for_ever(

@@ -191,3 +191,40 @@ def test_a_reloaded_driver_has_the_accelerators_that_operators_created(
     driver_manager.apply([], [CreatedDevice("mine", device)])
     driver_manager.reload()
     assert driver_manager.drivers["mine"].operator_created == {device.key: device}
+
+
+def test_ignored_options_are_logged_once_and_refuse_the_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The driver is loaded without them, so that its devices stay."""
+    manager = DriverManager(
+        [LoadResult("mine", Plain())],
+        lambda name, options: LoadResult(name, Plain(), ignored=tuple(options)),
+    )
+    requested = [RequestedDriver("mine", options={"a.path": "/x"})]
+    assert manager.apply(requested)
+    assert not manager.apply(requested)
+    assert set(manager.drivers) == {"mine"}
+    reason = "only the configuration files of the host can set a.path"
+    assert manager.refusals == {"mine": reason}
+    assert [record.levelname for record in caplog.records if "a.path" in record.message] == [
+        "WARNING"
+    ]
+    manager.apply([])
+    assert manager.refusals == {}
+
+
+def test_start_without_a_driver_says_how_to_enable_one(
+    loader: FakeLoader, caplog: pytest.LogCaptureFixture
+) -> None:
+    DriverManager([LoadResult("other", Plain(), enabled=False)], loader.load)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.message == (
+        "No driver is enabled, so this host offers no device. Name drivers in [agent] "
+        "enabled_drivers, or load one with 'cyborg install-driver'. Installed drivers: other"
+    )
+    caplog.clear()
+    DriverManager([LoadResult("mine", Plain())], loader.load)
+    DriverManager([LoadResult("broken", error="no firmware", enabled=True)], loader.load)
+    assert not [record for record in caplog.records if "No driver" in record.message]

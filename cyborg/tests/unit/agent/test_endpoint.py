@@ -13,7 +13,7 @@ from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
@@ -40,10 +40,12 @@ class RecordingDriver(Driver):
     def discover(self, scan: Scan) -> list[Device]:
         return []
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         self.calls.append("prepare")
 
-    def release(self, task: HandleTask) -> None:
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         self.calls.append("release")
 
 

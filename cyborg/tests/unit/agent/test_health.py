@@ -4,19 +4,24 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from oslo_config import cfg
 
+from cyborg.agent.findings import Findings
 from cyborg.agent.health import HealthChecks
+from cyborg.agent.state_store import HealthBaselines, StateStore
+from cyborg.drivers import health_policy
 from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.uevents import Uevent
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.servers import bare
+from cyborg.testing.servers import FPGA, bare, place, server
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
 DEVICE = Device("a", DeviceType.FPGA, "vendor", "model", {"bus": "81"}, (UNIT,))
@@ -56,14 +61,14 @@ class Checked(Unchecked):
         if device_key not in self.answers:
             self._cannot(f"tell the health of {device_key}")
         answer = self.answers[device_key]
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         health: Health = answer
         return health
 
 
 def healthy() -> Checked:
-    return Checked(a=Health(healthy=True), b=Health(healthy=True))
+    return Checked(a=Health(Condition.OK), b=Health(Condition.OK))
 
 
 def report_of(driver: Driver) -> Report:
@@ -134,24 +139,55 @@ def test_a_driver_without_checks_adds_no_health(make: Make, changes: list[str]) 
 
 
 def test_a_device_that_the_driver_cannot_check_has_no_health(make: Make) -> None:
-    driver = Checked(a=Health(healthy=True))
+    driver = Checked(a=Health(Condition.OK))
     checks = make(driver)
     checks.poll_new(report_of(driver), Scan(bare()))
     report = with_health(checks, driver)
     assert (report.health, report.error) == ((OK[0], DeviceHealth("b")), None)
 
 
+@pytest.mark.parametrize(
+    ("answer", "condition", "reasons"),
+    [
+        (
+            Health(Condition.DEGRADED, ("slow link", "x8 of x16")),
+            "degraded",
+            ("slow link", "x8 of x16"),
+        ),
+        (Health(Condition.DEAD, ("gone.",), "Replace it."), "dead", ("gone.", "Replace it.")),
+        (Health(Condition.DRAIN, (), "Reset it."), "drain", ("Reset it.",)),
+    ],
+)
+def test_the_reasons_are_the_evidence_and_what_to_do(
+    make: Make, answer: Health, condition: str, reasons: tuple[str, ...]
+) -> None:
+    driver = Checked(a=answer, b=Health(Condition.OK))
+    checks = make(driver)
+    checks.poll_new(report_of(driver), Scan(bare()))
+    first, _ = with_health(checks, driver).health
+    assert (first.condition, first.reasons) == (condition, reasons)
+
+
 def test_a_bad_health_without_a_reason_gets_a_default_reason(make: Make) -> None:
-    driver = Checked(a=Health(healthy=False), b=Health(healthy=False, reason="two\nlines"))
+    driver = Checked(a=Health(Condition.DRAIN), b=Health(Condition.DRAIN, ("two\nlines",)))
     checks = make(driver)
     checks.poll_new(report_of(driver), Scan(bare()))
     assert with_health(checks, driver).health == (
-        DeviceHealth("a", Condition.DRAIN, "Its driver gives no reason."),
-        DeviceHealth("b", Condition.DRAIN, "two lines"),
+        DeviceHealth("a", Condition.DRAIN, ("Its driver gives no reason.",)),
+        DeviceHealth("b", Condition.DRAIN, ("two lines",)),
     )
 
 
-@pytest.mark.parametrize("odd", [RuntimeError("broken"), "fine", None, Health("yes")])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "odd",
+    [
+        RuntimeError("broken"),
+        "fine",
+        None,
+        Health("ok"),  # type: ignore[arg-type]
+        Health(Condition.DRAIN, "hot"),  # type: ignore[arg-type]
+    ],
+)
 def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
     make: Make, odd: Any, changes: list[str]
 ) -> None:
@@ -168,7 +204,7 @@ def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
     # The same fault again is not a change.
     checks.after_set_up(driver.name, "b")
     assert len(changes) == before
-    driver.answers["b"] = Health(healthy=True)
+    driver.answers["b"] = Health(Condition.OK)
     assert checks.after_set_up(driver.name, "b") == OK[1]
     assert with_health(checks, driver).error is None
     assert len(changes) == before + 1
@@ -219,12 +255,12 @@ def test_a_driver_that_is_loaded_again_does_not_wait_for_its_previous_instance(
         timeout=0.01,
     )
     checks.poll_new(report_of(stuck), Scan(bare()))
-    reloaded.answers["a"] = Health(healthy=False, reason="hot")
+    reloaded.answers["a"] = Health(Condition.DRAIN, ("hot",))
     drivers[reloaded.name] = reloaded
     health = None
     while health is None:
         health = checks.after_set_up(reloaded.name, "a")
-    assert health == DeviceHealth("a", Condition.DRAIN, "hot")
+    assert health == DeviceHealth("a", Condition.DRAIN, ("hot",))
     # The late answer of the previous instance is dropped.
     gate.set()
     for thread in threading.enumerate():
@@ -235,7 +271,10 @@ def test_a_driver_that_is_loaded_again_does_not_wait_for_its_previous_instance(
 
 def test_the_answers_of_the_last_report_count_until_there_are_newer_ones(make: Make) -> None:
     driver = healthy()
-    faults = (DeviceHealth("a", Condition.DRAIN, "hot"), DeviceHealth("b", Condition.DEAD, "gone"))
+    faults = (
+        DeviceHealth("a", Condition.DRAIN, ("hot",)),
+        DeviceHealth("b", Condition.DEAD, ("gone",)),
+    )
     (plain,) = report_of(driver).drivers
     checks = make(driver, last_report=Report((replace(plain, health=faults),)))
     assert with_health(checks, driver).health == faults
@@ -258,3 +297,125 @@ def test_a_driver_that_lost_its_checks_reports_no_health(make: Make) -> None:
     (plain,) = report_of(driver).drivers
     checks = make(driver, last_report=Report((replace(plain, health=OK[:1]),)))
     assert with_health(checks, driver).health == (DeviceHealth("a"),)
+
+
+def test_a_driver_that_exits_leaves_its_other_devices_checked(make: Make) -> None:
+    driver = Checked(a=SystemExit("no licence"), b=Health(Condition.OK))
+    checks = make(driver)
+    checks.poll_new(report_of(driver), Scan(bare()))
+    report = with_health(checks, driver)
+    assert report.health == (DeviceHealth("b", Condition.OK),)
+    assert "no licence" in str(report.error)
+
+
+class OneFunction(Checked):
+    """A driver whose one device is the FPGA of ``servers.server``."""
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        """See Driver."""
+        self.polled.append(device_key)
+        if "fpga" in self.gates:
+            assert self.gates["fpga"].wait(60), "a test did not set the event"
+        health: Health = self.answers["fpga"]
+        return health
+
+
+CARD = replace(DEVICE, key=FPGA)
+RESET = ("kernel event ERROR_EVENT=FAILED_RECOVERY", "Reset the device or power-cycle the host.")
+
+
+@pytest.fixture
+def found(changes: list[str], tmp_path: Path) -> tuple[OneFunction, HealthChecks]:
+    """Return a driver, and checks that also have findings of their own."""
+    driver = OneFunction(fpga=Health(Condition.DEGRADED, ("warm",)))
+    host = server()
+    host.add_file(f"{place(FPGA)}/config", bytes(64))
+    checks = HealthChecks(
+        drivers={driver.name: driver},
+        devices=lambda: [(driver.name, CARD)],
+        last_scan=lambda: Scan(host),
+        last_report=None,
+        on_change=lambda: changes.append("changed"),
+        timeout=30,
+        findings=Findings(
+            machine=host,
+            policy=health_policy.shipped(),
+            baselines=HealthBaselines(StateStore(tmp_path, "host")),
+            failed_prepares=1,
+        ),
+    )
+    checks.poll_new(report_of(driver), Scan(host))
+    driver.polled.clear()
+    return driver, checks
+
+
+def reported(driver: Driver, checks: HealthChecks) -> DeviceHealth:
+    report = Report((DriverReport(driver.name, DriverState.READY, (CARD,)),))
+    (health,) = checks.add_health(report).drivers[0].health
+    return health
+
+
+def end_polls() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "health-checked":
+            thread.join()
+
+
+def test_findings_and_the_answer_of_the_driver_are_merged(
+    found: tuple[OneFunction, HealthChecks], changes: list[str]
+) -> None:
+    driver, checks = found
+    event = Uevent("change", place(FPGA).removeprefix("/sys"), {"ERROR_EVENT": "FAILED_RECOVERY"})
+    changes.clear()
+    checks.note_events([event])
+    end_polls()
+    assert changes[0] == "changed"
+    assert driver.polled == [FPGA]
+    assert reported(driver, checks) == DeviceHealth(FPGA, Condition.DRAIN, (*RESET, "warm"))
+
+
+def test_a_removal_is_left_to_the_scan(
+    found: tuple[OneFunction, HealthChecks], changes: list[str]
+) -> None:
+    driver, checks = found
+    changes.clear()
+    checks.note_events([Uevent("remove", place(FPGA).removeprefix("/sys"), {})])
+    end_polls()
+    assert (driver.polled, changes) == ([], [])
+
+
+def test_a_failed_prepare_counts_at_once(
+    found: tuple[OneFunction, HealthChecks], changes: list[str]
+) -> None:
+    driver, checks = found
+    changes.clear()
+    checks.note_prepare(driver.name, FPGA, "no answer")
+    assert changes == ["changed"]
+    assert reported(driver, checks).condition is Condition.DRAIN
+
+
+def test_an_event_of_a_driver_starts_a_poll_after_the_running_one(
+    found: tuple[OneFunction, HealthChecks], gate: threading.Event
+) -> None:
+    driver, checks = found
+    driver.gates["fpga"] = gate
+    driver.on_health_event(lambda key: checks.check_now(driver.name, [key]))
+    driver.health_changed(FPGA)
+    driver.health_changed(FPGA)
+    driver.answers["fpga"] = Health(Condition.DEAD, ("hot",))
+    gate.set()
+    while len(driver.polled) < 2:
+        end_polls()
+    end_polls()
+    assert driver.polled == [FPGA, FPGA]
+    assert reported(driver, checks) == DeviceHealth(FPGA, Condition.DEAD, ("hot",))
+
+
+def test_a_device_without_answers_of_its_driver_has_the_health_of_its_function(
+    found: tuple[OneFunction, HealthChecks],
+) -> None:
+    _, checks = found
+    report = Report((DriverReport("other", DriverState.READY, (CARD,)),))
+    checks.poll_new(report, Scan(bare()))
+    (health,) = checks.add_health(report).drivers[0].health
+    assert health == DeviceHealth(FPGA, Condition.OK)

@@ -10,10 +10,19 @@ import pytest
 from cyborg import exception
 from cyborg.clients.placement import Node
 from cyborg.drivers.scan import Scan
-from cyborg.model.device import Device
+from cyborg.model.device import Device, DeviceType
+from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.provider import Verdict, provider_uuid
-from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, HeartbeatReply, Report
+from cyborg.model.report import (
+    AgentHeartbeat,
+    Desired,
+    DriverReport,
+    DriverState,
+    HeartbeatReply,
+    Report,
+)
 from cyborg.model.work import DiscoveryTask
+from cyborg.testing import servers
 from cyborg.tests.unit.agent.fake_peers import UNIT, FakePeers, report_of
 
 
@@ -202,6 +211,23 @@ def test_drivers_get_the_claims_of_nova_and_the_desired_providers(
     assert peers.scan.managed_deployables == {"unit"}
 
 
+def test_facts_of_a_function_are_kept_for_later_scans(peers: FakePeers) -> None:
+    peers.machine = servers.bare()
+    path = servers.add_function(peers.machine, "0000:18:00.0", "8086:1572:020000")
+    peers.machine.add_file(f"{path}/config", bytes.fromhex("8680"))
+    calls: list[str] = []
+    peers.machine.on_call = calls.append
+    agent = peers.agent()
+    for _ in range(2):
+        agent.run_once()
+        assert peers.scan is not None
+        [function] = peers.scan.functions.values()
+        peers.scan.with_facts(Device("k", DeviceType.NIC, "v", "m", {}, ()), function)
+        peers.now += 60
+    assert calls.count(f"{path}/config") == 1
+    assert calls.count(f"{path}/numa_node") == 2
+
+
 def test_new_claims_of_nova_are_obeyed_before_anything_is_published(peers: FakePeers) -> None:
     agent = peers.agent()
     agent.run_once()
@@ -296,6 +322,27 @@ def test_a_heartbeat_during_a_report_does_not_repeat_the_report(peers: FakePeers
     assert peers.take_calls() == []
 
 
+def test_a_desired_state_that_a_heartbeat_overtakes_is_fetched_again(peers: FakePeers) -> None:
+    """A discovery request that came with the heartbeat needs the newer state."""
+    agent = peers.agent()
+    agent.run_once()
+    fetch = peers.desired
+
+    def answer_late(host: str, epoch: int) -> Desired:
+        answer = fetch(host, epoch)
+        del peers.__dict__["desired"]
+        peers.generation += 1
+        agent.heartbeats.run_once()
+        return answer
+
+    object.__setattr__(peers, "desired", answer_late)
+    peers.generation += 1
+    agent.run_once()
+    peers.take_calls()
+    agent.loop.run_once()
+    assert peers.take_calls() == ["desired", "publish"]
+
+
 def test_a_takeover_counts_while_the_answer_to_a_report_is_noted(peers: FakePeers) -> None:
     agent, threads = peers.agent(), list[threading.Thread]()
 
@@ -369,3 +416,25 @@ def test_a_scan_that_does_not_return_is_reported_in_the_heartbeat(peers: FakePee
     )
     agent.heartbeats.run_once()
     assert (peers.heartbeats[-1].status, peers.heartbeats[-1].failure) == (DriverState.READY, "")
+
+
+def test_a_fault_is_published_before_a_scan(peers: FakePeers) -> None:
+    """A scan waits for the slowest driver, and units of a faulty device must not."""
+    agent = peers.agent()
+    agent.run_once()
+    peers.calls.clear()
+    peers.health = (DeviceHealth("0000:00:00.0", Condition.DEAD, ("no answer",)),)
+    peers.now = 60
+    agent.run_once()
+    calls = [call for call in peers.calls if call not in ("find_root", "tree")]
+    assert calls == ["heartbeat", "report", "desired", "publish", "scan", "sync"]
+
+
+def test_health_without_a_scan_is_reported_once(peers: FakePeers) -> None:
+    agent = peers.agent()
+    agent.run_once()
+    peers.calls.clear()
+    peers.health = (DeviceHealth("0000:00:00.0", Condition.DEAD, ("no answer",)),)
+    agent.loop.run_once()
+    agent.loop.run_once()
+    assert peers.take_calls() == ["report", "desired", "publish"]

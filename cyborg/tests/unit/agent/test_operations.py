@@ -3,6 +3,7 @@
 
 import contextlib
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,8 +17,9 @@ from cyborg import exception
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import CleanStep, Driver, ImageFile, Progress, ResetLevel, no_progress
 from cyborg.drivers.scan import Scan
+from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import Device, Hardware
 from cyborg.model.health import DeviceHealth
 from cyborg.model.work import (
@@ -25,6 +27,7 @@ from cyborg.model.work import (
     ImageOrder,
     InstallTask,
     Outcome,
+    PartitionTask,
     ProgramTask,
     Unit,
     WorkKind,
@@ -47,25 +50,54 @@ class Recorder(Driver):
         self.action: Callable[[], None] = lambda: None
         #: What it lists.
         self.devices: list[Hardware] = []
+        self.steps: list[CleanStep] = []
+        #: The number of calls before each request of a scan.
+        self.scans: list[int] = []
+        #: Whether the last scan took a unit for ours that a guest may have.
+        self.took_for_ours = False
         self._lock = threading.Lock()
 
     def discover(self, scan: Scan) -> list[Device]:
         return []
 
     def hardware(self, scan: Scan) -> list[Hardware]:
+        self.took_for_ours = scan.is_managed("u")
         return self.devices
 
-    def install(self, device_key: str, request_key: str) -> None:
+    def install(
+        self, device_key: str, request_key: str, *, progress: Progress = no_progress
+    ) -> None:
         self._run(f"install {device_key}")
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
+        super().prepare(task, image, progress=progress)
         self._run(f"prepare {task.handle_key}")
 
-    def release(self, task: HandleTask) -> None:
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         self._run(f"release {task.handle_key}")
 
-    def program(self, task: ProgramTask, image_path: str) -> None:
+    def clean_steps(self, task: HandleTask) -> list[CleanStep]:
+        return self.steps
+
+    def reset(
+        self, device_key: str, level: ResetLevel, *, progress: Progress = no_progress
+    ) -> None:
+        self._run(f"reset {device_key} {level}")
+
+    def program(
+        self, task: ProgramTask, image_path: str, *, progress: Progress = no_progress
+    ) -> None:
         self._run(f"program {Path(image_path).read_text()}")
+
+    def request_scan(self) -> None:
+        """Note that the hardware is to be read again."""
+        self.scans.append(len(self.calls))
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        progress(0.5, "creating parts")
+        self._run(f"partition {card_key} {layout}")
 
     def hang(self) -> threading.Event:
         """Let each call wait for this event."""
@@ -142,7 +174,7 @@ def operations(
         glance=lambda: cast(Glance, FakeGlance()),
         images=images,
         timeout=timeout,
-        request_scan=lambda: driver.calls.append("scan"),
+        request_scan=driver.request_scan,
         health=lambda name, key: DeviceHealth(f"{name} {key}"),
         max_operations=MAX_OPERATIONS,
     )
@@ -541,9 +573,391 @@ def test_a_device_is_set_up_and_the_hardware_read_again(
 ) -> None:
     driver.devices = devices
     outcome = operations.install(InstallTask("o1", "recorder", "d"))
-    assert driver.calls == ["install d", "scan"]
+    assert driver.calls == ["install d"]
+    assert driver.scans == [1]
+    # Else a device that a guest holds would be missing.
+    assert driver.took_for_ours
     if fault is None:
         assert outcome == Outcome("o1", note=note, health=DeviceHealth("recorder d"))
     else:
         assert str(outcome.fault).endswith(fault)
     assert ("install of d failed" in caplog.text) == (fault is not None)
+
+
+def journalled(tmp_path: Path) -> list[tuple[str, str | None, bool]]:
+    """Return verb, fault and end of the rows of the journal."""
+    (file,) = tmp_path.glob("*.sqlite")
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        rows = connection.execute("SELECT verb, fault, ended_at FROM operations ORDER BY rowid")
+        return [(verb, fault, ended is not None) for verb, fault, ended in rows]
+
+
+def step(driver: Recorder, name: str, **values: Any) -> CleanStep:
+    return CleanStep(name, lambda progress: driver._run(f"step {name}"), **values)
+
+
+def test_clean_steps_follow_a_release_in_their_order(
+    operations: Operations, driver: Recorder, tmp_path: Path
+) -> None:
+    driver.steps = [
+        step(driver, "low", priority=1),
+        step(driver, "first", priority=90),
+        CleanStep("reset", ResetLevel.FUNCTION, priority=50),
+    ]
+    outcome = operations.release(task("o1"))
+    assert outcome == Outcome("o1", cleaned=outcome.cleaned)
+    assert [step.name for step in outcome.cleaned] == ["first", "reset", "low"]
+    assert all(0 <= step.ms < 60_000 for step in outcome.cleaned)
+    assert driver.calls == ["release k", "step first", "reset d function", "step low"]
+    assert journalled(tmp_path) == [("clean step low", None, True)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "calls"),
+    [
+        ({}, ["release k", "step tidy"]),
+        ({"clean": "none"}, ["release k"]),
+        ({"clean": "reset"}, ["release k", "step tidy"]),
+        ({"clean": "full"}, ["release k", "step erase", "step tidy"]),
+    ],
+    ids=str,
+)
+def test_level_of_the_conductor_decides_which_steps_run(
+    operations: Operations, driver: Recorder, spec: dict[str, str], calls: list[str]
+) -> None:
+    driver.steps = [
+        step(driver, "erase", level=CleanLevel.FULL, priority=60),
+        step(driver, "tidy"),
+    ]
+    outcome = operations.release(replace(task("o1"), spec=spec))
+    assert driver.calls == calls
+    assert [f"step {step.name}" for step in outcome.cleaned] == calls[1:]
+
+
+def test_repair_never_erases_data(operations: Operations, driver: Recorder) -> None:
+    """The unit may never have been given to a guest."""
+    driver.steps = [step(driver, "erase", level=CleanLevel.FULL), step(driver, "tidy")]
+    operations.repair(WorkKind.RELEASE, task("r1"), since=operations.change_count)
+    wait_for_device(operations)
+    assert driver.calls == ["release k", "step tidy", "prepare last"]
+
+
+def test_release_fails_where_all_must_be_cleaned_and_nothing_can_be(
+    operations: Operations,
+) -> None:
+    outcome = operations.release(replace(task("o1"), spec={"clean": "full"}))
+    assert "no safe way is known to remove the data of the last guest" in str(outcome.fault)
+    assert "--free-unit" in str(outcome.fault)
+    assert operations.release(replace(task("o2"), spec={"clean": "reset"})).fault is None
+
+
+def test_clean_steps_follow_the_release_of_a_repair(
+    operations: Operations, driver: Recorder
+) -> None:
+    driver.steps = [step(driver, "erase")]
+    operations.repair(WorkKind.RELEASE, task("r1"), since=operations.change_count)
+    operations.repair(WorkKind.PREPARE, task("r2", "other"), since=operations.change_count)
+    wait_for_device(operations)
+    assert driver.calls == ["release k", "step erase", "prepare other", "prepare last"]
+
+
+def test_a_clean_step_that_fails_ends_the_release(
+    operations: Operations, driver: Recorder, tmp_path: Path
+) -> None:
+    def refuse(progress: Progress) -> None:
+        raise exception.HostError(action="erasing", reason="no power")
+
+    driver.steps = [CleanStep("erase", refuse), step(driver, "later", priority=1)]
+    fault = str(operations.release(task("o1")).fault)
+    assert "no power" in fault
+    assert driver.calls == ["release k"]
+    assert journalled(tmp_path) == [("clean step erase", fault, True)]
+
+
+def test_nothing_runs_beside_a_clean_step_that_exceeds_its_limit(
+    operations: Operations, driver: Recorder
+) -> None:
+    gate = threading.Event()
+    driver.steps = [CleanStep("erase", lambda progress: cast(None, gate.wait(20)), timeout=0.05)]
+    fault = operations.release(task("o1")).fault
+    assert "clean step erase" in str(fault)
+    assert "it did not end within 0.05 s" in str(fault)
+    with pytest.raises(exception.Unavailable, match="clean step erase has not ended yet"):
+        operations.prepare(task("o2", "other"))
+    # The conductor counts it as a refusal: after some, Placement does not offer the unit any more.
+    assert "clean step erase has not ended yet" in str(operations.release(task("o1")).fault)
+    assert operations.prepare(task("o3", device_key="another")) == Outcome("o3")
+    assert driver.calls == ["release k", "prepare k"]
+    gate.set()
+    driver.steps = []
+
+    assert wait_until(lambda: operations.release(task("o1")) == Outcome("o1"), timeout=20)
+
+
+@pytest.mark.parametrize("interruptible", [True, False])
+def test_an_agent_that_stops_waits_for_steps_that_cannot_be_interrupted(
+    operations: Operations, driver: Recorder, tmp_path: Path, interruptible: bool
+) -> None:
+    gate, begun, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def erase(progress: Progress) -> None:
+        begun.set()
+        gate.wait(20)
+        ended.set()
+
+    driver.steps = [
+        CleanStep("erase", erase, interruptible=interruptible),
+        step(driver, "later", priority=1),
+    ]
+    failures: list[str] = []
+
+    def release() -> None:
+        try:
+            operations.release(task("o1"))
+        except exception.Unavailable as error:
+            failures.append(str(error))
+
+    caller = threading.Thread(target=release)
+    caller.start()
+    assert begun.wait(20)
+    stopper = threading.Thread(target=operations.stop)
+    stopper.start()
+    # A driver that hangs does not keep the process from ending.
+    assert all(thread.daemon for thread in threading.enumerate() if "clean-" in thread.name)
+    if interruptible:
+        stopper.join(10)
+        assert not stopper.is_alive()
+        # The next process finds the row without an end, and begins the release again.
+        assert journalled(tmp_path) == [("clean step erase", None, False)]
+        assert not ended.is_set()
+        gate.set()
+    else:
+        stopper.join(0.2)
+        assert stopper.is_alive()
+        gate.set()
+        stopper.join(10)
+        assert ended.is_set()
+    caller.join(10)
+    assert "it stops" in failures[0]
+    assert driver.calls == ["release k"]
+
+
+def test_a_late_bind_loads_no_image(operations: Operations, driver: Recorder) -> None:
+    """Not even from Glance, which may be away."""
+    assert operations.prepare(task("o2", order=2)) == Outcome("o2")
+    late = operations.prepare(task("o1", order=1), ImageOrder("away", exclusive=True))
+    assert "later order" in str(late.fault)
+
+
+@short_timeout
+def test_the_progress_of_an_earlier_attempt_is_forgotten(
+    operations: Operations, driver: Recorder
+) -> None:
+    gate = threading.Event()
+
+    def fail(progress: Progress) -> None:
+        progress(0.9, "verifying")
+        raise exception.HostError(action="erasing", reason="no power")
+
+    driver.steps = [CleanStep("erase", fail)]
+    assert wait_until(lambda: operations.release(task("o1")).fault is not None, timeout=20)
+    driver.steps = [CleanStep("erase", lambda progress: cast(None, gate.wait(20)))]
+    outcomes = [operations.release(task("o1")) for _ in range(2)]
+    gate.set()
+    assert outcomes == [Outcome("o1", done=False)] * 2
+
+
+@short_timeout
+def test_the_progress_of_a_long_call_is_told(operations: Operations, driver: Recorder) -> None:
+    gate = threading.Event()
+
+    def erase(progress: Progress) -> None:
+        progress(0.4, "block 17\nof 40")
+        gate.wait(10)
+
+    driver.steps = [CleanStep("erase", erase)]
+
+    def told() -> bool:
+        return operations.release(task("o1")).progress == "erase, 40%: block 17 of 40"
+
+    assert wait_until(told, timeout=20)
+    gate.set()
+    assert wait_until(lambda: operations.release(task("o1")).done, timeout=5)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"timeout": 0.0},
+        {"timeout": -1.0},
+        {"timeout": float("nan")},
+        {"timeout": float("inf")},
+        {"timeout": None},
+        {"timeout": "5"},
+        {"priority": None},
+        {"priority": float("nan")},
+        {"name": ""},
+        {"name": "erase\nClean step erase completed"},
+        {"name": None},
+        {"work": None},
+        {"work": "function"},
+        {"level": CleanLevel.NONE},
+        {"level": None},
+    ],
+    ids=str,
+)
+def test_a_clean_step_that_is_not_valid_fails_the_release(
+    operations: Operations, driver: Recorder, tmp_path: Path, values: dict[str, Any]
+) -> None:
+    """The release can be tried again, and no row of the journal stays open."""
+
+    class Careless(Recorder):
+        def clean_steps(self, task: HandleTask) -> list[CleanStep]:
+            return [CleanStep(**{"name": "erase", "work": lambda progress: None, **values})]
+
+    operations._drivers = {"recorder": Careless()}
+    assert "clean_steps" in str(operations.release(task("o1")).fault)
+    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
+    operations._drivers = {"recorder": driver}
+    assert operations.release(task("o1")) == Outcome("o1")
+
+
+@pytest.mark.parametrize("steps", [None, 7, ["erase"], [None]], ids=str)
+def test_clean_steps_of_another_type_fail_the_release(
+    operations: Operations, driver: Recorder, tmp_path: Path, steps: Any
+) -> None:
+    driver.steps = steps
+    assert "clean_steps" in str(operations.release(task("o1")).fault)
+    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
+
+
+def test_a_driver_that_exits_fails_its_operation_only(
+    operations: Operations, driver: Recorder, tmp_path: Path
+) -> None:
+    def leave(progress: Progress) -> None:
+        raise SystemExit("no licence")
+
+    driver.action = lambda: leave(no_progress)
+    assert "no licence" in str(operations.prepare(task("o1")).fault)
+    driver.action = lambda: None
+    driver.steps = [CleanStep("erase", leave)]
+    assert "no licence" in str(operations.release(task("o1")).fault)
+    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
+
+
+@short_timeout
+def test_progress_that_nobody_can_ask_for_is_dropped(
+    operations: Operations, driver: Recorder
+) -> None:
+    """That of an operation that has ended, or of a repair under the same id."""
+    told: list[Progress] = []
+    gate = threading.Event()
+
+    def erase(progress: Progress) -> None:
+        told.append(progress)
+        progress(0.9, "verifying")
+
+    driver.steps = [CleanStep("erase", erase)]
+    operations.repair(WorkKind.RELEASE, task("o1"), since=operations.change_count)
+    wait_for_device(operations)
+    assert wait_until(lambda: operations.release(task("o2")).done, timeout=20)
+    for progress in told:
+        progress(0.5, "too late")
+    driver.steps = [CleanStep("erase", lambda progress: cast(None, gate.wait(20)))]
+    operations._operations.clear()
+    outcomes = [operations.release(task(key)) for key in ("o1", "o2")]
+    gate.set()
+    assert outcomes == [Outcome("o1", done=False), Outcome("o2", done=False)]
+    assert wait_until(lambda: operations.release(task("o2")).done, timeout=20)
+    assert operations._progress == {}
+
+
+def test_a_unit_whose_repair_could_not_clean_it_is_cleaned_before_a_guest_gets_it(
+    operations: Operations, driver: Recorder
+) -> None:
+    power = False
+
+    def erase(progress: Progress) -> None:
+        driver.calls.append("erase")
+        if not power:
+            raise exception.HostError(action="erasing", reason="no power")
+
+    driver.steps = [CleanStep("erase", erase)]
+    operations.repair(WorkKind.RELEASE, task("r1"), since=operations.change_count)
+    wait_for_device(operations)
+    assert "no power" in str(operations.prepare(task("o1")).fault)
+    assert driver.calls == ["release k", "erase", "prepare last", "release k", "erase"]
+    power = True
+    assert operations.prepare(task("o1")) == Outcome("o1")
+    assert operations.prepare(task("o2")) == Outcome("o2")
+    assert driver.calls[5:] == ["release k", "erase", "prepare k", "prepare k"]
+
+
+def test_the_hardware_is_read_again_after_each_change(
+    operations: Operations, driver: Recorder
+) -> None:
+    """Also after a change that failed, because it may have changed something."""
+    operations.prepare(task("o1"))
+    assert driver.scans == [1]
+    operations.program(image("o2", "a"))
+    assert driver.scans == [1, 2]
+    driver.steps = [step(driver, "erase")]
+    operations.release(task("o3"))
+    assert driver.scans == [1, 2, 3, 4]
+    driver.fail()
+    assert operations.prepare(task("o4")).fault is not None
+    assert driver.scans == [1, 2, 3, 4, 5]
+    # What was refused has changed nothing.
+    driver.action = lambda: None
+    operations.prepare(task("o5", order=5))
+    operations.prepare(task("o4", order=4))
+    assert driver.scans == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_hardware_is_read_again_after_a_repair(
+    operations: Operations, driver: Recorder
+) -> None:
+    operations.repair(WorkKind.PREPARE, task("r1"), since=operations.change_count)
+    assert wait_until(lambda: driver.scans == [1], timeout=20)
+
+
+def partition(request_key: str) -> PartitionTask:
+    return PartitionTask(request_key, "recorder", "d", "vfs=2")
+
+
+def test_a_card_is_divided_by_one_operation_at_a_time_and_scanned_again(
+    operations: Operations, driver: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    gate = driver.hang()
+    running = [operations.partition(partition(key)) for key in ("o1", "o2")]
+    gate.set()
+    for operation in running:
+        operation.result(10)
+    assert driver.calls == ["partition d vfs=2"] * 2
+    assert driver.scans == [1, 2]
+    assert driver.most_active == 1
+    assert "Card d: 50 % (creating parts)" in caplog.messages
+    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
+
+
+def test_a_card_that_cannot_be_divided_is_scanned_again_and_has_the_reason(
+    operations: Operations, driver: Recorder, tmp_path: Path
+) -> None:
+    driver.fail()
+    error = operations.partition(partition("o1")).exception(10)
+    assert isinstance(error, exception.DriverFailed)
+    assert "vendor's error" in str(error)
+    assert driver.scans == [1]
+    assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
+
+
+def test_a_division_that_a_stop_interrupts_is_in_the_journal(
+    operations: Operations, driver: Recorder, tmp_path: Path
+) -> None:
+    journals: list[OperationJournal] = []
+    driver.action = lambda: journals.append(OperationJournal(StateStore(tmp_path, "host")))
+    operations.partition(partition("o1")).result(10)
+    [journal] = journals
+    assert journal.has_interrupted
+    assert journal.interrupted_units == frozenset()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The repair of each unit, by its state on the host, in the conductor and in the journal."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from oslo_config import cfg
@@ -14,7 +15,7 @@ from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Unit, UnitUse, UnitUses, Use
@@ -43,10 +44,12 @@ class Listing(Driver):
             raise self.units
         return self.units
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         self.calls += [] if task.handle_key == "last" else ["prepare"]
 
-    def release(self, task: HandleTask) -> None:
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         self.calls.append("release")
 
 
@@ -76,10 +79,17 @@ class Conductor:
         return UnitUses((UnitUse(task, self.use),))
 
 
-def sync(state_path: Path, driver: Listing, conductor: Conductor, *, times: int = 1) -> list[str]:
+def sync(
+    state_path: Path,
+    driver: Listing,
+    conductor: Conductor,
+    *,
+    others: Sequence[Listing] = (),
+    times: int = 1,
+) -> list[str]:
     """Compare with a new agent on this state directory; return the calls of the driver."""
     journal = OperationJournal(StateStore(state_path, "host"))
-    drivers = {driver.name: driver}
+    drivers = {each.name: each for each in (*others, driver)}
     operations = Operations(
         drivers=drivers,
         journal=journal,
@@ -93,6 +103,7 @@ def sync(state_path: Path, driver: Listing, conductor: Conductor, *, times: int 
         operations=operations,
         journal=journal,
         conductor=cast(ConductorClient, conductor),
+        timeout=0.2 if others else 30.0,
     )
     try:
         for _ in range(times):
@@ -126,6 +137,24 @@ def test_a_unit_that_is_not_as_required_is_repaired(
     tmp_path: Path, use: Use, prepared: bool, calls: list[str]
 ) -> None:
     assert sync(tmp_path, Listing([UNIT] if prepared else []), Conductor(use)) == calls
+
+
+@pytest.mark.parametrize(
+    ("use", "calls"),
+    [(Use.PREPARED, []), (Use.FREE, ["release"]), (Use.IN_TRANSITION, [])],
+)
+def test_a_unit_can_be_listed_by_the_uuid_of_its_handle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, use: Use, calls: list[str]
+) -> None:
+    driver = Listing([Unit(UNIT.deployable, "uuid")])
+    assert sync(tmp_path, driver, Conductor(use)) == calls
+    assert "the conductor has no record" not in caplog.text
+
+
+def test_a_driver_knows_the_handles_of_its_own_units(tmp_path: Path) -> None:
+    driver, other = Listing(), NotListing()
+    sync(tmp_path, driver, Conductor(Use.PREPARED), others=[other])
+    assert [each.attach_handles for each in (driver, other)] == [{"uuid": UNIT}, {}]
 
 
 @pytest.mark.parametrize("kind", [Listing, NotListing])
@@ -183,3 +212,48 @@ def test_the_repair_is_done_when_the_conductor_is_back(tmp_path: Path) -> None:
         sync(tmp_path, driver, conductor)
     conductor.error = None
     assert sync(tmp_path, driver, conductor) == ["release"]
+
+
+class Late(Listing):
+    """A driver that answers after the event is set."""
+
+    name = "late"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.asked = 0
+
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
+        self.asked += 1
+        assert self.gate.wait(60), "a test did not set the event"
+        return ()
+
+
+@pytest.mark.parametrize("answer", [None, 7, [None], [UNIT, "u"], [("u", "k")]], ids=str)
+def test_a_list_of_another_type_is_a_failure_of_its_driver(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: Any
+) -> None:
+    assert sync(tmp_path, Listing(answer), Conductor(Use.FREE)) == []
+    assert "Driver listing did not list its prepared units" in caplog.text
+
+
+def test_a_driver_that_hangs_or_exits_delays_no_repair_of_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Leaves(Listing):
+        name = "leaves"
+
+        def prepared(self, scan: Scan) -> Sequence[Unit]:
+            raise SystemExit("no licence")
+
+    late, other = Late(), Listing([UNIT])
+    try:
+        calls = sync(tmp_path, other, Conductor(Use.FREE), others=(late, Leaves()), times=2)
+    finally:
+        late.gate.set()
+    assert set(calls) == {"release"}
+    # It is not asked again before it has answered.
+    assert late.asked == 1
+    for name in ("late", "leaves"):
+        assert f"Driver {name} did not list its prepared units" in caplog.text

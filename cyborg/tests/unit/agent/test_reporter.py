@@ -14,7 +14,7 @@ from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.reporter import Reporter
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import (
@@ -250,3 +250,56 @@ def test_devices_stay_in_the_report_when_the_hardware_cannot_be_listed(
     assert (report.state, report.devices) == (DriverState.READY, (DEVICE,))
     assert report.hardware is None
     assert error in str(report.error)
+
+
+CARD = CardLayouts("card", ("whole", "half"), "whole", "half", frozenset({"unit"}))
+
+
+class Divides(Scripted):
+    """A driver of a card that it can divide."""
+
+    name = "divides"
+
+    def __init__(self, answer: Callable[[Scan], Any]) -> None:
+        super().__init__(good)
+        self._layouts = answer
+
+    def layouts(self, scan: Scan) -> tuple[CardLayouts, ...]:
+        return cast(tuple[CardLayouts, ...], self._layouts(scan))
+
+
+def test_layouts_of_cards_are_kept_until_the_next_scan() -> None:
+    cards = [CARD]
+    reporter = reporter_of(LoadResult("d", Divides(lambda _: cards)))
+    reporter.scan(Scan(bare()))
+    assert reporter.layouts == {"d": (CARD,)}
+    cards.clear()
+    reporter.scan(Scan(bare()))
+    assert reporter.layouts == {"d": ()}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        raising(KeyError("vendor")),
+        lambda _: [replace(CARD, deployables=frozenset({cast(str, 1)}))],
+        lambda _: [replace(CARD, layouts=cast(tuple[str, ...], None))],
+        lambda _: None,
+    ],
+)
+def test_layouts_with_an_error_cost_neither_devices_nor_hardware(
+    answer: Callable[[Scan], Any],
+) -> None:
+    drivers = {"bad": Divides(answer), "good": Divides(lambda _: [CARD])}
+    reporter = reporter_of(*(LoadResult(*item) for item in drivers.items()))
+    bad, _ = reporter.scan(Scan(bare())).drivers
+    assert (bad.state, bad.devices) == (DriverState.READY, (DEVICE,))
+    assert bad.hardware == (Hardware.of(DEVICE),)
+    assert "layouts" in str(bad.error)
+    assert reporter.layouts == {"bad": (), "good": (CARD,)}
+
+
+def test_idle_driver_divides_no_card() -> None:
+    reporter = reporter_of(LoadResult("d", Divides(lambda _: [CARD]), enabled=False))
+    reporter.scan(Scan(bare()))
+    assert reporter.layouts == {}

@@ -11,6 +11,9 @@ import pytest
 from cyborg.agent.serial_executor import KeyedSerialExecutor
 from cyborg.service import wait_until
 
+#: A device of a driver.
+A = ("driver", "a")
+
 
 @pytest.fixture
 def executor() -> Iterator[KeyedSerialExecutor]:
@@ -21,15 +24,25 @@ def executor() -> Iterator[KeyedSerialExecutor]:
 
 def test_calls_of_one_key_run_in_order(executor: KeyedSerialExecutor) -> None:
     done: list[int] = []
-    wait([executor.submit("a", partial(done.append, number)) for number in range(50)])
+    wait([executor.submit(A, partial(done.append, number)) for number in range(50)])
     assert done == list(range(50))
 
 
 def test_a_key_that_hangs_occupies_one_thread(executor: KeyedSerialExecutor) -> None:
     gate = threading.Event()
-    hanging = [executor.submit("hanging", lambda: _wait(gate)) for _ in range(5)]
-    executor.submit("other", lambda: None).result(5)
+    hanging = [executor.submit(A, lambda: _wait(gate)) for _ in range(5)]
+    executor.submit(("driver", "b"), lambda: None).result(5)
     assert not any(future.done() for future in hanging)
+    gate.set()
+    assert len(wait(hanging, 5).done) == 5
+
+
+def test_a_driver_that_hangs_in_all_its_threads_delays_no_other(
+    executor: KeyedSerialExecutor,
+) -> None:
+    gate = threading.Event()
+    hanging = [executor.submit(("a", str(key)), lambda: _wait(gate)) for key in range(5)]
+    executor.submit(("b", "0"), lambda: None).result(5)
     gate.set()
     assert len(wait(hanging, 5).done) == 5
 
@@ -38,7 +51,7 @@ def test_an_error_reaches_the_caller_and_the_next_call_runs(executor: KeyedSeria
     def fail() -> None:
         raise ValueError("it failed")
 
-    failed, after = executor.submit("a", fail), executor.submit("a", lambda: None)
+    failed, after = executor.submit(A, fail), executor.submit(A, lambda: None)
     with pytest.raises(ValueError, match="it failed"):
         failed.result(5)
     after.result(5)
@@ -51,9 +64,9 @@ def test_stop_discards_the_calls_that_wait(executor: KeyedSerialExecutor) -> Non
         begun.set()
         _wait(gate)
 
-    running = executor.submit("a", run)
+    running = executor.submit(A, run)
     assert begun.wait(5)
-    executor.submit("a", lambda: done.append("second"))
+    executor.submit(A, lambda: done.append("second"))
     stopper = threading.Thread(target=executor.stop)
     stopper.start()
     assert wait_until(lambda: _is_stopped(executor), timeout=5)
@@ -65,7 +78,7 @@ def test_stop_discards_the_calls_that_wait(executor: KeyedSerialExecutor) -> Non
 
 def _is_stopped(executor: KeyedSerialExecutor) -> bool:
     try:
-        executor.submit(object(), lambda: None)
+        executor.submit(("driver", "new"), lambda: None)
     except RuntimeError:
         return True
     return False

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
+from cyborg.agent import state_store
 from cyborg.agent.state_store import (
     ActionJournal,
     DesiredStateCache,
+    HealthBaselines,
     OperationJournal,
     StateStore,
 )
@@ -290,8 +292,10 @@ def test_the_journal_of_a_file_that_was_removed_is_not_applied_to_the_next_file(
 
 
 def test_two_agents_of_one_host_share_the_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Each transaction waits for the disk: on a busy one, another can wait longer than a second.
+    monkeypatch.setattr(state_store, "_BUSY_TIMEOUT", 60.0)
     agents = [journal(tmp_path), journal(tmp_path)]
 
     def work(name: int) -> None:
@@ -410,3 +414,12 @@ def test_oldest_privileged_actions_are_removed(tmp_path: Path):
     store.run(lambda file: file.executemany("INSERT INTO actions VALUES (?, ?)", rows))
     ActionJournal(store).record("401")
     assert recorded(store) == [str(number) for number in range(2, 402)]
+
+
+@pytest.mark.parametrize("text", ["{", "[[1]]", '[["driver", "key", {}]]'])
+def test_error_counters_that_cannot_be_read_are_left_out(tmp_path: Path, text: str) -> None:
+    store = StateStore(tmp_path, "host")
+    baselines = HealthBaselines(store)
+    baselines.store({})
+    store.run(lambda file: file.execute("UPDATE cache SET value = ?", (text,)))
+    assert baselines.load() == {}

@@ -88,6 +88,12 @@ def _configure(directory: Path, text: str) -> cfg.ConfigOpts:
     )
 
 
+@pytest.fixture(scope="session")
+def make_session_conf() -> Callable[[Path, str], cfg.ConfigOpts]:
+    """Make a configuration from text in a directory, for longer than one test."""
+    return _configure
+
+
 @pytest.fixture
 def make_conf(tmp_path: Path) -> MakeConf:
     """Make a configuration from text, as a file would give it."""

@@ -21,8 +21,10 @@ PEOPLE: Final[dict[str, tuple[str, list[str]]]] = {
     "reader": (OWN, ["reader"]),
     "operator": (OTHER, ["accelerator_operator", "member", "reader"]),
     "stranger": (OTHER, ["member", "reader"]),
+    "elsewhere-manager": (OTHER, ["manager", "member", "reader"]),
     "nobody": (OWN, ["heat_stack_user"]),
     "service": (SERVICES, ["service"]),
+    "nova": (SERVICES, ["service"]),
     # A valid token that is no service's, to be sent as a service token.
     "no-service": (SERVICES, ["member"]),
 }

@@ -20,7 +20,7 @@ PROJECT = {"op": "add", "path": "/project_id", "value": "<other>"}
 
 
 def patch(client: Client, body: Any, path: str = PATH, **sent: Any) -> Any:
-    return client.send("PATCH", path, body, **{"as_": "member", "service": "service", **sent})
+    return client.send("PATCH", path, body, **{"as_": "member", "service": "nova", **sent})
 
 
 @pytest.mark.parametrize("ops", [BIND, [BIND[2], BIND[0], BIND[1]], BIND[::-1]])
@@ -100,8 +100,8 @@ REFUSED = [
     *bound_to("/hostname", None, "", 5, "x" * 256),
     *bound_to("/device_rp_uuid", "", None, "nonsense"),
     *bound_to("/instance_uuid", {"a": 1}),
-    *holding("body", mine(*changed("/hostname", "a\u0000b"))),
-    *holding("body", mine(*changed("/instance_uuid", "\ud83d"))),
+    *holding("[0].value", mine(*changed("/hostname", "a\u0000b"))),
+    *holding("[2].value", mine(*changed("/instance_uuid", "\ud83d"))),
     *holding(FACTS["arq"], {"<arq-2>": BIND, "<arq>": [{}]}),
 ]
 
@@ -109,7 +109,7 @@ REFUSED = [
 def test_invalid_bind_body_changes_nothing(client: Client) -> None:
     for body, word in REFUSED:
         # The shape is looked at before the service token.
-        for service in ("service", None):
+        for service in ("nova", None):
             answer = patch(client, body, service=service)
             assert answer.status == 400, body
             assert word in answer.fault

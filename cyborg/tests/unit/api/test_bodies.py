@@ -5,11 +5,16 @@
 bounds, or that the handler has a rule of its own; numbers are lines of the checklist.
 """
 
+import json
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import webob
 
+from cyborg import exception
+from cyborg.api import parsing
 from cyborg.tests.unit.api.world import NEW_DEVICE, Client
 
 Rows = list[tuple[Any, str]]
@@ -30,6 +35,9 @@ def beside(known: Mapping[str, Any], rows: Rows) -> Rows:
     return [({**known, **body}, place) for body, place in rows]
 
 
+#: Characters that a terminal obeys: C0, DEL, C1, line separators, and directions of writing.
+CONTROL = ("\x1b[2K", "\x07", "\x08", "\x7f", "\x9b2K", "\u2028", "\u202e", "\u2066")
+LINE_ENDS = ("a\nb", "a\rb", "a\tb")
 FPGA = {"resources:FPGA": "1"}
 LARGE = [{**FPGA, "accel:x": "y" * 16_000}] * 5
 ATTRIBUTE = {"deployable_id": "#deployable-id", "key": "rack", "value": "r7"}
@@ -41,7 +49,9 @@ PROFILES = [
 ]
 PROFILE = [
     *of("name", "white space", "new\n", "näme", "", "x" * 256, 7, None, ["gpu"]),
-    *at("body", {"name": "a\u0000"}, {"name": "\ud800"}),
+    *at("[0].name", {"name": "a\u0000"}, {"name": "\ud800"}),
+    *at("[0].groups[0].accel:x", *({"groups": [{"accel:x": odd}]} for odd in CONTROL)),
+    *at("[0].description", *({"description": f"x{odd}"} for odd in CONTROL)),
     *of("groups", [], [{}], None, "x", {"a": 1}, LARGE, [FPGA] * 101),
     *of("groups", [{"trait:CUSTOM_A": "required"}]),
     *at("groups[0]", {"groups": [1]}, {"groups": [{"resources:FPGA": "65"}]}),
@@ -52,6 +62,7 @@ PROFILE = [
 GROUPS = [
     *(row for key in ("memory:FPGA", "resources", "", "resources:NOSUCH") for row in of(key, "1")),
     *of("trait:CUSTOM_A", "maybe"),
+    *of("accel:x", *LINE_ENDS),
     *of("trait:custom_a", "required"),
     *of("resources:FPGA", "one", "0", -1, 1.5, True, None, "9" * 5000),
 ]
@@ -67,7 +78,7 @@ CHANGE = [
 ]
 CREATION = [
     *(row for name in NEW_DEVICE for row in of(name, None, "", 7, "x" * 256)),
-    *of("driver", "x" * 101),
+    *of("driver", "x" * 101, "\x9b2K"),
     *of("type", "fpga"),
     *of("resource_class", "fpga"),
     *of("traits", "CUSTOM_A", {}, ["CUSTOM_A"] * 101),
@@ -82,10 +93,14 @@ CREATION = [
     *of("labels", {"a b": "c"}, []),
     *of("uuid", "<random>"),
     *of("hostname", "host-1"),
-    *at("body", {"model": "\ud800"}),
+    *of("model", "\ud800", *(f"x{odd}" for odd in (*CONTROL, *LINE_ENDS))),
+    *at("labels.rack", {"labels": {"rack": "\x1b[2K"}}, {"labels": {"rack": "a\nb"}}),
 ]
 DEVICE = [
-    *at("body", {}, [], {"labels": {"rack": "\ud800"}}),
+    *at("body", {}, []),
+    *at("labels.rack", *({"labels": {"rack": odd}} for odd in (*CONTROL, *LINE_ENDS, "\ud800"))),
+    *at("labels", {"labels": {"\x1b[2K": "x"}}),
+    *of("status_reason", "\x1b[2K", "\u202e"),
     *of("status", None, "inactive", "lost", ["ready"]),
     *of("uuid", "<random>"),
     *of("model", None, ""),
@@ -109,7 +124,9 @@ BODIES: dict[str, Rows] = {
     ],
     "2.4 PATCH /v2/device_profiles/gpu": CHANGE,
     "2.0 POST /v2/attributes": [
-        *at("body", [ATTRIBUTE], {**ATTRIBUTE, "value": "a\u0000"}),
+        *at("body", [ATTRIBUTE], {"\x1b": 1}),
+        *beside(ATTRIBUTE, of("value", "a\u0000", *CONTROL)),
+        *beside(ATTRIBUTE, of("key", *CONTROL, *LINE_ENDS)),
         *at("deployable_id", {}),
         *of("attribute", []),
         *beside(ATTRIBUTE, of("deployable_id", None, "x", 1.0, True, -1, 2**31, 10**30)),
@@ -138,7 +155,10 @@ BODIES: dict[str, Rows] = {
         *at("driver", {}),
         *of("driver", "", "x" * 101, None),
         *beside({"driver": "d"}, of("options", [], dict.fromkeys(map(str, range(101)), ""))),
-        *at("options.k", *({"driver": "d", "options": {"k": value}} for value in (1, None))),
+        *at(
+            "options.k",
+            *({"driver": "d", "options": {"k": value}} for value in (1, None, *CONTROL)),
+        ),
         *beside({"driver": "d"}, of("enabled", True)),
     ],
     "2.4 PATCH /v2/drivers/card_driver": [*of("enabled", "yes"), *of("option", {})],
@@ -148,6 +168,7 @@ BODIES: dict[str, Rows] = {
     "2.4 POST /v2/services/discover": [
         *at("body", []),
         *of("hosts", [], "a"),
+        *at("hosts[1]", {"hosts": ["a", "\x1b"]}, {"hosts": ["a", "b\n"]}),
         *at("hosts[0]", {"hosts": [7]}, {"hosts": [""]}),
         *of("driver", 1),
         *of("drivers", "d"),
@@ -155,8 +176,8 @@ BODIES: dict[str, Rows] = {
     "2.4 POST /v2/services/discover?wait=maybe": at("wait", {}),
     "2.4 POST /v2/services/discover?patience=1": at("patience", {}),
     "2.4 POST /v2/instances/<instance>/accelerators": [
-        *at("body", None, [], "x", {"device_profile": "\0"}),
-        *of("device_profile", "", 1),
+        *at("body", None, [], "x"),
+        *of("device_profile", "", 1, "\0", "a\nb"),
         *of("profile", "gpu"),
     ],
     "2.4 POST /v2/instances/x/accelerators": at("uuid", {}),
@@ -173,3 +194,20 @@ def test_refused_body_names_its_field_and_changes_nothing(client: Client, reques
         assert answer.status == 400, body
         assert f"Invalid value for {field}:" in answer.fault, body
     assert client.calls == []
+
+
+def test_text_of_several_lines_is_allowed_where_it_is_shown_as_a_paragraph(client: Client) -> None:
+    body = [{"name": "new", "groups": [FPGA], "description": "first line\n\tsecond \u0641"}]
+    assert client.ask("POST /v2/device_profiles", body, version="2.0").status == 201
+
+
+def test_long_name_of_many_values_costs_no_more_than_the_body() -> None:
+    body = json.dumps({"n" * 100_000: ["x"] * 5000 + ["\x1b"]}).encode()
+    request = webob.Request.blank("/", method="POST", body=body, content_type="application/json")
+    tracemalloc.start()
+    with pytest.raises(exception.Invalid) as refused:
+        parsing.read_body(request)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 * len(body)
+    assert refused.value.fields["field"] == "n" * 200

@@ -232,3 +232,50 @@ def test_older_microversions_return_no_warnings(
     answer = client.send("POST", PATH, body, version="accelerator 2.4")
     assert "warnings" not in answer.body
     assert "Device profile new" in caplog.text
+
+
+def cleaned(word: str) -> dict[str, str]:
+    return {"resources:FPGA": "1", "accel:clean": word}
+
+
+@pytest.mark.parametrize("word", ["none", "reset", "full"])
+def test_profile_says_how_its_units_are_cleaned(client: Client, word: str) -> None:
+    body = [{"name": "new", "groups": [cleaned(word)]}]
+    answer = client.send("POST", PATH, body, version="accelerator 2.5")
+    assert answer.status == 201
+    assert answer.body["groups"] == [cleaned(word)]
+
+
+def test_unknown_level_of_cleaning_names_its_field(client: Client) -> None:
+    groups = [GROUPS[0], cleaned("often")]
+    for method, path, body in (
+        ("POST", PATH, [{"name": "new", "groups": groups}]),
+        ("PATCH", f"{PATH}/<unused>", {"groups": groups}),
+    ):
+        answer = client.send(method, path, body, version="accelerator 2.5")
+        assert answer.status == 400
+        assert "groups[1].accel:clean" in answer.fault
+        assert "'often' is none of none, reset, full" in answer.fault
+    older = client.send(
+        "POST", PATH, [{"name": "new", "groups": groups}], version="accelerator 2.4"
+    )
+    assert older.status == 201
+
+
+@pytest.mark.parametrize("minor", [0, 5])
+def test_only_those_whom_policy_allows_skip_the_cleaning(
+    with_rules: Callable[..., Client], minor: int
+) -> None:
+    """Clients of every microversion, since the word has an effect for all."""
+    rules = {"cyborg:device_profile:create": "role:member"}
+    body = [{"name": "new", "groups": [cleaned("none")]}]
+    answer = with_rules(rules).send(
+        "POST", PATH, body, as_="member", version=f"accelerator 2.{minor}"
+    )
+    assert answer.status == 403
+    assert "cyborg:device_profile:skip_cleaning" in answer.fault
+    allowed = {**rules, "cyborg:device_profile:skip_cleaning": "role:member"}
+    answer = with_rules(allowed).send(
+        "POST", PATH, body, as_="member", version=f"accelerator 2.{minor}"
+    )
+    assert answer.status == 201

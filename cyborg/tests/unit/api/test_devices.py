@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from cyborg.db import models
 from cyborg.db.engine import Database
 from cyborg.model.device import DeviceStatus
+from cyborg.model.probation import HealthOrder
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.world import FACTS, Client
 
@@ -198,6 +199,8 @@ def test_update_changes_device(client: Client) -> None:
         "labels": {},
         "facts": {},
         "reason": None,
+        "free_unit": None,
+        "health": None,
     }
     for body, arguments in CHANGES:
         answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
@@ -224,3 +227,89 @@ def test_users_change_labels_and_no_status(client: Client) -> None:
         assert b"host-1" not in answer.raw
     scopes = {(caller.all_projects, sent["project"]) for _, caller, sent in client.calls}
     assert scopes == {(False, people.OWN), (False, people.OTHER)}
+
+
+RECORD = {
+    "result": "failed",
+    "level": "full",
+    "steps": [{"name": "function reset", "seconds": 0.4}],
+    "reason": "its sanitize has failed; replace the disk",
+}
+
+
+@pytest.mark.parametrize(("as_", "seen"), [("operator", True), ("member", False)])
+def test_operators_see_the_last_cleaning_of_each_unit(
+    client: Client, db: Database, as_: str, seen: bool
+) -> None:
+    handle = models.AttachHandle
+    own = (
+        sa.select(models.Deployable.id)
+        .join(models.Device, models.Device.id == models.Deployable.device_id)
+        .where(models.Device.uuid == FACTS["device"])
+    )
+    with db.writer() as tx:
+        key = (
+            tx.execute(
+                sa.select(handle.handle_key)
+                .where(handle.deployable_id.in_(own))
+                .order_by(handle.id)
+            )
+            .scalars()
+            .first()
+        )
+        tx.execute(
+            sa.update(handle)
+            .where(handle.deployable_id.in_(own), handle.handle_key == key)
+            .values(clean_record=RECORD, clean_ms=1_763_890_000_000)
+        )
+    shown = client.send("GET", f"{PATH}/<device>", as_=as_, version="accelerator 2.5").body
+    if seen:
+        (cleaning,) = shown["cleaning"]
+        at = cleaning.pop("at")
+        assert cleaning == {"unit": key, **RECORD}
+        assert at.startswith("2025-11-23T09:26:40")
+    else:
+        assert "cleaning" not in shown
+    older = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body
+    assert "cleaning" not in older
+
+
+def test_unit_is_freed_from_microversion_2_5_on(client: Client) -> None:
+    body = {"free_unit": "0000:0c:00.1"}
+    answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
+    assert answer.status == 400
+    answer = client.send(
+        "PATCH", f"{PATH}/<device>", body, as_="operator", version="accelerator 2.5"
+    )
+    # The simulated device has no unit in quarantine.
+    assert answer.status == 409
+    assert "has no unit 0000:0c:00.1 in quarantine" in answer.fault
+    empty = client.send(
+        "PATCH",
+        f"{PATH}/<device>",
+        {"free_unit": None},
+        as_="operator",
+        version="accelerator 2.5",
+    )
+    assert empty.status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "order"),
+    [
+        ({"health": "auto"}, HealthOrder()),
+        ({"health": "ignore", "ignore_for": 3600}, HealthOrder(3600)),
+    ],
+)
+def test_operator_orders_health(client: Client, body: dict[str, Any], order: HealthOrder) -> None:
+    version = "accelerator 2.5"
+    answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=version)
+    assert answer.status == 200, answer.body
+    verb, _, sent = client.calls[-1]
+    assert (verb, sent["health"]) == ("update_device", order)
+
+
+def test_member_of_a_project_does_not_order_health(client: Client) -> None:
+    body, version = {"health": "auto"}, "accelerator 2.5"
+    answer = client.send("PATCH", f"{PATH}/<device>", body, as_="member", version=version)
+    assert answer.status in (403, 404)

@@ -19,7 +19,7 @@ import wsme.types
 
 from cyborg.api import types
 from cyborg.api.controllers import v2
-from cyborg.api.expose import Controller
+from cyborg.api.expose import Controller, contract
 from cyborg.tests import committed
 
 FILE = Path(__file__).with_name("frozen.txt")
@@ -75,14 +75,13 @@ def lines_of(noun: type[Controller]) -> Iterator[str]:
     collection = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", noun.__name__).lower()
     for path, methods in noun.routes.items():
         for verb, name in methods.items():
-            exposed = inspect.getclosurevars(getattr(noun, name)).nonlocals
+            exposed = contract(getattr(noun, name))
             request = f"{verb} {f'/{collection}/{path}'.rstrip('/')}"
-            first = max(exposed["since"], NEWEST)
-            words = [f"2.{exposed['since']} {request}"]
-            words.append(f"status={202 if exposed['long'] else exposed['status']}")
+            first = max(exposed.since, NEWEST)
+            words = [f"2.{exposed.since} {request}", f"status={exposed.status}"]
             added = []
             for part in ("query", "body", "strict"):
-                kind = exposed[part]
+                kind = getattr(exposed, part)
                 shown = [] if part == "query" or kind is None else [type(kind).__name__]
                 for base in bases_of(kind):
                     fields = attributes(base)

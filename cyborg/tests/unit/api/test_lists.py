@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages and order of every list (checklist line 113), and what requests cost in SQL."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,6 +37,79 @@ def test_pages_cover_the_whole_list_once(client: Client, path: str, order: str) 
         marker = f"&marker={page[-1]}"
     assert walked == everything
     assert len(set(walked)) == len(walked)
+
+
+#: The size of a page, and the longest list below 2.5, in the tests that follow.
+BOUNDS = "[api]\nmax_limit = 2\nmax_unpaged = 3\n"
+VERSION = "2.5"
+
+
+@pytest.fixture
+def bounded(make_client: Callable[..., Client]) -> Client:
+    return make_client(BOUNDS)
+
+
+def walked(client: Client, path: str, **sent: Any) -> list[list[str]]:
+    """Return the uuids of each page, from the first one along the links."""
+    pages: list[list[str]] = []
+    while path:
+        answer = client.send("GET", path, version=VERSION, **sent)
+        assert answer.status == 200
+        (name, rows), *rest = answer.body.items()
+        pages.append([row["uuid"] for row in rows])
+        links = dict(rest).get(f"{name}_links", [])
+        assert [link["rel"] for link in links] == ["next"] * len(links)
+        path = links[0]["href"].removeprefix("http://localhost") if links else ""
+    return pages
+
+
+@pytest.mark.parametrize("query", ["", "&sort_key=state&sort_dir=desc", "&project_id=<own>"])
+@pytest.mark.parametrize(
+    ("limit", "size"), [("", 2), ("&limit=1", 1), ("&limit=2", 2), ("&limit=5000", 2)]
+)
+def test_links_lead_through_the_whole_list(
+    bounded: Client, client: Client, query: str, limit: str, size: int
+) -> None:
+    path = f"/v2/accelerator_requests?{query}{limit}"
+    everything = uuids(client, f"/v2/accelerator_requests?{query}")
+    pages = walked(bounded, path)
+    assert [uuid for page in pages for uuid in page] == everything
+    assert {len(page) for page in pages[:-1]} == {size}
+    assert 1 <= len(pages[-1]) <= size
+
+
+def test_page_that_holds_the_rest_of_the_list_has_no_link(bounded: Client) -> None:
+    for path in ("/v2/devices", "/v2/devices?limit=0", "/v2/accelerator_requests?state=Bound"):
+        answer = bounded.send("GET", path, version=VERSION)
+        assert len(answer.body) == 1
+
+
+def test_next_link_is_below_the_public_endpoint(make_client: Callable[..., Client]) -> None:
+    client = make_client(f"{BOUNDS}public_endpoint = https://cloud.test/accelerator\n")
+    body = client.send("GET", "/v2/accelerator_requests?limit=1", version=VERSION).body
+    assert body["arqs_links"] == [
+        {
+            "rel": "next",
+            "href": "https://cloud.test/accelerator/v2/accelerator_requests?limit=1&marker="
+            + body["arqs"][0]["uuid"],
+        }
+    ]
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.4"])
+def test_long_list_is_refused_and_never_cut_without_links(bounded: Client, version: str) -> None:
+    path = "/v2/accelerator_requests"
+    for query in ("", "?limit=4", "?limit=2147483647"):
+        answer = bounded.send("GET", path + query, version=version)
+        assert answer.status == 400
+        assert "limit" in answer.fault
+        assert "more than 3 objects" in answer.fault
+        assert "2.5" in answer.fault
+    assert len(uuids(bounded, f"{path}?limit=3", version=version)) == 3
+    for query in ("instance=<instance>", "project_id=<other>", "limit=4&state=BindStarted"):
+        answer = bounded.send("GET", f"{path}?{query}", version=version)
+        assert len(answer.body["arqs"]) == 1
+        assert list(answer.body) == ["arqs"]
 
 
 INVALID = (

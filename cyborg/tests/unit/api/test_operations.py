@@ -13,6 +13,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceType
 from cyborg.model.operation import HostResult, ResultState
+from cyborg.model.scope import EVERYWHERE
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.world import NEW_DEVICE, Client, uuid_of
 
@@ -147,7 +148,7 @@ def test_client_chooses_the_operation_uuid(client: Client) -> None:
 def test_operation_shows_all_fields(client: Client, db: Database, ours: str) -> None:
     shown = client.send("GET", f"/v2/operations/{ours}", as_="member", version=V24).body
     with db.reader() as tx:
-        stored = operations.show(tx, ours)
+        stored = operations.show(tx, ours, EVERYWHERE)
     assert stored is not None
     assert shown["results"] == [
         {"host": "a", "state": "succeeded", "result": {"what": ["ever"]}, "error": None},

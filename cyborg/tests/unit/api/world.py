@@ -17,7 +17,7 @@ from cyborg.db.services import Process
 from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
 from cyborg.model.process import AGENT
-from cyborg.tests.unit.api import people
+from cyborg.tests.unit.api import described, people
 from cyborg.tests.unit.api.conductor import NOW
 
 #: The handles that each of the two deployables has.
@@ -76,20 +76,20 @@ def populate(db: Database) -> dict[str, str]:
             "device_profile_id": profile,
             "group_spec": group,
         }
-        _insert(tx, models.Arq, "arq", **plain)
-        _insert(tx, models.Arq, "arq-2", **plain)
-        _insert(tx, models.Arq, "foreign", **{**plain, "project_id": people.OTHER})
+        insert(tx, models.Arq, "arq", **plain)
+        insert(tx, models.Arq, "arq-2", **plain)
+        insert(tx, models.Arq, "foreign", **{**plain, "project_id": people.OTHER})
         for key, state, name, handle in (
             ("bound", "Bound", "instance", handles[0]),
             ("started", "BindStarted", "busy", handles[1]),
         ):
             bind = {"state": state, "deployable_id": deployable, "attach_handle_id": handle}
             place = {"hostname": "host-1", "device_rp_uuid": FACTS["provider"]}
-            _insert(tx, models.Arq, key, **plain | bind | place, instance_uuid=FACTS[name])
+            insert(tx, models.Arq, key, **plain | bind | place, instance_uuid=FACTS[name])
             held = sa.update(models.AttachHandle).where(models.AttachHandle.id == handle)
             tx.execute(held.values(state="held"))
             guest = {"project_id": people.OWN, "hostname": "host-1", "bound": True}
-            _insert(tx, models.Instance, name, **guest, updated_ms=0)
+            insert(tx, models.Instance, name, **guest, updated_ms=0)
     return {**FACTS, "deployable-id": str(deployable), "other-deployable-id": str(other)}
 
 
@@ -103,12 +103,13 @@ def run_agent(db: Database) -> None:
         )
         ready = {"state": "READY", "enabled": True}
         for name in ("card_driver", "generic_driver"):
-            driver = _insert(tx, models.Driver, name, host_id=host, name=name, **ready)
+            driver = insert(tx, models.Driver, name, host_id=host, name=name, **ready)
         offer = {"name": "b", "state": "READY", "creates": "TEST_PCI"}
-        _insert(tx, models.Backend, "b", driver_id=driver, **offer)
+        insert(tx, models.Backend, "b", driver_id=driver, **offer)
 
 
-def _insert(tx: Transaction, table: Any, key: str, /, **values: Any) -> Any:
+def insert(tx: Transaction, table: Any, key: str, /, **values: Any) -> Any:
+    """Store a row whose uuid goes with ``key``; return its id."""
     row = {"uuid": uuid_of(key), "created_at": NOW, **values}
     known = {name: value for name, value in row.items() if hasattr(table, name)}
     made = tx.execute(sa.insert(table).values(**known)).inserted_primary_key
@@ -118,15 +119,15 @@ def _insert(tx: Transaction, table: Any, key: str, /, **values: Any) -> Any:
 
 def _profile(tx: Transaction, key: str, name: str, groups: list[Any]) -> Any:
     text = json.dumps({"groups": groups})
-    return _insert(tx, models.DeviceProfile, key, name=name, profile_json=text)
+    return insert(tx, models.DeviceProfile, key, name=name, profile_json=text)
 
 
 def _device(tx: Transaction, name: str, host: str) -> tuple[Any, list[Any]]:
-    device = _insert(
+    device = insert(
         tx,
         models.Device,
         name,
-        host_id=_insert(tx, models.Host, host, name=host, updated_ms=0),
+        host_id=insert(tx, models.Host, host, name=host, updated_ms=0),
         driver="fake_driver",
         device_key="0000:0c:00.0",
         type="FPGA",
@@ -139,7 +140,7 @@ def _device(tx: Transaction, name: str, host: str) -> tuple[Any, list[Any]]:
         lost_ms=None if name == "device" else 1,
     )
     provider = f"{host}_FakeDevice"
-    deployable = _insert(
+    deployable = insert(
         tx,
         models.Deployable,
         "deployable" if name == "device" else f"deployable-of-{name}",
@@ -153,18 +154,18 @@ def _device(tx: Transaction, name: str, host: str) -> tuple[Any, list[Any]]:
     )
     for key, value in (("rc", "FPGA"), ("trait0", "CUSTOM_FAKE_DEVICE")):
         uuid = "attribute" if (name, key) == ("device", "rc") else f"{name}-{key}"
-        _insert(tx, models.Attribute, uuid, deployable_id=deployable, key=key, value=value)
+        insert(tx, models.Attribute, uuid, deployable_id=deployable, key=key, value=value)
     path = {"device_id": device, "cpid_type": "PCI", "cpid_info": "{}"}
     unit = {
         "deployable_id": deployable,
-        "cpid_id": _insert(tx, models.ControlpathId, f"cpid-{name}", **path),
+        "cpid_id": insert(tx, models.ControlpathId, f"cpid-{name}", **path),
         "attach_type": "TEST_PCI",
     }
     handles = []
     for number in range(HANDLES):
         info = {"domain": "0000", "bus": "0c", "device": f"{number:02x}", "function": "0"}
         place = {"attach_info": json.dumps(info), "handle_key": f"0000:0c:{number:02x}.0"}
-        handles.append(_insert(tx, models.AttachHandle, f"{name}-{number}", **unit, **place))
+        handles.append(insert(tx, models.AttachHandle, f"{name}-{number}", **unit, **place))
     return deployable, handles
 
 
@@ -232,9 +233,11 @@ class Client:
             expect_errors=True,
         )
         is_json = response.content_type == "application/json" and response.body
-        return Answer(
+        answer = Answer(
             response.status_int, response.headers, response.json if is_json else None, response.body
         )
+        described.check(method, self.fill(path), answer)
+        return answer
 
     def fill(self, text: str) -> str:
         """The text with the facts' values in it."""

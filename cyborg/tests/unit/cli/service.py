@@ -144,6 +144,8 @@ def _resource_answer(request: ReceivedRequest, collection: str, rest: str) -> tu
     if request.method == "POST":
         body = request.body[0] if isinstance(request.body, list) else request.body
         return 201, resources[0] | {"uuid": str(uuid4())} | body
+    if collection == "limits":
+        return 200, {"limits": resources[0]}
     if not rest:
         return 200, {key: list(_filtered(resources, request.query))}
     matches = [

@@ -331,3 +331,9 @@ def test_log_file_contains_the_error(cyborg: Run, tmp_path: Path):
     log = tmp_path / "log"
     cyborg(f"--log-file {log} --debug accelerator-show nix")
     assert "could not be found" in log.read_text()
+
+
+def test_unit_in_quarantine_is_freed_by_its_key(cyborg: Run, service: Service):
+    assert cyborg(f"accelerator-update {DEVICE} --free-unit 0000:5e:00.0").status == 0
+    assert service.last.body == {"free_unit": "0000:5e:00.0"}
+    assert service.last.version == "accelerator 2.5"

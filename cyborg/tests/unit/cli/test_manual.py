@@ -18,6 +18,8 @@ GUIDE = Path(cyborg.__file__).resolve().parent.parent / "doc/source/user/cli.rst
 TEXT = GUIDE.read_text()
 #: Values for the variables in the commands of the guide.
 VALUES = {
+    "PROJECT": "5f0c1b8a1d6e4c2f9a7be0d3c4a51e66",
+    "OTHER_PROJECT": "0b1d2c3e4f5a69788796a5b4c3d2e1f0",
     "SERVICE": fake.AGENT,
     "DRIVER": fake.DRIVER,
     "BACKEND": fake.BACKEND,

@@ -83,6 +83,7 @@ def test_microversion_is_read_from_variable_and_clouds_yaml(
         ("driver-list", "2.4"),
         (f"accelerator-update {DEVICE} --status ready", "2.4"),
         (REASON, "2.5"),
+        (f"accelerator-update {DEVICE} --free-unit 0000:5e:00.0", "2.5"),
         ("discover-services --driver fake_driver --setup", "2.5"),
     ],
 )

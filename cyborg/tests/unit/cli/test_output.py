@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cyborg.cli import terminal
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
     AGENT,
@@ -21,6 +22,7 @@ from cyborg.tests.unit.cli.service import (
     RESOURCES,
     Answer,
     Service,
+    error_body,
     operation,
     result,
 )
@@ -50,6 +52,51 @@ def test_show_prints_all_fields_of_the_object_except_links(cyborg: Run):
     expected = {key: value for key, value in RESOURCES["devices"][0].items() if key != "links"}
     assert cyborg(f"accelerator-show {DEVICE} -f json").json == expected
     assert cyborg("profile-show fpga -f json").json["groups"] == [{"resources:FPGA": "1"}]
+
+
+def pages(rows: list[dict[str, Any]], size: int) -> list[Answer]:
+    """Return the answers to a list of drivers that the service cuts into pages."""
+    answers = []
+    for first in range(0, len(rows), size):
+        page = rows[first : first + size]
+        body: dict[str, Any] = {"drivers": page}
+        if first + size < len(rows):
+            href = f"http://other.test/v2/drivers?host=h&marker={page[-1]['uuid']}"
+            body["drivers_links"] = [{"rel": "next", "href": href}]
+        answers.append(Answer(200, body))
+    return answers
+
+
+def test_list_is_read_from_all_its_pages(cyborg: Run, service: Service):
+    rows = [RESOURCES["drivers"][0] | {"uuid": f"driver-{number}"} for number in range(5)]
+    uuids = [row["uuid"] for row in rows]
+    service.answers["/drivers"] = pages(rows, 2)
+    assert cyborg("driver-list --host h -f value -c uuid").out.split() == uuids
+    assert [request.query for request in service.requests] == [
+        {"host": "h"},
+        {"host": "h", "marker": uuids[1]},
+        {"host": "h", "marker": uuids[3]},
+    ]
+    service.requests.clear()
+    service.answers["/drivers"] = pages(rows, 2)[:2]
+    outcome = cyborg("driver-list --limit 4 -f value -c uuid")
+    assert outcome.out.split() == uuids[:4]
+    assert [request.query for request in service.requests] == [
+        {"limit": "4"},
+        {"limit": "2", "marker": uuids[1]},
+    ]
+
+
+@pytest.mark.parametrize("link", [{"rel": "next"}, {"rel": "next", "href": "http://x/"}, "next"])
+def test_link_that_leads_nowhere_is_reported(cyborg: Run, service: Service, link: Any):
+    body = {"drivers": RESOURCES["drivers"], "drivers_links": [link]}
+    service.answers["/drivers"] = [Answer(200, body)]
+    outcome = cyborg("driver-list")
+    assert (outcome.status, "does not answer like" in outcome.err) == (1, True), outcome.err
+
+
+def test_limits_of_the_project_are_shown(cyborg: Run):
+    assert cyborg("limits-show -f json").json == RESOURCES["limits"][0]
 
 
 def test_value_format_prints_plain_values(cyborg: Run):
@@ -196,3 +243,53 @@ def test_profile_warnings_are_printed_to_the_error_output(
     assert outcome.err == "Warning: groups[0] asks for an image.\n"
     assert "warnings" not in outcome.json
     assert outcome.json["name"] == "fpga"
+
+
+#: What a stored text may try on a terminal: delete the line, go up, and turn the direction.
+ATTACK = "x\x1b[2K\x1b[1A\x9b2K\r\u202ey\u2066"
+SHOWN = "x\\x1b[2K\\x1b[1A\\x9b2K\\r\\u202ey\\u2066"
+ODD = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("formatter", ["table", "value", "csv", "json", "yaml"])
+def test_stored_text_reaches_no_terminal_as_control_characters(
+    formatter: str, terminal: bool, cyborg: Run, service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NO_COLOR", "1")
+    device = RESOURCES["devices"][0]
+    changed = {**device, "model": ATTACK, "labels": {ATTACK: ATTACK}, "status": ATTACK}
+    service.answers["/devices"] = [Answer(200, {"devices": [changed]})]
+    outcome = cyborg(f"accelerator-list --long -f {formatter}", terminal=terminal)
+    assert outcome.status == 0
+    assert not ODD.findall(outcome.out + outcome.err)
+    if formatter == "value":
+        assert SHOWN in outcome.out
+    if formatter != "csv":
+        service.answers[f"/devices/{DEVICE}"] = [Answer(200, changed)]
+        assert not ODD.findall(cyborg(f"accelerator-show {DEVICE} -f {formatter}").out)
+
+
+def test_error_of_a_host_or_of_the_service_is_escaped(cyborg: Run, service: Service):
+    service.operation_states = [operation("failed", result("compute-1", "failed", error=ATTACK))]
+    outcome = cyborg("discover-services")
+    assert outcome.status == 1
+    assert SHOWN in outcome.err
+    assert not ODD.findall(outcome.out + outcome.err)
+    service.answers[f"/devices/{DEVICE}"] = [Answer(409, error_body(ATTACK))]
+    outcome = cyborg(f"accelerator-show {DEVICE} --debug")
+    assert SHOWN in outcome.err
+    assert not ODD.findall(outcome.out + outcome.err)
+
+
+@pytest.mark.parametrize(
+    ("health", "colour"),
+    [
+        *(("ok", "32"), ("degraded", "33"), ("probation", "33"), ("ignored", "33")),
+        *(("drain", "31"), ("dead", "31"), ("parked", "31")),
+    ],
+)
+def test_health_of_accelerators_has_colours(health: str, colour: str) -> None:
+    cell = terminal.format_cell("health", health, "table", colours=True)
+    assert cell.human_readable() == f"\033[{colour}m{health}\033[0m"
+    assert terminal.format_cell("health", health, "json", colours=True) == health

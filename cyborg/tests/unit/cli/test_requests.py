@@ -88,6 +88,7 @@ READS = {
     f"operation-show {OPERATION}": f"GET /operations/{OPERATION}",
     f"detach-instance {INSTANCE}": f"DELETE /instances/{INSTANCE}/accelerators",
     f"detach-instance {INSTANCE} {ARQ}": f"DELETE /instances/{INSTANCE}/accelerators/{ARQ}",
+    "limits-show": "GET /limits",
     "usage-show --type FPGA --host h --project p": "GET /usage?type=FPGA&host=h&project_id=p",
 }
 #: Command line → request and body.
@@ -140,6 +141,14 @@ CHANGES: dict[str, tuple[str, Any]] = {
         f"PATCH /devices/{DEVICE}",
         {"status": "maintaining", "status_reason": "fans"},
     ),
+    f"accelerator-update {DEVICE} --health ignore --for 4h": (
+        f"PATCH /devices/{DEVICE}",
+        {"health": "ignore", "ignore_for": 14_400},
+    ),
+    f"accelerator-update {DEVICE} --health auto": (
+        f"PATCH /devices/{DEVICE}",
+        {"health": "auto"},
+    ),
     f"accelerator-update {DEVICE} --status ready --label rack=7": (
         f"PATCH /devices/{DEVICE}",
         {"status": "ready", "labels": {"rack": "7"}},
@@ -171,6 +180,18 @@ CHANGES: dict[str, tuple[str, Any]] = {
     f"profile-update {PROFILE} --group resources:FPGA=2": (
         f"PATCH /device_profiles/{PROFILE}",
         {"groups": [{"resources:FPGA": "2"}]},
+    ),
+    "profile-create fpga --group resources:FPGA=1 --project b --project a": (
+        "POST /device_profiles",
+        [{"name": "fpga", "groups": [{"resources:FPGA": "1"}], "projects": ["b", "a"]}],
+    ),
+    f"profile-update {PROFILE} --project a": (
+        f"PATCH /device_profiles/{PROFILE}",
+        {"projects": ["a"]},
+    ),
+    f"profile-update {PROFILE} --public": (
+        f"PATCH /device_profiles/{PROFILE}",
+        {"projects": None},
     ),
     f"attach-instance {INSTANCE}": (f"POST /instances/{INSTANCE}/accelerators", {}),
     f"attach-instance {INSTANCE} --device-profile fpga": (
@@ -235,12 +256,24 @@ WRONG = [
     ("driver-list --limit 0", 2, "'0' is not an integer greater than 0"),
     ("nonsense", 2, "is not a cyborg command"),
     ("profile-update fpga", 1, "--group"),
+    ("profile-update fpga --public --project a", 2, "not allowed with"),
+    *(
+        (f"{command} --os-accelerator-api-version 2.4", 1, "The command needs microversion 2.5")
+        for command in (
+            "profile-create fpga --group resources:FPGA=1 --project a",
+            "profile-update fpga --project a",
+            "profile-update fpga --public",
+        )
+    ),
     ("accelerator-update x", 1, "--label"),
     ("accelerator-update --status ready", 1, "No accelerator is given"),
     ("accelerator-update --label rack=7", 1, "No change is given"),
     (f"accelerator-update {DEVICE} --host h --status ready", 1, "but not both"),
     (f"accelerator-update {DEVICE} --label a=1 --unset-label a", 1, "Label a is given twice"),
     (f"accelerator-update {DEVICE} --status ready --reason x", 1, "--status maintaining only"),
+    (f"accelerator-update {DEVICE} --health ignore", 1, "go together"),
+    (f"accelerator-update {DEVICE} --health auto --for 4h", 1, "go together"),
+    (f"accelerator-update {DEVICE} --health ignore --for 4", 2, "is not a number with one of the"),
 ]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The upgrade checks of cyborg-status: the policy file, and the upgrade guide with all checks."""
 
+import io
 import re
 from pathlib import Path
 
@@ -9,8 +10,11 @@ from oslo_config import cfg
 
 import cyborg
 from cyborg.cmd import checks
-from cyborg.cmd.status import CHECKS
+from cyborg.cmd.status import CHECKS, print_table
 from cyborg.conf import opts
+from cyborg.model.health_view import Component, Level, State
+from cyborg.rpc import keys
+from cyborg.rpc.keys import CONTROLLER, MASTER, Keys
 
 GUIDE = Path(cyborg.__file__).parents[1] / "doc/source/admin/upgrade.rst"
 
@@ -57,6 +61,15 @@ def test_policy_file_that_is_not_a_mapping_is_a_failure(tmp_path: Path) -> None:
     assert "policy_file = policy.yaml cannot be used" in details
 
 
+def test_texts_of_other_processes_are_escaped() -> None:
+    odd = "agent\x1b[2K\u202e"
+    assert checks.warning(odd).details == checks.failure(odd).details == "agent\\x1b[2K\\u202e"
+    out = io.StringIO()
+    print_table([Component(odd, State.DOWN, Level.WARNING, odd, odd)], out, width=200)
+    assert "\x1b" not in out.getvalue()
+    assert out.getvalue().count("agent\\x1b[2K\\u202e") == 3
+
+
 def guide_severities() -> dict[str, list[str]]:
     """Return the severities in the table of the guide, by the name of the check."""
     text = GUIDE.read_text()
@@ -77,3 +90,28 @@ def test_upgrade_guide_and_docstrings_agree_on_severity() -> None:
     for name, check in CHECKS:
         documented = re.findall(r"FAILURE|WARNING", check.__doc__ or "")
         assert [word.upper() for word in guide_severities()[name]] == sorted(set(documented)), name
+
+
+@pytest.mark.parametrize(
+    ("mode", "file", "code", "words"),
+    [
+        ("off", None, 1, "message_signing is off: messages without"),
+        ("warn", "keys", 1, "message_signing is warn: messages without"),
+        ("required", None, 2, "message_signing_key_file is not set"),
+        ("required", "none", 2, "none cannot be read"),
+        ("warn", "none", 2, "none cannot be read"),
+        ("required", "keys", 0, ""),
+    ],
+)
+def test_message_signing_is_required_with_keys(
+    tmp_path: Path, mode: str, file: str | None, code: int, words: str
+) -> None:
+    keys.write(tmp_path / "keys", Keys(MASTER, CONTROLLER, (keys.generate(),)))
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    conf.set_override("message_signing", mode)
+    conf.set_override("message_signing_key_file", str(tmp_path / file) if file else None)
+    result = checks.message_signing(checks.Deployment(conf))
+    assert int(result.code) == code
+    assert words in (result.details or "")

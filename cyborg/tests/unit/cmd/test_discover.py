@@ -118,7 +118,7 @@ def test_table_has_the_width_of_the_terminal(
 
 
 def test_every_device_of_the_archive_is_in_the_table(tmp_path: Path) -> None:
-    text = printed(tmp_path)
+    text = printed(tmp_path, text="[agent]\nenabled_drivers = fake_driver\n")
     assert text.count("0000:44:00.0") == 1
     assert "28 device(s), 1 offered. Enabled drivers: fake_driver." in text
     whitelist = '[pci]\npassthrough_whitelist = {"vendor_id": "1b36"}\n'
@@ -238,3 +238,12 @@ def test_unusable_option_is_a_configuration_error(
 def test_host_of_the_configuration_is_no_archive(tmp_path: Path) -> None:
     conf = configured(tmp_path, "--discover")
     assert (conf.host, conf.discover_host) == ("compute-1", None)
+
+
+def test_texts_of_devices_and_drivers_are_escaped() -> None:
+    odd = "GA100\x1b[2K\u202e"
+    (_, _, line) = discover.table([replace(ROW, model=odd)], 200)
+    assert "GA100\\x1b[2K\\u202e" in line
+    out = io.StringIO()
+    discover.Page(out).say(f"Driver d failed: {odd}")
+    assert out.getvalue() == "Driver d failed: GA100\\x1b[2K\\u202e\n"

@@ -102,3 +102,18 @@ def test_overdue_work_that_checks_its_deadline_is_asked(db: Database) -> None:
 def test_faults_go_to_the_end_without_another_function(db: Database) -> None:
     log = outcome_of(db, Outcome(KEY, fault="it is broken"), fail=None)
     assert log == [ASKED, ("end", "device", "it is broken")]
+
+
+def test_progress_is_shown_only_where_the_work_shows_it(db: Database) -> None:
+    unfinished = Outcome(KEY, done=False, progress="formatted 3 of 8")
+    shown: list[Any] = []
+
+    def show(row: Any, subject: Any, progress: Any) -> None:
+        shown.append((subject, progress))
+
+    later = ("later", None, AGENT_POLL_MS)
+    assert outcome_of(db, unfinished, show=show) == [ASKED, later]
+    assert shown == [("device", unfinished.progress)]
+    assert outcome_of(db, unfinished) == [ASKED, later]
+    assert outcome_of(db, Outcome(KEY, done=False), show=show) == [ASKED, later]
+    assert len(shown) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cyborg.conductor.reports.comparison import Comparison
-from cyborg.conductor.reports.device_diff import DeviceDiff, Path, StoredDevices
+from cyborg.conductor.reports.device_diff import Change, DeviceDiff, Path, StoredDevices
 from cyborg.model import device as facts
 from cyborg.tests.fixtures.host_reports import DRIVER, report_of
 
@@ -32,7 +32,7 @@ def rows_of(device: facts.Device, lost_ms: int | None = None) -> StoredDevices:
     new.add_device(DRIVER, device, UUID)
     stored = StoredDevices(devices=rows(new.devices, lost_ms, uuid=UUID))
     ((_, name),) = new.deployables.reported
-    (stored.deployables[1][name],) = rows(new.deployables, lost_ms)
+    (stored.deployables[1][name],) = rows(new.deployables, lost_ms, name=name)
     for path, row in zip(new.handles.reported, rows(new.handles, lost_ms), strict=True):
         stored.handles[1][path[-1]] = row
     for path, row in zip(new.attributes.reported, rows(new.attributes, None), strict=True):
@@ -125,24 +125,26 @@ def test_lost_rows_that_are_reported_are_restored(moment: int) -> None:
         "returned deployables": [1],
         "returned handles": [1, 2],
     }
-    assert diff.history == [(UUID, "found again", "enabled")]
+    assert diff.history == [Change(UUID, "found again", "enabled")]
 
 
 def test_a_lost_device_is_recorded_in_the_history() -> None:
     diff = without_device(rows_of(reported()))
     assert differences(diff) == {"lost devices": [1]}
-    assert diff.history == [(UUID, "lost", None)]
+    assert diff.history == [Change(UUID, "lost")]
 
 
 def test_only_changed_facts_are_written() -> None:
     device = reported()
     (deployable,) = device.deployables
     changed = replace(
-        device, model="newer", deployables=(replace(deployable, prepare=True, programmable=True),)
+        device,
+        model="newer",
+        deployables=(replace(deployable, prepare=True, programmable=True, group_size=2),),
     )
     assert differences(compared(rows_of(device), changed)) == {
         "changed devices": [(1, {"model": "newer"})],
-        "changed deployables": [(1, {"prepare": True, "programmable": True})],
+        "changed deployables": [(1, {"prepare": True, "programmable": True, "group_size": 2})],
     }
 
 
@@ -209,4 +211,4 @@ def test_a_new_device_waits_unless_auto_enable_names_its_driver(
     diff = DeviceDiff(1, HOST, auto_enable, StoredDevices())
     diff.add_device(DRIVER, reported(), UUID)
     assert diff.waiting == waiting
-    assert [action for _, action, _ in diff.history] == ["discovered"]
+    assert [change.action for change in diff.history] == ["discovered"]

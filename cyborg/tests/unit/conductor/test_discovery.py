@@ -24,6 +24,7 @@ from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.model.report import AgentHeartbeat, DriverState
+from cyborg.model.scope import EVERYWHERE
 from cyborg.model.work import BackendFindings, Discovered, DriverFindings, WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.verbs import Discover
@@ -101,7 +102,7 @@ class Site:
 
     def result(self, host: str = HOST) -> HostResult:
         with self.db.reader() as tx:
-            shown = operations.show(tx, self.key)
+            shown = operations.show(tx, self.key, EVERYWHERE)
         assert shown is not None
         (found,) = (result for result in shown.results if result.host == host)
         return found
@@ -173,7 +174,7 @@ def test_hosts_that_are_up_are_asked_once_each(site: Site) -> None:
 def test_driver_is_named_in_the_request_and_the_operation(site: Site) -> None:
     site.order(HOST, driver=DRIVER)
     with site.db.reader() as tx:
-        shown = operations.show(tx, site.key)
+        shown = operations.show(tx, site.key, EVERYWHERE)
     assert shown is not None
     assert shown.subject == {"driver": DRIVER, "hosts": [HOST]}
     site.step()

@@ -16,6 +16,7 @@ from cyborg.db.models import Host, Service
 from cyborg.db.services import Process
 from cyborg.model import health_view
 from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.scope import EVERYWHERE
 
 LEASE_MS = 60_000
 HERE = Process("control", CONDUCTOR, "18.0", "http://control")
@@ -39,7 +40,7 @@ def register(db: Database, process: Process, *, age_ms: int = 0, **more: str) ->
 
 def rows(db: Database, **filters: str) -> list[Any]:
     with db.reader() as tx:
-        return list(services.processes(tx, **filters))
+        return list(services.processes(tx, EVERYWHERE, **filters))
 
 
 @pytest.mark.parametrize(

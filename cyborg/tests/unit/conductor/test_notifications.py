@@ -196,7 +196,7 @@ def test_device_is_notified_with_its_users(site: Site) -> None:
 
 
 def test_events_of_other_nouns_do_not_wait(site: Site) -> None:
-    site.record(events.Entry("driver", "a driver", "installed"))
+    site.record(events.Entry("operation", "an operation", "installed"))
     assert site.waiting() == 0
 
 

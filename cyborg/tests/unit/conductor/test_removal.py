@@ -21,6 +21,7 @@ from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
 from cyborg.model.operation import OperationState
 from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.scope import EVERYWHERE
 from cyborg.rpc.agent import AgentClient
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.unreachable import unreachable
@@ -80,7 +81,7 @@ def test_a_process_that_is_still_down_is_removed(
     host_remover.remove(claimed(db, lease))
     assert not exists(db, API)
     with db.reader() as tx:
-        ended = operations.show(tx, operation.uuid)
+        ended = operations.show(tx, operation.uuid, EVERYWHERE)
     assert ended is not None
     assert ended.state is OperationState.SUCCEEDED
 
@@ -98,7 +99,7 @@ def test_a_process_that_is_up_again_is_not_removed(
     host_remover.remove(claimed(db, lease))
     assert exists(db, API)
     with db.reader() as tx:
-        ended = operations.show(tx, operation.uuid)
+        ended = operations.show(tx, operation.uuid, EVERYWHERE)
     assert ended is not None
     assert [result.error for result in ended.results] == ["cyborg-api is up again"]
     assert claimed(db, lease) == []

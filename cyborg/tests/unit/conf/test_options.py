@@ -24,7 +24,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "fatal_exception_format_errors": False,
     },
     "agent": {
-        "enabled_drivers": ["fake_driver"],
+        # Differs from the existing service: nobody offers a simulated device by mistake.
+        "enabled_drivers": [],
         "resource_provider_startup_retries": 3,
         "resource_provider_name": socket.getfqdn(),
         "heartbeat_interval": 10,
@@ -39,6 +40,7 @@ EXPECTED: dict[str, dict[str, object]] = {
         "api_paste_config": "api-paste.ini",
         "auth_strategy": "keystone",
         "noauth_anywhere": False,
+        "compute_users": [],
         "max_groups": 100,
         "max_units_per_group": 64,
     },

@@ -15,6 +15,7 @@ from cyborg.db.engine import Database, Reader
 from cyborg.db.models import METADATA, Event, Host
 from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
+from cyborg.model.scope import EVERYWHERE
 from cyborg.tests.fixtures.stored import stored
 
 CALLER = Caller("project", "user", "req-1")
@@ -158,13 +159,15 @@ def test_page_has_the_events_that_match_all_filters(
     written: Database, filters: dict[str, Any], found: list[int]
 ) -> None:
     with written.reader() as tx:
-        rows = events.page(tx, listing.Page(), filters)
+        rows = events.page(tx, listing.Page(), EVERYWHERE, filters)
         assert sorted(row.at_ms for row in rows) == found
 
 
 def test_newest_events_of_a_subject_or_device_come_first(written: Database) -> None:
     with written.reader() as tx:
-        assert [row.at_ms for row in events.of_device(tx, "card", 10)] == [1, 0]
-        assert [row.at_ms for row in events.of_device(tx, "card", 1)] == [1]
-        assert [row.action for row in events.of_subject(tx, "arq", "card")] == ["Bound"]
-        assert [row.action for row in events.of_subject(tx, "device", "card")] == ["enabled"]
+        assert [row.at_ms for row in events.of_device(tx, "card", EVERYWHERE, 10)] == [1, 0]
+        assert [row.at_ms for row in events.of_device(tx, "card", EVERYWHERE, 1)] == [1]
+        assert [row.action for row in events.of_subject(tx, "arq", "card", EVERYWHERE)] == ["Bound"]
+        assert [row.action for row in events.of_subject(tx, "device", "card", EVERYWHERE)] == [
+            "enabled"
+        ]

@@ -28,9 +28,15 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "%s is %s; it finishes its current work first": ("cyborg-agent", "stopping"),
     "%s is running": ("cyborg-agent",),
     "%s of %s completed (request key %s)": ("prepare", _DEPLOYABLE, _OPERATION),
+    "Request of %s refused: %s": ("192.0.2.17", "HTTP 400: Bad Request (Missing Host header)"),
+    "%s of %s refused: its body has more than %d bytes": ("POST", "192.0.2.17", 1048576),
     "%s on host %s is %s by an operator%s": ("cyborg-agent", _HOST, "disabled", ": new fans"),
     "%s released: it has left quarantine": (
         f"Handle {_ROW} ({_HANDLE} of {_DEPLOYABLE}) of device {_DEVICE} on host {_HOST}",
+    ),
+    "%s cleaned: %s": (
+        f"Handle {_ROW} ({_HANDLE} of {_DEPLOYABLE}) of device {_DEVICE} on host {_HOST}",
+        "function reset, NVMe erase",
     ),
     "%s %s: %s": ("GET", "/v2/devices", 200),
     "ARQ %s %s instance %s on host %s (device %s, handle %s)": (
@@ -47,9 +53,18 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
         *("handle", _ROW, "release-handle"),
         "It is held, but no ARQ has it.",
     ),
+    "Card %s of driver %s has layout %s now": ("0000:81:00.0", "generic_driver", "vfs=4"),
+    "Clean step %s of handle %s of deployable %s completed (request key %s)": (
+        *("secure erase", _HANDLE),
+        *(_DEPLOYABLE, _OPERATION),
+    ),
     "Compute of host %s found in Placement as %s": (_HOST, "compute-1.example.org"),
     "Conductor reachable again: host %s is scanned and compared completely": (_HOST,),
     "Created provider %s (%s) in Placement": (_DEPLOYABLE, _PROVIDER),
+    "Deleted %d accelerator request(s) that were not bound since %s": (
+        312,
+        "2026-11-22 13:05:00",
+    ),
     "Deleted history past its retention: %s": ("2001 events, 1 instances",),
     "Deleted provider %s (%s) from Placement": (_DEPLOYABLE, _PROVIDER),
     "Device %s on %s: %s": (_DEVICE, _HOST, "discovered"),
@@ -58,6 +73,10 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Device %s on host %s: an operator ordered the removal of %s": (
         *(_DEVICE, _HOST),
         "its lost parts",
+    ),
+    "Driver %s on host %s: %s: %s": (
+        *("card_driver", _HOST, "health ok"),
+        "All 8 devices of driver card_driver have this health",
     ),
     "Driver %s failed to load: %s": ("generic_driver", "[generic_driver] backends is not set"),
     "Driver %s loaded": ("pci_driver",),

@@ -2,6 +2,7 @@
 """Archives of hosts: what they say, in both forms, and which files are refused."""
 
 import errno
+import gzip
 import io
 import json
 import tarfile
@@ -18,6 +19,8 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures import malformed
+from cyborg.tests.fixtures.properties import fuzzed, given, st
 from cyborg.tests.unit.drivers.configured import configured
 
 GUEST = Path(__file__).parents[2] / "fixtures" / "hosts" / "guest.tar.gz"
@@ -178,6 +181,7 @@ def test_device_nodes_and_hard_links_of_an_archive_are_left_out(tmp_path: Path) 
     assert FakeHost.recorded(path).paths() == ["/file"]
 
 
+@pytest.mark.proves("pci_driver", "discover", by="recorded")
 def test_drivers_see_the_disks_and_cards_of_the_guest() -> None:
     driver = PciDriver(read(GUEST), configured('{"vendor_id": "1b36"}', '{"vendor_id": "1234"}'))
     devices = {device.key: device.model for device in look(driver).discover()}
@@ -197,3 +201,100 @@ def test_drivers_see_the_disks_and_cards_of_the_guest() -> None:
 
 def test_archive_of_the_guest_is_small() -> None:
     assert GUEST.stat().st_size < 100_000
+
+
+DEEP = "/a" * 5_000
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {"unreadable": {"/a": 10**30}},
+        {"unreadable": {"/a": 0}},
+        {"unreadable": {"/a": "13"}},
+        {"unreadable": {"/a": 13.0}},
+        {"unreadable": {"/a": float("inf")}},
+        {"unreadable": {DEEP: errno.EACCES}},
+        {"unreadable": {"a": errno.EACCES}},
+        {"claimed": [7]},
+        {"commands": [["lspci", 0, "", ""]]},
+        {"commands": [[["lspci"], None, 7, None]]},
+        {"commands": [[["lspci"], 0, ""]]},
+    ],
+)
+def test_notes_of_another_form_are_refused(tmp_path: Path, notes: dict[str, Any]) -> None:
+    path = archive(tmp_path / "host.tar.gz", **notes)
+    with pytest.raises(exception.ConfigError, match="cannot be used"):
+        read(path)
+
+
+def test_deeply_nested_notes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / NOTES).write_text("[" * 100_000)
+    with pytest.raises(exception.ConfigError, match="cannot be used"):
+        read(tmp_path)
+
+
+def test_deep_path_is_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path / "host.tar.gz", (DEEP[1:], b""))
+    with pytest.raises(exception.ConfigError, match="has an entry with the name"):
+        read(path)
+
+
+@pytest.mark.parametrize("damage", [bytes(64), b"\xff" * 64])
+def test_damaged_compression_is_refused(tmp_path: Path, damage: bytes) -> None:
+    path = archive(tmp_path / "host.tar.gz", ("a", b"".join(b"%d " % n for n in range(100_000))))
+    content = path.read_bytes()
+    middle = len(content) // 2
+    path.write_bytes(content[:middle] + damage + content[middle + len(damage) :])
+    with pytest.raises(exception.ConfigError, match="cannot be read as an archive of a host"):
+        read(path)
+
+
+WHOLE: dict[str, Any] = EMPTY | {
+    "unreadable": {"/sys/bus/pci/reset": errno.EACCES},
+    "claimed": ["/dev/disk"],
+    "commands": [[["lspci", "-n"], 0, "00:00.0\n", ""]],
+}
+
+
+@given(malformed.changed(WHOLE).map(malformed.encode))
+@fuzzed(150)
+def test_malformed_notes_are_read_or_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / NOTES).write_text(text)
+    with malformed.bounded():
+        try:
+            host = read(tmp_path)
+        except exception.ConfigError as error:
+            malformed.check_refusal(error, "Option --host: ")
+            return
+        for path in host.faults:
+            with pytest.raises(exception.HostError):
+                host.read_text(path)
+        for argv, answer in host.answers.items():
+            assert isinstance(host.run(argv, timeout=1).stdout + answer.stderr, str)
+
+
+@given(st.data())
+@fuzzed(100)
+def test_malformed_archive_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+    path = archive(
+        tmp_path / "host.tar.gz",
+        ("sys/bus/pci", None),
+        ("sys/class/card", "../bus/pci"),
+        ("sys/bus/pci/enable", b"1\n" * 2_000),
+        ("proc/7/comm", b"qemu\n"),
+        **WHOLE,
+    )
+    whole = gzip.decompress(path.read_bytes())
+    if data.draw(st.booleans()):
+        path.write_bytes(gzip.compress(data.draw(malformed.contents(whole)), 1))
+    else:
+        path.write_bytes(data.draw(malformed.contents(path.read_bytes())))
+    with malformed.bounded():
+        try:
+            host = read(path)
+        except exception.ConfigError as error:
+            malformed.check_refusal(error, "Option --host: ")
+            return
+        for name in host.list_dir("/"):
+            assert name

@@ -1,71 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The defaults of a driver that implements only discover."""
+"""The interface of drivers has nothing that the agent does not use."""
 
-from collections.abc import Callable
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from cyborg import exception
-from cyborg.drivers.base import Driver
-from cyborg.drivers.scan import Scan
-from cyborg.model.device import Device, DeviceType, Hardware
-from cyborg.model.work import HandleTask, ProgramTask
-from cyborg.testing.driver_checks import look
-from cyborg.testing.servers import bare
-from cyborg.tests.unit.drivers.configured import configured
+from cyborg.drivers import base
 
-DEVICE = Device(
-    key="0000:01:00.0",
-    type=DeviceType.QAT,
-    vendor="8086",
-    model="37c8",
-    control_path={},
-    deployables=(),
-)
+_PACKAGE = Path(base.__file__).parents[1]
+#: What drivers call themselves.
+_OF_DRIVERS = frozenset({"health_changed"})
+#: The method that puts clean steps in order calls drivers for the agent.
+_FILES = [*sorted((_PACKAGE / "agent").glob("*.py")), _PACKAGE / "drivers" / "base.py"]
+_METHODS = [
+    name
+    for name, member in vars(base.Driver).items()
+    if callable(member) and not name.startswith("_") and name not in _OF_DRIVERS
+]
 
 
-class Least(Driver):
-    """A driver with the mandatory method only."""
-
-    name = "least_driver"
-
-    def discover(self, scan: Scan) -> list[Device]:
-        return [] if scan.claims else [DEVICE]
-
-
-@pytest.fixture
-def driver() -> Driver:
-    return Least(bare(), configured())
+def _used() -> Iterator[str]:
+    """Yield the names of the attributes of drivers that these files use."""
+    for file in _FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("driver"):
+                yield node.attr
 
 
-@pytest.mark.parametrize(
-    ("call", "verb"),
-    [
-        (lambda driver: driver.install(DEVICE.key, "operation"), "install 0000:01:00.0"),
-        (lambda driver: look(driver).health(DEVICE.key), "check the health of 0000:01:00.0"),
-        (lambda driver: look(driver).stats(DEVICE.key), "measure 0000:01:00.0"),
-        (lambda driver: look(driver).prepared(), "list the prepared units"),
-        (
-            lambda driver: driver.program(
-                ProgramTask("operation", driver.name, DEVICE.key, "unit", "image"), "/image"
-            ),
-            "program unit",
-        ),
-    ],
-)
-def test_methods_that_are_not_overridden_raise_driver_cannot(
-    driver: Driver, call: Callable[[Driver], object], verb: str
-) -> None:
-    with pytest.raises(exception.DriverCannot) as caught:
-        call(driver)
-    assert str(caught.value) == f"Driver least_driver does not support {verb}."
+def test_the_interface_has_methods() -> None:
+    assert {"discover", "prepare", "release", "clean_steps", "reset"} <= set(_METHODS)
 
 
-def test_other_methods_have_defaults(driver: Driver) -> None:
-    assert look(driver).hardware() == [Hardware.of(DEVICE)]
-    assert driver.hardware(Scan(bare(), claims={DEVICE.key: "claimed"})) == []
-    assert list(look(driver).backends()) == []
-    task = HandleTask("operation", driver.name, DEVICE.key, "unit", DEVICE.key, "uuid")
-    driver.prepare(task)
-    driver.release(task)
-    assert not driver.can_program
+@pytest.mark.parametrize("method", _METHODS)
+def test_the_agent_calls_each_method_of_drivers(method: str) -> None:
+    assert method in set(_used()), f"nothing in the agent calls {method}() of a driver"

@@ -18,6 +18,8 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.model.device import DeviceType
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
+from cyborg.tests.fixtures import malformed
+from cyborg.tests.fixtures.properties import fuzzed, given, st
 from cyborg.tests.unit.drivers.configured import written
 
 ROOT = Path(cyborg.__file__).resolve().parent.parent
@@ -151,6 +153,10 @@ def test_other_files_and_empty_files_are_ignored(tmp_path: Path) -> None:
         (4, CARD.replace("CUSTOM_CARD", "card"), "it is not the name of a resource class"),
         (5, CARD + "  traits: [fast]\n", "traits cannot be 'fast': 'fast' is not the name of"),
         (5, CARD + "  reset: maybe\n", "reset cannot be 'maybe': it is none of FUNCTION, BUS"),
+        (5, CARD + "  unit: all\n", "unit cannot be 'all': unit_functions must be set, too"),
+        (5, CARD + "  unit_functions: 2\n", "it has an effect only with unit CARD or ALL"),
+        (6, CARD + "  unit: card\n  unit_functions: 9\n", "a card has at most 8 functions"),
+        (2, "- pci_ids: [1d5f:0001]\n  unit: card\n", "effect only together with name"),
         (5, CARD + "  capabilities: '{'\n", "capabilities cannot be '{': it is not JSON"),
         (5, CARD + "  platform: true\n", "functions of the platform are never offered"),
         (5, CARD + CARD, "name cannot be 'card': "),
@@ -241,8 +247,7 @@ def test_no_request_over_the_bus_can_name_the_directory(tmp_path: Path, driver: 
     options = {"generic_driver.devices_dir": str(tmp_path)}
     conf = written(tmp_path / "conf", "")
     result = loader.load_with_options(driver, servers.server(), conf, options=options)
-    reason = "option generic_driver.devices_dir can be set in the host's own files only"
-    assert result.error == reason
+    assert (result.error, result.ignored) == (None, tuple(options))
 
 
 def test_a_configured_directory_must_exist(tmp_path: Path) -> None:
@@ -423,3 +428,112 @@ def test_the_data_of_this_package_loads_within_50_ms_of_cpu_time() -> None:
         return time.process_time() - before
 
     assert min(seconds() for _ in range(3)) < 0.05
+
+
+def test_key_that_is_no_text_is_refused_without_its_aliases(tmp_path: Path) -> None:
+    """Written out, the aliases of this key have 60 million words."""
+    levels = [f"&a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 8)]
+    with pytest.raises(
+        exception.ConfigError, match=r"0\.yaml:1: a key of an entry is not one word"
+    ):
+        loaded(tmp_path, f"- ? [&a0 [{', '.join('x' * 9)}], {', '.join(levels)}]\n  : 1\n")
+
+
+def test_refused_list_of_aliases_is_shown_in_part(tmp_path: Path) -> None:
+    text = f"- name: &a {'x' * 10_000}\n  pci_ids: [{', '.join(['*a'] * 10_000)}]\n"
+    with pytest.raises(exception.ConfigError) as refused:
+        loaded(tmp_path, text)
+    assert len(str(refused.value)) < 20_000
+
+
+def test_file_that_is_larger_than_any_catalogue_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(exception.ConfigError, match="it has more than 1048576 bytes"):
+        loaded(tmp_path, "# \n" * (1 << 19))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ('{"a": NaN}', "it has a number that JSON does not have"),
+        ('{"a": [-1e999]}', "it has a number that JSON does not have"),
+        ('{"a": ' + "9" * 5_000 + "}", "it has a number that JSON does not have"),
+        ('{"a":' * 100_000, "it is nested too deeply"),
+        ('{"a": ' + "[" * 40 + "]" * 40 + "}", "it is nested too deeply"),
+    ],
+)
+def test_capabilities_that_cannot_be_reported_are_refused(
+    tmp_path: Path, value: str, reason: str
+) -> None:
+    with pytest.raises(exception.ConfigError, match=reason):
+        loaded(tmp_path, f"{CARD}  capabilities: '{value}'\n")
+
+
+#: A file with every key.
+EVERY_KEY = b"""\
+- name: card
+  pci_ids: [1d5f:0001, "1d5f:0010-001f"]
+  subsystem_ids: ["1d5f:*"]
+  pci_classes: [0x1200]
+  device_type: FPGA
+  kind: CRYPTO
+  vendor: &vendor Example
+  model: "Card \\u00e9"
+  resource_class: CUSTOM_CARD
+  traits: [CUSTOM_A, CUSTOM_B]
+  capabilities: '{"a": {"num": 1}}'
+  reset: FUNCTION
+  unit: CARD
+  unit_functions: 2
+  enable: true
+- {pci_classes: ["0604"], platform: yes, vendor: *vendor}
+"""
+#: Pieces of YAML: bombs of aliases, nesting, tags, merges, directives, documents.
+YAML = [
+    *(
+        b"? ",
+        b"- ",
+        b"[[[[",
+        b"{{{{",
+        b"[" * 5_000,
+        b"- " * 5_000,
+        b"? " * 5_000,
+        b"!!python/name:x ",
+    ),
+    *(
+        b"&a [&b [*a, *a], *b]",
+        b"*vendor",
+        b"<<: *vendor\n",
+        b"%YAML 9.9\n",
+        b"...\n---\n",
+        b"|\n  ",
+    ),
+    *(
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b"\x00",
+        b'"\\ud800"',
+        b'"\\0"',
+        b">-\n",
+        b"1_000",
+        b"0o7",
+        b"~",
+    ),
+]
+
+
+@given(malformed.contents(EVERY_KEY), st.sampled_from(YAML), st.integers(0, len(EVERY_KEY)))
+@fuzzed(200)
+def test_malformed_catalogue_is_loaded_or_refused(
+    tmp_path: Path, content: bytes, piece: bytes, place: int
+) -> None:
+    file = tmp_path / "card.yaml"
+    for text in (content, content[:place] + piece + content[place:]):
+        file.write_bytes(text)
+        with malformed.bounded():
+            try:
+                entries = Catalogue.load([tmp_path])
+            except exception.ConfigError as error:
+                malformed.check_refusal(error, f"{file}:", 200_000)
+                continue
+            entry = entries.entry(0x1D5F, 1, 0x120000, subsystem=(0x1D5F, 1))
+        assert entry.description.model is None or 0 < len(entry.description.model) <= 255

@@ -3,9 +3,12 @@
 
 import json
 
+import pytest
+
 from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.fake import FakeDriver
 from cyborg.model.device import AttachType, Device, DeviceType
+from cyborg.model.health import Condition
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
@@ -15,6 +18,7 @@ from cyborg.tests.unit.drivers.configured import configured
 DEVICE = "0000:0c:00.0"
 
 
+@pytest.mark.proves("fake_driver", "discover", "health", by="simulated")
 class TestContract(DriverContract):
     """The driver contract; this driver reads no file of the host."""
 
@@ -29,9 +33,11 @@ class TestContract(DriverContract):
     def test_health_follows_the_device(self) -> None:
         """The option decides about the health of this device, not the host."""
         conf = configured()
-        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Health(True)
+        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Health(Condition.OK)
         conf.set_override("fault", "overheated", "fake_driver")
-        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Health(False, "overheated")
+        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Health(
+            Condition.DRAIN, ("overheated",)
+        )
 
 
 def discovered(host: str = "compute-1") -> Device:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, Health
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver, parse_stats
 from cyborg.drivers.pci import PciDriver
@@ -15,13 +15,15 @@ from cyborg.drivers.scan import Scan
 from cyborg.model import creation
 from cyborg.model.creation import Creation
 from cyborg.model.device import AttachType, Backend, BackendService, Device, DeviceType, Topology
+from cyborg.model.health import Condition
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing import servers
-from cyborg.testing.driver_checks import look
+from cyborg.testing.driver_checks import change, look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured, written
 
+PCI = "/sys/bus/pci/devices/"
 UUID = "6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11"
 #: A backend with almost every option, for two GPUs.
 GPUS = """\
@@ -81,7 +83,7 @@ ready_file = /run/two
 
 def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
     """Simulate the operator's program; its results are files below /run/card."""
-    _, verb, what = argv
+    _, verb, what, *_ = argv
     place = f"/run/card/{what}"
     match verb:
         case "setup":
@@ -136,6 +138,7 @@ class Contract(DriverContract):
         return GenericDriver(host, self.conf)
 
 
+@pytest.mark.proves("generic_driver", "discover", "health", by="simulated")
 class TestGpus(Contract):
     text = GPUS
 
@@ -202,10 +205,31 @@ release_command = /usr/sbin/card take {{handle}}
         assert (fpga.type, fpga.model) == (DeviceType.FPGA, "Alveo")
         assert fpga.deployables[0].traits == ("OWNER_CYBORG", "CUSTOM_FPGA_XILINX")
         capabilities = {entry.key: entry.capability for entry in look(driver).hardware()}
-        assert capabilities[servers.GPU] == {"reset": "FUNCTION"}
-        assert capabilities[servers.FPGA] == {"memory": 64}
+        assert capabilities[servers.GPU] == {"clean": [], "reset": "FUNCTION"}
+        assert capabilities[servers.FPGA] == {"clean": [], "memory": 64}
         driver.prepare(task(servers.GPU))
         assert ran(host) == [f"give {servers.GPU}"]
+
+
+class TestReset(Contract):
+    """The kernel resets a function after each guest, and keeps nothing of the request."""
+
+    text = """\
+[generic_driver]
+backends = gpu
+[generic_driver:gpu]
+pci_ids = 10de:*
+resource_class = PGPU
+reset = BUS
+reset_after_release = true
+"""
+
+    def make_host(self) -> FakeHost:
+        host = server()
+        for address in (servers.GPU, servers.GPU_ON_VFIO):
+            host.add_file(f"{host.realpath(PCI + address)}/reset", "")
+            host.add_file(f"{host.realpath(PCI + address)}/reset_method", "bus")
+        return host
 
 
 class TestListed(Contract):
@@ -409,7 +433,11 @@ def test_install_sets_up_a_device_once(file: Path) -> None:
     before = {entry.key: entry for entry in look(driver).hardware()}[servers.GPU]
     assert (before.offered, before.setup_required, before.kind) == (True, True, "COMPUTE")
     assert (before.num, before.remote) == (1, 0)
-    assert before.capability == {"num": 2, "tensor": {"fp16": True}}
+    assert before.capability == {
+        "clean": ["reset_command"],
+        "num": 2,
+        "tensor": {"fp16": True},
+    }
     assert before.reason == "it has not been set up yet"
     driver.install(servers.GPU, "operation")
     driver.install(servers.GPU, "operation")
@@ -462,6 +490,7 @@ def test_a_check_that_hangs_runs_once_per_backend(file: Path) -> None:
     }
 
 
+@pytest.mark.proves("generic_driver", "bind", "cleaning", by="simulated")
 def test_a_unit_is_prepared_once_then_released_and_reset(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
@@ -470,7 +499,7 @@ def test_a_unit_is_prepared_once_then_released_and_reset(file: Path) -> None:
     driver.prepare(unit)
     assert look(driver).prepared() == [Unit(unit.deployable, unit.handle_key)]
     assert look(gpus(file, host)).prepared() == look(driver).prepared()
-    driver.release(unit)
+    change(driver, "release", unit)
     assert look(driver).prepared() == []
     assert ran(host) == [f"give {servers.GPU}", f"take {servers.GPU}", f"wipe {servers.GPU}"]
 
@@ -485,11 +514,66 @@ def test_a_repeated_release_resets_the_unit_after_a_failed_reset(file: Path) -> 
     host.programs["/usr/sbin/card"] = stuck
     driver.prepare(task(servers.GPU))
     with pytest.raises(exception.HostError, match="busy"):
-        driver.release(task(servers.GPU))
+        change(driver, "release", task(servers.GPU))
     host.programs["/usr/sbin/card"] = card
     host.add_dir("/run/card")
-    driver.release(task(servers.GPU))
+    change(driver, "release", task(servers.GPU))
     assert ran(host)[-1] == f"wipe {servers.GPU}"
+
+
+RESET = """\
+[generic_driver]
+backends = gpu
+[generic_driver:gpu]
+addresses = 0000:3b:*.*
+resource_class = PGPU
+reset = FUNCTION
+reset_after_release = true
+reset_command = /usr/sbin/card wipe {handle}
+"""
+
+
+@pytest.mark.parametrize(("reset", "method"), [("FUNCTION", None), ("BUS", "bus")])
+@pytest.mark.proves("generic_driver", "cleaning", by="simulated")
+def test_the_kernel_resets_a_function_before_its_reset_command(
+    file: Path, reset: str, method: str | None
+) -> None:
+    host = server()
+    place = host.realpath(PCI + servers.GPU)
+    host.add_file(f"{place}/reset", "")
+    host.add_file(f"{place}/reset_method", "flr bus\n")
+    driver = GenericDriver(host, written(file, RESET.replace("FUNCTION", reset)))
+    (device,) = look(driver).discover()
+    assert device.deployables[0].prepare
+    before = host.tree()
+    change(driver, "release", task(servers.GPU))
+    chosen = [(f"{place}/reset_method", method)] if method else []
+    kept = [(f"{place}/reset_method", "flr bus\n")] if method else []
+    assert host.writes == [*chosen, (f"{place}/reset", "1"), *kept]
+    assert ran(host) == [f"wipe {servers.GPU}"]
+    assert host.tree() == before
+
+
+def test_a_function_that_cannot_be_reset_keeps_its_release_from_ending(file: Path) -> None:
+    host = server()
+    with pytest.raises(exception.HostError, match="reset"):
+        change(GenericDriver(host, written(file, RESET)), "release", task(servers.GPU))
+    assert ran(host) == []
+
+
+@pytest.mark.parametrize(
+    ("former", "now", "reason"),
+    [
+        ("reset = FUNCTION", "reset = NONE", "it requires option reset, FUNCTION or BUS"),
+        ("reset = FUNCTION", "", "it requires option reset, FUNCTION or BUS"),
+        ("resource_class", "attach_type = TEST_PCI\nresource_class", "only whole PCI functions"),
+    ],
+)
+def test_a_reset_after_release_needs_a_way_to_reset(
+    file: Path, former: str, now: str, reason: str
+) -> None:
+    with pytest.raises(exception.ConfigError, match=f"reset_after_release .*{reason}"):
+        GenericDriver(server(), written(file, RESET.replace(former, now)))
 
 
 @pytest.mark.parametrize(
@@ -511,14 +595,14 @@ def test_no_command_runs_for_an_unknown_device_or_unit(
     assert host.commands == []
 
 
+@pytest.mark.proves("generic_driver", "health", "stats", by="simulated")
 def test_health_and_stats_come_from_the_commands(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
-    assert look(driver).health(servers.GPU).healthy
+    assert look(driver).health(servers.GPU) == Health(Condition.OK)
     host.add_file(f"/run/card/{servers.GPU}/broken", "")
     health = look(driver).health(servers.GPU)
-    assert not health.healthy
-    assert health.reason == "it ended with status 1: uncorrectable errors"
+    assert health == Health(Condition.DRAIN, ("it ended with status 1: uncorrectable errors",))
     assert look(driver).stats(servers.GPU) == {"temperature_celsius": 41.5, "utilisation": 0.0}
 
 
@@ -532,6 +616,7 @@ def image(address: str) -> ProgramTask:
     return ProgramTask("operation", "generic_driver", address, f"compute-1_{address}", UUID)
 
 
+@pytest.mark.proves("generic_driver", "programming", by="simulated")
 def test_program_passes_the_path_of_the_image(file: Path) -> None:
     host = server()
     host.programs["/usr/sbin/card"] = lambda _host, _argv: Completed(0, "", "")
@@ -568,11 +653,13 @@ def made(backend: str, *units: str, kind: AttachType = AttachType.PCI) -> dict[s
 
 def test_a_created_device_has_the_values_of_its_backend(file: Path) -> None:
     host = server()
-    driver = gpus(file, host)
+    driver = gpus(file, host, "addresses = *:3b:*.*, *:86:*.*\n")
     host.add_file(f"/run/card/{servers.FPGA}/ready", "")
+    # The section leaves it out by its address alone.
+    servers.add_function(host, servers.FPGA, "10de:20b5:030200", node=1)
     driver.operator_created = made("gpus", servers.FPGA)
     (device,) = [row for row in look(driver).discover() if row.operator_created]
-    assert (device.key, device.vendor, device.numa_node) == (servers.FPGA, "10ee", 1)
+    assert (device.key, device.vendor, device.numa_node) == (servers.FPGA, "10de", 1)
     assert [deployable.prepare for deployable in device.deployables] == [True]
     driver.prepare(task(device.key))
     assert task(device.key).unit in look(driver).prepared()
@@ -584,6 +671,7 @@ def test_a_created_device_has_the_values_of_its_backend(file: Path) -> None:
     ("created", "reason"),
     [
         (made("gpus", servers.NVME_MOUNTED), "mounted"),
+        (made("gpus", servers.NVME_FREE), "backend gpus selects no devices of its kind"),
         (made("gpus", "0000:77:00.0"), "not on the bus"),
         (made("gpus", servers.FPGA, kind=AttachType.TEST_PCI), "backend gpus offers PCI"),
     ],
@@ -610,7 +698,18 @@ def test_a_created_device_of_a_removed_backend_is_ignored(file: Path) -> None:
     assert len(device.deployables[0].handles) == 2
 
 
-def test_declared_devices_are_offered_without_reading_the_host(file: Path) -> None:
+def test_a_declared_device_that_the_host_uses_is_not_offered(file: Path) -> None:
+    """Otherwise the commands of the section would run on it."""
+    text = DECLARED.replace("0000:0a:00.0", servers.NVME_MOUNTED)
+    host = server()
+    driver = GenericDriver(host, written(file, text))
+    assert servers.NVME_MOUNTED not in {device.key for device in look(driver).discover()}
+    with pytest.raises(exception.DriverFailed, match="mounted"):
+        driver.program(image(servers.NVME_MOUNTED), "/image")
+    assert host.commands == []
+
+
+def test_declared_devices_are_offered_on_a_host_without_pci_bus(file: Path) -> None:
     host = FakeHost()
     idle = GenericDriver(host, configured())
     assert (look(idle).discover(), look(idle).hardware(), look(idle).backends()) == (
@@ -628,7 +727,6 @@ def test_declared_devices_are_offered_without_reading_the_host(file: Path) -> No
     ]
     keys = [handle.key for handle in devices[0].deployables[0].handles]
     assert (len(keys), keys[0], keys[-1]) == (9, "0000:0a:00.1", "0000:0a:01.1")
-    assert host.touches == 0
     driver.install("0000:0a:00.0", "operation")
     with pytest.raises(exception.DriverCannot):
         driver.install("0000:0c:00.0", "operation")

@@ -9,6 +9,7 @@ from cyborg import exception
 from cyborg.conf import generic
 from cyborg.drivers import catalogue, generic_options
 from cyborg.drivers.catalogue import Catalogue
+from cyborg.drivers.device_options import UnitScope
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.pci_function import PciFunction
@@ -55,6 +56,22 @@ def test_enumerations_ignore_case_and_lists_keep_their_order(file: Path) -> None
     assert backend.traits == ("CUSTOM_B", "CUSTOM_A")
     assert backend.services == ("aes", "rsa")
     assert backend.capabilities == {"ipsec": {"num": 1}}
+
+
+@pytest.mark.parametrize(
+    ("options", "unit", "size"),
+    [
+        ({}, UnitScope.FUNCTION, 1),
+        ({"unit": "card"}, UnitScope.CARD, 2),
+        ({"unit": "card", "unit_functions": "4"}, UnitScope.CARD, 4),
+        ({"unit": "ALL", "unit_functions": "8"}, UnitScope.ALL, 8),
+    ],
+)
+def test_unit_has_a_number_of_functions(
+    file: Path, options: dict[str, str], unit: UnitScope, size: int
+) -> None:
+    (backend,) = backends(file, section("a", **LEAST, **options))
+    assert (backend.unit, backend.group_size) == (unit, size)
 
 
 def test_ranges_and_boards_select_functions(file: Path) -> None:
@@ -114,6 +131,13 @@ def test_backends_come_in_the_configured_order(file: Path) -> None:
         ("install_command", SETUP, "it requires ready_file or ready_command"),
         ("health_command", "health", "'health' is not the absolute path of a program"),
         ("health_command", "/bin/health {handle}", "{handle} is not one of the placeholders"),
+        ("unit", "slot", "it is none of FUNCTION, CARD, ALL"),
+        ("unit", "all", "unit_functions must be set, too"),
+        ("unit_functions", "2", "it has an effect only with unit CARD or ALL"),
+        ("unit_functions", "1", "Should be greater than or equal to 2"),
+        ("layout", "vfs", "it is not vfs=N with N from 0 to 255"),
+        ("layout", "vfs=256", "it is not vfs=N with N from 0 to 255"),
+        ("layout", "vfs=-1", "it is not vfs=N with N from 0 to 255"),
         ("check_timeout", "0", "Should be greater than or equal to 0.1"),
     ],
 )
@@ -137,6 +161,38 @@ SAME = "which has the same purpose."
     ("options", "sentence"),
     [
         ({"attach_type": "MDEV"}, "mdev_type cannot be None: it must be set with attach_type MDEV"),
+        (
+            {"unit": "card", "unit_functions": "9"},
+            "unit_functions cannot be 9: a card has at most 8 functions",
+        ),
+        (
+            {"unit": "card", "attach_type": "MDEV", "mdev_type": "a"},
+            "unit cannot be 'card': it requires attach_type PCI, not MDEV",
+        ),
+        (
+            {"unit": "card", "attach_type": "TEST_PCI", "units": "4"},
+            "unit cannot be 'card': it requires attach_type PCI, not TEST_PCI",
+        ),
+        (
+            {"unit": "card", "sysfs_class": "accel"},
+            "unit cannot be 'card': a function leaves the directory of its sysfs_class when",
+        ),
+        (
+            {"unit": "card", "stats_command": "/bin/stats {address}"},
+            "unit cannot be 'card': stats_command measures one function",
+        ),
+        (
+            {"unit": "all", "unit_functions": "8", "physical_network": "physnet1"},
+            "unit cannot be 'all': Neutron attaches one function to a port; see physical_network",
+        ),
+        (
+            {"layout": "vfs=2", "attach_type": "TEST_PCI"},
+            "layout cannot be 'vfs=2': it requires attach_type PCI, not TEST_PCI",
+        ),
+        (
+            {"layout": "vfs=2", "unit": "card"},
+            "unit cannot be 'card': the virtual functions of option layout are no parts of a unit",
+        ),
         (NETWORK, "physical_network cannot be 'physnet1': only a whole PCI function can be"),
         (
             {"ready_file": "/run/ready", "ready_command": "/usr/bin/true"},
@@ -220,12 +276,16 @@ def test_backends_with_a_sysfs_class_need_different_pci_ids(
     )
 
 
-def test_every_command_option_is_local() -> None:
-    names = {
-        option.dest for option in generic.backend_options() if option.dest.endswith("_command")
-    }
-    assert names | {"devices_dir"} == GenericDriver.local_options
-    assert len(names) == 9
+def test_devices_commands_files_and_cleaning_come_from_the_host_alone() -> None:
+    names = {option.dest for option in generic.backend_options()} | {"backends", "devices_dir"}
+    commands = {name for name in names if name.endswith("_command")}
+    assert len(commands) == 9
+    files = {name for name in names if name.endswith("_file")}
+    timeouts = {name for name in names if name.endswith("_timeout")}
+    others = {"addresses", "devices", "devices_dir", "layout", "physical_network", "sysfs_class"}
+    cleaning = {"clean", "reset", "reset_after_release"}
+    assert names - GenericDriver.remote_options == (commands | files | timeouts | others | cleaning)
+    assert names > GenericDriver.remote_options
 
 
 def test_a_command_outside_the_configuration_files_is_refused(file: Path) -> None:

@@ -180,3 +180,26 @@ def test_owned_by_root_checks_links_and_directories(tmp_path: pathlib.Path) -> N
     with pytest.raises(exception.HostError) as caught:
         host.owned_by_root("/usr/bin/nowhere-at-all")
     assert is_missing(caught.value)
+
+
+def test_start_of_a_file_comes_with_its_size(host: Host) -> None:
+    assert host.read_start("/sys/absolute/value", 2) == (b"22", 3)
+    assert host.read_start("/sys/absolute/value", 100) == (b"22\n", 3)
+    with pytest.raises(exception.HostError) as caught:
+        host.read_start("/sys/none", 1)
+    assert is_missing(caught.value)
+
+
+def test_output_of_a_command_that_writes_a_file() -> None:
+    host = LocalHost()
+    script = 'umask 077; echo ignored; printf %s "$2" > "$3"; stat -c %a "${3%/*}"; exit "$1"'
+    shell = ["/bin/sh", "-c", script, "sh", "3", '{"a": 1}']
+    result, text = host.run_to_file(shell, timeout=60)
+    assert (result.status, text) == (3, '{"a": 1}')
+    assert result.stdout == "ignored\n700\n"
+    assert host.run_to_file(["/bin/true"], timeout=60)[1] == ""
+    large = ["/bin/sh", "-c", 'head -c 1048577 /dev/zero > "$0"']
+    with pytest.raises(exception.HostError, match="wrote more than 1048576 bytes"):
+        host.run_to_file(large, timeout=60)
+    with pytest.raises(exception.HostError, match="did not end within"):
+        host.run_to_file(["/bin/tail", "-f", "/dev/null"], timeout=0.2)

@@ -24,6 +24,11 @@ class Broken(FakeDriver):
     def __init__(self, host, conf):
         raise RuntimeError("no firmware")
 
+class Leaving(FakeDriver):
+    name = "leaving"
+    def __init__(self, host, conf):
+        raise SystemExit("no licence")
+
 class Asserting(FakeDriver):
     name = "asserting"
     def __init__(self, host, conf):
@@ -31,7 +36,7 @@ class Asserting(FakeDriver):
 
 class Optional(FakeDriver):
     name = "optional"
-    local_options = frozenset({"enabled_vgpu_types"})
+    remote_options = frozenset({"passthrough_whitelist", "colour"})
     def __init__(self, host, conf):
         super().__init__(host, conf)
         self.seen = conf.pci.passthrough_whitelist, conf.gpu_devices.enabled_vgpu_types
@@ -73,6 +78,7 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         ("gone", "no_such_vendor_module:Driver", "ModuleNotFoundError: No module named"),
         ("gone", "vendor:Nothing", "AttributeError: "),
         ("broken", "vendor:Broken", "RuntimeError: no firmware"),
+        ("leaving", "vendor:Leaving", "SystemExit: no licence"),
         ("asserting", "vendor:Asserting", "AssertionError: never"),
         ("foreign", "vendor:Foreign", "TypeError: "),
         ("lookalike", "vendor:Lookalike", "Lookalike is not a driver of this service"),
@@ -99,16 +105,23 @@ def test_an_operators_options_override_the_configuration(install: Install) -> No
     assert driver is not None
     assert driver.seen == (["one"], [])  # type: ignore[attr-defined]
     assert loaded(colour="red").error == "it has no option colour"
-    assert loaded(enabled_vgpu_types="a").error == (
-        "option enabled_vgpu_types can be set in the host's own files only"
-    )
+    result = loaded(enabled_vgpu_types="a", passthrough_whitelist="one")
+    assert (result.error, result.ignored) == (None, ("enabled_vgpu_types",))
+    assert result.driver is not None
+    assert result.driver.seen == (["one"], [])  # type: ignore[attr-defined]
+    assert [(option.group, option.name) for option in result.accepts or ()] == [
+        ("pci", "passthrough_whitelist"),
+        # The driver has not read it.
+        ("", "colour"),
+    ]
     missing = load_with_options("other", bare(), configured(), options={}, namespace=namespace)
     assert missing == LoadResult("other", error="no driver of this name is installed")
-    refused = load_with_options(
+    ignored = load_with_options(
         "pci_driver", bare(), configured(), options={"pci.passthrough_whitelist": "no JSON"}
     )
-    assert refused.driver is None
-    assert "passthrough_whitelist" in str(refused.error)
+    assert ignored.driver is not None
+    assert ignored.ignored == ("pci.passthrough_whitelist",)
+    assert ignored.accepts == ()
 
 
 def test_a_package_installed_after_the_start_is_found(

@@ -181,11 +181,16 @@ def test_a_port_of_a_bridge_is_in_use(host: FakeHost) -> None:
 
 
 def test_an_interface_that_cannot_be_read_is_in_use(host: FakeHost) -> None:
-    host.faults[f"{servers.place(PORT)}/net/eno1"] = errno.EIO
+    for path in ("eno1", "eno1/master"):
+        host.faults[f"{servers.place(PORT)}/net/{path}"] = errno.EIO
+        # The link tells whose interface it is: other cards are not concerned.
+        assert uses(host) == {PORT: "its interface eno1 cannot be read"}
+        host.faults.clear()
+
+
+def test_interfaces_whose_place_is_not_known_are_in_doubt(host: FakeHost) -> None:
+    host.faults["/sys/class/net/eno1"] = errno.EIO
     assert "Input/output error" in refusal(host, PORT)
-    host.faults.clear()
-    host.faults[f"{servers.place(PORT)}/net/eno1/master"] = errno.EIO
-    assert uses(host) == {PORT: "its interface eno1 cannot be read"}
 
 
 def test_invalid_lines_in_the_lists_are_ignored(host: FakeHost) -> None:
@@ -440,3 +445,95 @@ def test_a_function_whose_vfio_devices_cannot_be_listed_is_in_doubt() -> None:
     host.add_dir(path)
     host.faults[path] = errno.EIO
     assert "a process may hold it through VFIO" in refusal(host, servers.GPU_ON_VFIO)
+
+
+GPU, AUDIO, USB = "0000:3b:00.0", "0000:3b:00.1", "0000:3b:00.2"
+
+
+@pytest.fixture
+def gpu() -> FakeHost:
+    """Return a host with an idle GPU with an audio function, and a USB controller with a disk."""
+    made = servers.bare()
+    for address, identity, driver in (
+        (GPU, "10de:1eb8:030200", None),
+        (AUDIO, "10de:10f8:040300", "vfio-pci"),
+        (USB, "10de:1ad8:0c0330", "xhci_hcd"),
+    ):
+        servers.add_function(made, address, identity, driver=driver)
+    servers.add_disk(made, USB, "usb1/1-1/block/sda", number="8:0")
+    return made
+
+
+def test_the_companions_of_a_gpu_are_not_offered_themselves(gpu: FakeHost) -> None:
+    for address in (AUDIO, USB):
+        assert refusal(gpu, address) == (
+            f"it belongs to the GPU {GPU} and goes with it; select the GPU instead"
+        )
+        assert refusal(gpu, address, managed=True)
+
+
+def test_an_idle_gpu_with_companions_is_offered(gpu: FakeHost) -> None:
+    assert refusal(gpu, GPU) == ""
+
+
+def test_a_gpu_is_refused_if_a_companion_is_in_use(gpu: FakeHost) -> None:
+    servers.add_mount(gpu, "8:0", "/backup")
+    reason = f"its USB function {USB} goes with it, but is not free: its disk sda is mounted"
+    assert refusal(gpu, GPU).startswith(reason)
+    # Parts of a GPU do not take its companions along.
+    assert refusal(gpu, GPU, whole=False) == ""
+
+
+def test_a_gpu_is_refused_if_nova_offers_a_companion(gpu: FakeHost) -> None:
+    reason = refusal(gpu, GPU, claims={AUDIO: "Nova offers it"})
+    assert reason == f"its audio function {AUDIO} goes with it, but is not free: Nova offers it"
+
+
+def test_a_gpu_is_refused_if_a_guest_holds_a_companion(gpu: FakeHost) -> None:
+    group = gpu.readlink(f"{servers.place(AUDIO)}/iommu_group").rpartition("/")[2]
+    servers.open_vfio(gpu, group, 4711, "qemu-system-x86")
+    assert f"its audio function {AUDIO} goes with it" in refusal(gpu, GPU)
+    # The guest has the GPU itself.
+    assert refusal(gpu, GPU, managed=True) == ""
+
+
+def test_audio_without_a_gpu_is_no_companion() -> None:
+    made = servers.bare()
+    servers.add_function(made, "0000:00:1f.0", "8086:1b81:060100")
+    servers.add_function(made, "0000:00:1f.3", "8086:1bc8:040300")
+    servers.add_function(made, GPU, "10de:1eb8:030200")
+    servers.add_function(made, AUDIO, "8086:1bc8:040300")
+    assert refusal(made, "0000:00:1f.3") == ""
+    assert refusal(made, AUDIO) == ""
+
+
+def join(host: FakeHost, group: str, *addresses: str) -> None:
+    """Put functions into one IOMMU group."""
+    for address in addresses:
+        host.remove(f"{servers.place(address)}/iommu_group")
+        host.add_link(f"{servers.place(address)}/iommu_group", f"/sys/kernel/iommu_groups/{group}")
+
+
+@pytest.mark.parametrize("driver", [None, "vfio-pci"])
+def test_a_gpu_with_a_host_driver_does_not_keep_its_own_companion_busy(driver: str | None) -> None:
+    """The usual card: one group, the GPU has the driver of the host, and audio has none."""
+    made = servers.bare()
+    servers.add_function(made, GPU, "10de:1eb8:030200", driver="nvidia")
+    servers.add_function(made, AUDIO, "10de:10f8:040300", driver=driver)
+    join(made, "40", GPU, AUDIO)
+    assert refusal(made, GPU) == ""
+    # Each of the others in the group of a companion counts.
+    servers.add_function(made, "0000:3c:00.0", "144d:a808:010802", driver="nvme")
+    join(made, "40", "0000:3c:00.0")
+    assert "0000:3c:00.0" in refusal(made, GPU)
+
+
+def test_an_audio_function_with_a_host_driver_in_the_group_is_to_be_bound_to_vfio() -> None:
+    made = servers.bare()
+    servers.add_function(made, GPU, "10de:1eb8:030200", driver="nvidia")
+    servers.add_function(made, AUDIO, "10de:10f8:040300", driver="snd_hda_intel")
+    join(made, "40", GPU, AUDIO)
+    assert refusal(made, GPU) == (
+        f"its IOMMU group 40 has {AUDIO}, too: snd_hda_intel drives it; bind that function to "
+        "vfio-pci"
+    )

@@ -11,6 +11,7 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.host import LocalHost
+from cyborg.drivers.ownership import NO_IOMMU
 from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachType, DeviceType, Topology
@@ -18,7 +19,7 @@ from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.unit.drivers.configured import configured
+from cyborg.tests.unit.drivers.configured import configured, written
 
 EVERYTHING = '{"vendor_id": "*"}'
 #: A network card as an operator names it for ports of Neutron.
@@ -29,6 +30,7 @@ def both() -> cfg.ConfigOpts:
     return configured(PORT, EVERYTHING)
 
 
+@pytest.mark.proves("pci_driver", "discover", by="simulated")
 class TestContract(DriverContract):
     """The driver contract on a server with many offered and many refused functions."""
 
@@ -174,10 +176,26 @@ def test_the_address_of_a_parent_includes_its_virtual_functions() -> None:
         servers.QAT_PF,
     ],
 )
-def test_force_skips_the_ownership_check(address: str) -> None:
+def test_force_skips_the_ownership_check(address: str, tmp_path: pathlib.Path) -> None:
     host = servers.server()
     assert address not in offered(host, EVERYTHING)
-    assert address in offered(host, EVERYTHING, forced(address))
+    file = tmp_path / "cyborg.conf"
+    conf = written(file, f"[pci]\npassthrough_whitelist = {forced(address)}\n")
+    assert address in {device.key for device in look(PciDriver(host, conf)).discover()}
+    # Anybody who can change the file could take the disk of the host.
+    host.foreign.add(str(file))
+    driver = PciDriver(host, conf)
+    assert address not in {device.key for device in look(driver).discover()}
+    (entry,) = [entry for entry in look(driver).hardware() if entry.key == address]
+    assert str(entry.reason).endswith(
+        "; force has no effect, because the whitelist must be in configuration files that only "
+        f"root can change; others can change {file}"
+    )
+
+
+def test_force_from_outside_the_configuration_files_has_no_effect() -> None:
+    host = servers.server()
+    assert servers.NVME_MOUNTED not in offered(host, EVERYTHING, forced(servers.NVME_MOUNTED))
 
 
 def test_a_broken_function_does_not_hide_others() -> None:
@@ -230,7 +248,8 @@ def test_each_process_that_has_a_vfio_node_open_is_found() -> None:
         "/dev/vfio/4711": "qemu-system-x86 (process 4711)",
         "/dev/vfio/4712": "dpdk (process 4712)",
     }
-    assert "may not see" in (files.reason or "")
+    denied = "the agent may not see the open files of other users' processes: Permission denied"
+    assert files.reason == denied
 
 
 def test_a_managed_function_in_a_guest_stays_offered() -> None:
@@ -279,6 +298,40 @@ def test_the_reason_of_a_refused_function_is_logged_once(
         assert look(driver).discover() == []
     (record,) = [record for record in caplog.records if servers.NVME_MOUNTED in record.getMessage()]
     assert "mounted" in record.getMessage()
+
+
+def test_the_missing_iommu_is_logged_once_for_all_functions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = servers.bare()
+    for number in range(3):
+        address = f"0000:c{number}:00.0"
+        servers.add_function(host, address, "10de:20b5:030200")
+        host.remove(f"{servers.place(address)}/iommu_group")
+    driver = PciDriver(host, configured("{}"))
+    for _ in range(2):
+        assert look(driver).discover() == []
+    assert set(reasons(host, "{}").values()) == {NO_IOMMU}
+    (record,) = [record for record in caplog.records if "IOMMU" in record.getMessage()]
+    assert record.getMessage().startswith("No PCI function is offered")
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        pytest.param("8086:a1a3:0c0500", id="SMBus"),
+        pytest.param("8086:a1ba:078000", id="management engine"),
+        pytest.param("8086:2f36:110100", id="performance counters"),
+        pytest.param("8086:2f98:088000", id="registers of the processor"),
+        pytest.param("8086:201d:010400", id="VMD"),
+    ],
+)
+def test_no_function_of_the_platform_is_offered_by_the_widest_whitelist(identity: str) -> None:
+    host, address = servers.bare(), "0000:64:1f.0"
+    servers.add_function(host, address, identity)
+    servers.add_function(host, "0000:c1:00.0", "10de:20b5:030200")
+    assert offered(host, "{}") == ["0000:c1:00.0"]
+    assert "a function of the platform" in str(reasons(host, "{}")[address])
 
 
 def test_the_backend_counts_whitelisted_functions_by_type() -> None:

@@ -25,11 +25,17 @@ from cyborg.drivers.privileged.actions import (
     CreateMdev,
     FormatNamespace,
     Probe,
+    ProgramIntelFpga,
+    ProgramXilinxFpga,
     ReadClaim,
+    ReadController,
+    ReadControllerHealth,
     ReadOpenFiles,
+    ReadQatHeartbeat,
     ReadSanitize,
     RemoveMdev,
     Reset,
+    SampleNamespaces,
     Sanitize,
     SetDriverOverride,
     SetMigLayout,
@@ -43,6 +49,7 @@ from cyborg.drivers.privileged.actions import (
     load,
 )
 from cyborg.model.pci import PciAddress
+from cyborg.testing import scenario_hosts
 from cyborg.testing.fake_host import FakeHost
 
 CARD = PciAddress.parse("0000:3b:00.0")
@@ -51,6 +58,9 @@ PATH = f"/sys/devices/pci0000:3a/0000:3a:00.0/{CARD}"
 UUID = "8f3c1d2e-0b5a-4c6d-9e7f-1a2b3c4d5e6f"
 PARENT = "/sys/devices/virtual/mtty/mtty"
 SMI = "/usr/bin/nvidia-smi"
+FPGACONF = "/usr/bin/fpgaconf"
+XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
+IMAGE = "/var/lib/cyborg/images/tmp0/image"
 
 
 @pytest.fixture
@@ -71,6 +81,7 @@ def host() -> FakeHost:
         "nvme/nvme3/dev": "240:3\n",
         "nvme/nvme3/nvme3n1/nsid": "1\n",
         "nvme/nvme3/nvme3n1/dev": "259:0\n",
+        "nvme/nvme3/nvme3n1/size": "32\n",
         # A path of a disk with multipath.
         "nvme/nvme3/nvme3c0n2/nsid": "7\n",
         f"{types}/create": "",
@@ -82,6 +93,7 @@ def host() -> FakeHost:
     paths |= {"/sys/bus/pci/drivers_probe": "", f"{PARENT}/mdev_supported_types/mtty-2/create": ""}
     paths |= {"/sys/devices/virtual/block/sda/dev": "8:0\n", "/dev/sda": ""}
     paths |= {"/sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2/dev": "259:1\n"}
+    paths |= {"/sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2/size": "0\n"}
     paths |= {"/dev/nvme3n1": "", "/dev/nvme3n2": ""}
     links = {
         f"/sys/bus/pci/devices/{CARD}": f"../../..{PATH.removeprefix('/sys')}",
@@ -146,6 +158,16 @@ def test_reset_restores_methods_when_the_kernel_refuses(host: FakeHost) -> None:
         host.privileged.run(Reset(CARD, "pm"))
     assert caught.value.fields["errno"] == errno.ENOTTY
     assert host.read_text(f"{PATH}/reset_method") == "flr bus\n"
+
+
+def test_reset_leaves_the_methods_that_the_kernel_still_has() -> None:
+    """Beside another function of its card, a function cannot be reset by the bus."""
+    card = scenario_hosts.load("e810")
+    port = PciAddress.parse("0000:ca:00.1")
+    methods = f"/sys/bus/pci/devices/{port}/reset_method"
+    card.add_file(methods, "flr bus")
+    card.privileged.run(Reset(port, "flr"))
+    assert card.read_text(methods) == "flr\n"
 
 
 def test_error_of_the_kernel_has_its_number(host: FakeHost) -> None:
@@ -220,6 +242,8 @@ def test_disk_is_erased_unless_it_is_in_use(
         FormatNamespace(CARD, "nvme0", 1, "crypto"),
         Sanitize(CARD, "nvme0", "crypto"),
         ReadSanitize(CARD, "nvme0"),
+        ReadController(CARD, "nvme0"),
+        SampleNamespaces(CARD, "nvme0"),
     ],
     ids=str,
 )
@@ -252,6 +276,69 @@ def test_progress_of_a_simulated_disk_is_read_from_its_log(host: FakeHost) -> No
     host.programs["nvme"] = lambda host, argv: Completed(0, json.dumps(log), "")
     progress = host.privileged.run(ReadSanitize(CARD, "nvme3"))
     assert progress == (nvme.SanitizeState.RUNNING, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("values", "facts"),
+    [
+        (
+            {"oacs": 2, "fna": 4, "cmic": 0, "sanicap": 5},
+            (True, True, False, ("crypto", "overwrite")),
+        ),
+        ({"oacs": 1, "fna": 2, "cmic": 2, "sanicap": 2}, (False, False, True, ("block",))),
+        ({"oacs": 0, "fna": 1, "cmic": 4, "sanicap": 0}, (False, False, True, ())),
+    ],
+)
+def test_controller_says_how_its_data_can_be_erased(
+    host: FakeHost, values: dict[str, int], facts: tuple[Any, ...]
+) -> None:
+    host.programs["nvme"] = lambda host, argv: Completed(
+        0, json.dumps({**values, "ctrl_list": [{}, {}]}), ""
+    )
+    action = ReadController(CARD, "nvme3")
+    assert host.privileged.run(action) == facts
+    assert action.answer([*facts[:3], list(facts[3])]) == facts
+    assert host.commands[0] == ("nvme", "id-ctrl", "/dev/nvme3", "-o", "json")
+
+
+@pytest.mark.parametrize(("count", "shared"), [(1, False), (2, True), (0, True), (None, True)])
+def test_list_of_controllers_tells_whether_a_disk_is_shared(
+    host: FakeHost, count: int | None, shared: bool
+) -> None:
+    """A controller that may have others, and cannot list them, counts as one that has."""
+
+    def answer(host: FakeHost, argv: tuple[str, ...]) -> Completed:
+        if argv[1] == "id-ctrl":
+            values: dict[str, Any] = {"oacs": 2, "fna": 4, "cmic": 2, "sanicap": 0}
+        elif count is None:
+            return Completed(1, "", "NVMe status: Invalid Field in Command(0x4002)\n")
+        else:
+            values = {"ctrl_list": [{"ctrl_id": number} for number in range(count)]}
+        return Completed(0, json.dumps(values), "")
+
+    host.programs["nvme"] = answer
+    assert host.privileged.run(ReadController(CARD, "nvme3")).shared is shared
+
+
+def test_sample_has_digests_of_blocks_with_content_only(host: FakeHost) -> None:
+    action = SampleNamespaces(CARD, "nvme3")
+    block = 4096
+    host.add_file("/dev/nvme3n1", bytes(block) + b"\xff" * block + b"canary".ljust(block))
+    samples = host.privileged.run(action)
+    first = dict(samples)
+    assert first.keys() == {1, 7}
+    assert first[7] == ()
+    assert [bool(digest) for digest in first[1]] == [False, False, True, False]
+    host.add_file("/dev/nvme3n1", bytes(2 * block) + b"another".ljust(block))
+    samples = host.privileged.run(action)
+    other = dict(samples)[1]
+    assert other[2] != ""
+    assert other[2] != first[1][2]
+    assert action.answer([[1, list(other)]]) == ((1, other),)
+    host.faults["/dev/nvme3n1"] = errno.EBUSY
+    with pytest.raises(exception.HostError) as caught:
+        host.privileged.run(action)
+    assert caught.value.fields["errno"] == errno.EBUSY
 
 
 def test_mig_layout_destroys_before_it_creates(host: FakeHost) -> None:
@@ -292,8 +379,78 @@ def test_open_device_files_have_their_process(host: FakeHost) -> None:
     assert host.privileged.run(ReadOpenFiles()).reason is None
     host.faults["/proc/13/fd"] = errno.EACCES
     files = host.privileged.run(ReadOpenFiles())
-    assert "/proc/13/fd" in str(files.reason)
+    assert "cyborg-privileged may not see" in str(files.reason)
+    assert "Permission denied" in str(files.reason)
     assert "/dev/nvme0n1" not in files.holders
+
+
+@pytest.mark.parametrize(
+    ("action", "start", "words"),
+    [
+        (
+            ProgramIntelFpga(CARD, IMAGE),
+            b"XeonFPGA\xb7GBSv001",
+            f"{FPGACONF} --bus 0x3b --device 0x00 --function 0x0 {IMAGE}",
+        ),
+        (
+            ProgramXilinxFpga(CARD, IMAGE, "user"),
+            b"xclbin2\0",
+            f"{XBMGMT} program --device {CARD} --user {IMAGE}",
+        ),
+        (
+            ProgramXilinxFpga(CARD, IMAGE, "base"),
+            b"xclbin2\0",
+            f"{XBMGMT} program --device {CARD} --base --image {IMAGE}",
+        ),
+    ],
+    ids=str,
+)
+def test_image_of_an_fpga_is_loaded_by_the_tool_of_the_vendor(
+    host: FakeHost, action: Action[None], start: bytes, words: str
+) -> None:
+    host.add_file(IMAGE, start + bytes(100_000))
+    host.programs[words.split()[0]] = lambda host, argv: Completed(0, "", "")
+    host.privileged.run(action)
+    assert host.commands == [tuple(words.split())]
+    host.programs[words.split()[0]] = lambda host, argv: Completed(1, "", "no such device\n")
+    with pytest.raises(exception.HostError, match="no such device"):
+        host.privileged.run(action)
+
+
+def test_image_on_a_card_of_another_pci_domain_is_loaded_there(host: FakeHost) -> None:
+    card = PciAddress.parse("0001:3b:00.0")
+    path = f"/sys/devices/pci0001:3a/{card}"
+    host.add_dir(path)
+    host.add_link(f"/sys/bus/pci/devices/{card}", f"../../..{path.removeprefix('/sys')}")
+    host.add_file(IMAGE, b"XeonFPGA\xb7GBSv001")
+    host.programs[FPGACONF] = lambda host, argv: Completed(0, "", "")
+    host.privileged.run(ProgramIntelFpga(card, IMAGE))
+    assert host.commands[0][1:3] == ("--segment", "0x0001")
+
+
+@pytest.mark.parametrize(
+    "action", [ProgramIntelFpga(CARD, IMAGE), ProgramXilinxFpga(CARD, IMAGE, "user")], ids=str
+)
+def test_file_that_is_no_image_is_not_shown_to_a_tool(host: FakeHost, action: Action[None]) -> None:
+    with pytest.raises(exception.HostError):
+        host.privileged.run(action)
+    host.add_file(IMAGE, "root:x:0:0:root:/root:/bin/bash\n")
+    with pytest.raises(exception.HostError, match="not an image"):
+        host.privileged.run(action)
+    host.remove(IMAGE)
+    host.add_file("/etc/image", b"XeonFPGA\xb7GBSv001")
+    host.add_link(IMAGE, "/etc/image")
+    with pytest.raises(exception.HostError, match="symbolic links"):
+        host.privileged.run(action)
+    assert host.commands == []
+
+
+@pytest.mark.parametrize(
+    "path", ["image", "/image", "/a/../b", "/a/./b", "/a//b", "/a/b/", "/a/b c", "/a/b;c", "/a/b\n"]
+)
+def test_path_of_an_image_must_be_absolute_and_plain(path: str) -> None:
+    with pytest.raises(exception.Invalid):
+        ProgramIntelFpga(CARD, path)
 
 
 def test_claimed_disk_is_told_from_a_free_one(host: FakeHost) -> None:
@@ -347,10 +504,16 @@ GOOD: list[Action[Any]] = [
     FormatNamespace(CARD, "nvme3", 1, "user-data"),
     Sanitize(CARD, "nvme3", "block"),
     ReadSanitize(CARD, "nvme3"),
+    ReadController(CARD, "nvme3"),
+    SampleNamespaces(CARD, "nvme3"),
     SetMigMode(CARD, True),
     SetMigLayout(CARD, (9, 19)),
     ReadOpenFiles(),
     ReadClaim("sda"),
+    ReadControllerHealth(CARD, "nvme0"),
+    ReadQatHeartbeat(CARD),
+    ProgramIntelFpga(CARD, IMAGE),
+    ProgramXilinxFpga(CARD, IMAGE, "user"),
 ]
 #: Values that no field of any action may have.
 BAD = (

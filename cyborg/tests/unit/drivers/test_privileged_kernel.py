@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.privileged.actions import Reset, SetVfs, Unbind
+from cyborg.drivers.privileged.actions import ProgramXilinxFpga, Reset, SetVfs, Unbind
 from cyborg.drivers.privileged.kernel import LinuxKernel, Node
 from cyborg.drivers.privileged.netlink import VfSettings, check_answer, vf_request
 from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand, sanitize_log
@@ -64,6 +64,19 @@ def test_link_in_place_of_a_file_is_refused(tree: Path, outside: Path) -> None:
         SetVfs(CARD, 4).run(LinuxKernel(str(tree)))
     assert caught.value.fields["errno"] == errno.ELOOP
     assert outside.read_text() == "untouched"
+
+
+def test_image_behind_a_link_is_not_read(tree: Path, outside: Path) -> None:
+    image = tree / "var/lib/image"
+    image.parent.mkdir(parents=True)
+    image.write_bytes(b"xclbin2\0" + bytes(100_000))
+    kernel = LinuxKernel(str(tree))
+    assert kernel.read_start("/var/lib/image", 8) == b"xclbin2\0"
+    image.unlink()
+    image.symlink_to(outside)
+    with pytest.raises(exception.HostError) as caught:
+        ProgramXilinxFpga(CARD, "/var/lib/image", "user").run(kernel)
+    assert caught.value.fields["errno"] == errno.ELOOP
 
 
 @pytest.mark.parametrize("depth", [0, 1])

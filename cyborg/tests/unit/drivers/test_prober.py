@@ -24,8 +24,8 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def probers() -> int:
-    return sum(thread.name == "prober" for thread in threading.enumerate())
+def probers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "prober"}
 
 
 def test_results_and_errors_of_calls_are_those_of_the_caller() -> None:
@@ -34,7 +34,7 @@ def test_results_and_errors_of_calls_are_those_of_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         prober.run("device", lambda: 1 / 0)
     # One thread does all.
-    assert probers() == before + 1
+    assert len(probers() - before) == 1
 
 
 def test_a_device_that_hangs_is_asked_once_until_it_answers(gate: threading.Event) -> None:
@@ -45,7 +45,7 @@ def test_a_device_that_hangs_is_asked_once_until_it_answers(gate: threading.Even
         with pytest.raises(exception.HostError, match="an earlier call still hangs"):
             prober.run("broken", gate.wait)
         assert prober.run("other", lambda: "answer") == "answer"
-    assert probers() == before + 2
+    assert len(probers() - before) == 2
     gate.set()
     answered = threading.Event()
     while not answered.is_set():
@@ -53,6 +53,22 @@ def test_a_device_that_hangs_is_asked_once_until_it_answers(gate: threading.Even
             prober.run("broken", answered.set)
         except exception.HostError:
             continue
+
+
+def test_threads_end_with_their_prober(gate: threading.Event) -> None:
+    """Each verb of a driver makes a scan with a prober of its own."""
+    before, prober = probers(), Prober(0.05)
+    prober.run("device", int)
+    with pytest.raises(exception.HostError):
+        prober.run("broken", gate.wait)
+    prober.run("device", int)
+    threads = probers() - before
+    assert len(threads) == 2
+    del prober
+    gate.set()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_file_that_hangs_refuses_its_own_device_only(gate: threading.Event) -> None:

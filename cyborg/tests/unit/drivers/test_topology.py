@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.drivers.host import TEXT_LIMIT
 from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
-from cyborg.drivers.topology import Cards
+from cyborg.drivers.topology import Cards, FactCache
 from cyborg.model.device import (
     Confidence,
     Device,
@@ -46,12 +46,16 @@ def host() -> FakeHost:
 
 
 def cards(host: FakeHost) -> Cards:
-    return Cards(host, Scan(host).functions, Prober())
+    return Cards(host, Scan(host).functions, Prober(), FactCache())
 
 
 def identity(host: FakeHost, address: str) -> dict[str, str]:
     function = Scan(host).functions[PciAddress.parse(address)]
     return {item.kind.value: item.value for item in cards(host).identity(function)}
+
+
+def identity_of(device: Device) -> dict[str, str]:
+    return {item.kind.value: item.value for item in device.identity}
 
 
 def topology(host: FakeHost, address: str) -> Topology | None:
@@ -68,12 +72,18 @@ def burn(host: FakeHost, text: str, *addresses: str) -> None:
         file(host, address, "config", config({0x100: capability(3, 0, serial(text))}))
 
 
+def answering() -> bytes:
+    """Return the configuration space of a card without a number; it begins with the vendor."""
+    return config({0: bytes.fromhex("8680")})
+
+
 def test_function_without_numbers_is_identified_by_its_address(host: FakeHost) -> None:
     [item] = cards(host).identity(Scan(host).functions[PciAddress.parse(NIC)])
     assert item == Identity(IdentityKind.ADDRESS, NIC, Confidence.PLACE)
 
 
 def test_facts_are_ordered_by_strength_and_equal_in_each_scan(host: FakeHost) -> None:
+    servers.add_function(host, NIC, NETWORK, driver="nvme")
     burn(host, DSN, NIC, PORT_2)
     file(host, NIC, "vpd", vpd(PART, SERIAL))
     file(host, NIC, "nvme/nvme0/model", "MODEL X   \n")
@@ -257,10 +267,11 @@ def test_vpd_that_is_slow_is_left_out() -> None:
     servers.add_function(host, NIC, NETWORK)
     file(host, NIC, "vpd", vpd(SERIAL))
     function = Scan(host).functions[PciAddress.parse(NIC)]
-    prober = Prober(0.01)
+    prober = Prober(0.5)
     try:
         facts = [
-            Cards(host, {function.address: function}, prober).identity(function) for _ in range(3)
+            Cards(host, {function.address: function}, prober, FactCache()).identity(function)
+            for _ in range(3)
         ]
     finally:
         host.end.set()
@@ -269,6 +280,7 @@ def test_vpd_that_is_slow_is_left_out() -> None:
 
 
 def test_number_that_the_driver_knows_replaces_that_of_the_host(host: FakeHost) -> None:
+    servers.add_function(host, NIC, NETWORK, driver="nvme")
     file(host, NIC, "nvme/nvme0/serial", "S1\n")
     own = Identity(IdentityKind.VENDOR, "GPU-1", Confidence.UNIQUE)
     device = Device(NIC, DeviceType.NIC, "8086", "m", {}, (), identity=(own,))
@@ -276,3 +288,109 @@ def test_number_that_the_driver_knows_replaces_that_of_the_host(host: FakeHost) 
     described = scan.with_facts(device, scan.functions[PciAddress.parse(NIC)])
     address = Identity(IdentityKind.ADDRESS, NIC, Confidence.PLACE)
     assert described.identity == (own, address)
+
+
+def facts_of(host: FakeHost, address: str, cache: FactCache) -> Device:
+    """Return an offered function with the facts of a new scan that shares a cache with others."""
+    scan = Scan(host, cache=cache)
+    device = Device(address, DeviceType.NIC, "8086", "m", {}, ())
+    return scan.with_facts(device, scan.functions[PciAddress.parse(address)])
+
+
+def test_later_scan_reads_nothing_that_cannot_change(host: FakeHost) -> None:
+    """Cards answer the configuration space and the VPD slowly."""
+    burn(host, DSN, NIC)
+    file(host, PORT_2, "config", answering())
+    file(host, PORT_2, "vpd", vpd(PART, SERIAL))
+    file(host, OTHER, "config", answering())
+    cache, calls = FactCache(), list[str]()
+    host.on_call = calls.append
+    slow = ("config", "vpd", "serial_number")
+
+    def read() -> tuple[list[Device], list[str]]:
+        calls.clear()
+        devices = [facts_of(host, address, cache) for address in (NIC, PORT_2, OTHER)]
+        return devices, [call for call in calls if call.rpartition("/")[2] in slow]
+
+    first, touched = read()
+    assert f"{servers.place(NIC)}/config" in touched
+    assert f"{servers.place(PORT_2)}/vpd" in touched
+    assert read() == (first, [])
+    assert [list(identity_of(device)) for device in first] == [
+        ["dsn", "address"],
+        ["vpd", "address"],
+        ["address"],
+    ]
+
+
+def test_card_in_the_slot_of_another_has_its_own_facts(host: FakeHost) -> None:
+    """No scan and no uevent need to come between: the new directory has another number."""
+    burn(host, DSN, NIC)
+    cache = FactCache()
+    assert identity_of(facts_of(host, NIC, cache))["dsn"] == DSN
+    card = host.take(servers.place(NIC))
+    host.put_back(card)
+    burn(host, "00-1b-21-ff-ff-65-43-21", NIC)
+    assert identity_of(facts_of(host, NIC, cache))["dsn"] == "00-1b-21-ff-ff-65-43-21"
+    host.remove(servers.place(NIC))
+    switched(host, NIC)
+    topology = facts_of(host, NIC, cache).topology
+    assert topology == Topology(root_port="0000:40:01.0", siblings=(PORT_2,))
+
+
+def test_virtual_function_with_the_address_of_another_has_its_own_number() -> None:
+    host = servers.server()
+    burn(host, DSN, servers.QAT_PF)
+    cache, (first, second) = FactCache(), servers.QAT_VFS
+    assert identity_of(facts_of(host, second, cache))["dsn"] == f"{DSN}/vf1"
+    parent = servers.place(servers.QAT_PF)
+    real = host.realpath(f"/sys/bus/pci/devices/{second}")
+    host.put_back(host.take(real))
+    for name in ("virtfn0", "virtfn1"):
+        host.remove(f"{parent}/{name}")
+    host.add_link(f"{parent}/virtfn0", f"../{second}")
+    assert identity_of(facts_of(host, second, cache))["dsn"] == f"{DSN}/vf0"
+    assert identity_of(facts_of(host, first, cache)) == {"address": first}
+
+
+@pytest.mark.parametrize("config_space", [b"\xff" * 4096, b"", None])
+def test_number_of_a_card_that_does_not_answer_is_read_again(
+    host: FakeHost, config_space: bytes | None
+) -> None:
+    cache = FactCache()
+    for name, content in {"config": config_space, "vpd": b""}.items():
+        if content is not None:
+            file(host, NIC, name, content)
+    host.faults[f"{servers.place(NIC)}/vpd"] = errno.EIO
+    assert list(identity_of(facts_of(host, NIC, cache))) == ["address"]
+    host.faults.clear()
+    file(host, NIC, "vpd", vpd(PART, SERIAL))
+    assert list(identity_of(facts_of(host, NIC, cache))) == ["vpd", "address"]
+    burn(host, DSN, NIC)
+    assert identity_of(facts_of(host, NIC, cache))["dsn"] == DSN
+
+
+def test_facts_that_can_change_are_read_in_each_scan(host: FakeHost) -> None:
+    """The number of a host driver, the slot, the NUMA node and the neighbours."""
+    cache = FactCache()
+    servers.add_function(host, NIC, NETWORK, driver="nvme", node=0)
+    before = facts_of(host, NIC, cache)
+    file(host, NIC, "nvme/nvme0/serial", "S1\n")
+    file(host, NIC, "numa_node", "1\n")
+    host.add_file("/sys/bus/pci/slots/1/address", "0000:18:00\n")
+    host.remove(f"/sys/bus/pci/devices/{PORT_2}")
+    after = facts_of(host, NIC, cache)
+    assert (before.numa_node, after.numa_node) == (0, 1)
+    assert list(identity_of(before)) == ["address"]
+    assert list(identity_of(after)) == ["vendor", "slot", "address"]
+    assert (before.topology, after.topology) == (Topology(siblings=(PORT_2,)), Topology())
+
+
+def test_facts_of_a_function_that_was_removed_are_an_error(host: FakeHost) -> None:
+    cache = FactCache()
+    facts_of(host, NIC, cache)
+    scan = Scan(host, cache=cache)
+    function = scan.functions[PciAddress.parse(NIC)]
+    host.remove(servers.place(NIC))
+    with pytest.raises(exception.HostError):
+        scan.with_facts(Device(NIC, DeviceType.NIC, "8086", "m", {}, ()), function)

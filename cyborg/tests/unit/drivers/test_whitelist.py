@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every form of a whitelist entry: what it matches, and which values are refused."""
 
+import json
+
 import pytest
 
 from cyborg import exception
 from cyborg.drivers import whitelist
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.model.pci import PciAddress
-from cyborg.tests.fixtures.properties import given, st
+from cyborg.tests.fixtures import malformed
+from cyborg.tests.fixtures.properties import fuzzed, given, st
 
 
 def function(
@@ -195,13 +198,43 @@ def test_an_invalid_entry_raises_config_error_with_option_and_value(text: str, r
     assert sentence.endswith(".")
 
 
-@given(st.text() | st.recursive(st.none() | st.booleans() | st.text(), st.lists).map(str))
-def test_any_text_is_parsed_or_refused(text: str) -> None:
-    try:
-        entries = whitelist.parse([text])
-    except exception.ConfigError:
-        return
-    assert all(isinstance(entry, whitelist.Entry) for entry in entries)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"address": {"bus": "a{99999999999}"}}', "is not a regular expression"),
+        (
+            json.dumps({"address": {"bus": "(" * 5_000 + ")" * 5_000}}),
+            "is not a regular expression",
+        ),
+    ],
+)
+def test_entry_that_python_cannot_parse_raises_config_error(text: str, reason: str) -> None:
+    with pytest.raises(exception.ConfigError, match=reason):
+        whitelist.parse([text])
+
+
+#: Entries with every key.
+ENTRIES = [
+    {"vendor_id": "10de", "product_id": "20b5", "address": "0000:81:02.3", "force": True},
+    {"vendor_id": "*", "address": {"domain": ".*", "bus": "8[0-3]", "slot": "02"}},
+    {"devname": "eth0", "physical_network": "blue", "trusted": "true"},
+    [{"address": "*:81:02.*"}, {"vendor_id": "0x10DE"}],
+]
+
+
+@given(st.sampled_from(ENTRIES).flatmap(malformed.changed).map(malformed.encode) | malformed.TEXTS)
+@fuzzed(300)
+def test_malformed_entry_is_parsed_or_refused(text: str) -> None:
+    with malformed.bounded():
+        try:
+            entries = whitelist.parse([text])
+        except exception.ConfigError as error:
+            malformed.check_refusal(error, "Option [pci] passthrough_whitelist cannot be ")
+            return
+        for entry in entries:
+            for parent in (None, "0000:81:00.1"):
+                assert entry.matches(function(parent=parent), {}, managed=False) in (True, False)
 
 
 def test_ports_of_guests_have_a_network_when_it_is_unambiguous() -> None:

@@ -18,6 +18,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import Operation
+from cyborg.model.probation import HealthOrder
 from cyborg.model.report import (
     Acknowledged,
     AgentHeartbeat,
@@ -49,6 +50,7 @@ KINDS: list[Any] = [
     Discovered,
     DiscoveryTask,
     HandleTask,
+    HealthOrder,
     AgentHeartbeat,
     UnitUses,
     InstallTask,

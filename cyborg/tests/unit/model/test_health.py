@@ -65,7 +65,7 @@ def test_digest_depends_on_health() -> None:
     def digest(*healths: DeviceHealth) -> str:
         return Report((DriverReport("d", DriverState.READY, health=healths),)).digest()
 
-    ok, drain = DeviceHealth("k", Condition.OK), DeviceHealth("k", Condition.DRAIN, "hot")
+    ok, drain = DeviceHealth("k", Condition.OK), DeviceHealth("k", Condition.DRAIN, ("hot",))
     other = DeviceHealth("l", Condition.OK)
     assert len({digest(), digest(ok), digest(drain), digest(DeviceHealth("k"))}) == 4
     assert digest(ok, other) == digest(other, ok)

@@ -3,6 +3,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,20 @@ def test_page_shows_every_field_of_every_notification() -> None:
         notification.arq_state(event("Bound", noun="arq"), "project"),
         notification.device_state(event("lost"), facts),
         notification.device_health(event(health_action("drain")), facts),
+        notification.device_cleaning(event("unit cleaned"), replace(facts, users=())),
+        notification.driver_health(
+            event(health_action("drain"), noun="driver"), "card_driver", {"u": facts}
+        ),
         notification.service("cyborg-agent", "compute-1", up=False, at_ms=2, seen_ms=1),
         notification.service("cyborg-agent", "compute-1", up=True, at_ms=2, seen_ms=1),
         notification.usage(
-            "compute-1", 0, [Reading("fake_driver", key, dict(look(driver).stats(key)))], devices
+            *(
+                "compute-1",
+                0,
+                [Reading("fake_driver", key, dict(look(driver).stats(key)))],
+                devices,
+            ),
+            providers={part.name: "uuid" for part in devices[0][1].deployables},
         ),
     ]
     blocks = re.findall(r"\.\. code-block:: json\n\n((?: {3}.*\n|\n)+)", PAGE.read_text())
@@ -68,12 +79,30 @@ def test_event_without_state_change_is_not_notified(action: str) -> None:
         assert notification.arq_state(event(action, noun="arq"), None) is None
 
 
+def test_other_events_of_drivers_are_not_notified() -> None:
+    assert notification.driver_health(event("installed", noun="driver"), "d", {}) is None
+
+
 def test_health_change_is_not_a_state_change() -> None:
     change = event(health_action("drain"), reason="hot")
     assert notification.device_state(change, None) is None
     sent = notification.device_health(change, None)
     assert sent is not None
     assert (sent.payload["health"], sent.payload["reason"]) == ("drain", "hot")
+
+
+@pytest.mark.parametrize(
+    ("action", "result"),
+    [("unit cleaned", "cleaned"), ("unit not cleaned", "failed"), ("unit freed", "overridden")],
+)
+def test_cleaning_of_a_unit_is_sent_with_its_result(action: str, result: str) -> None:
+    change = event(action, reason="unit 0000:5e:00.0: NVMe erase (41 s)")
+    assert notification.device_state(change, None) is None
+    sent = notification.device_cleaning(change, None)
+    assert sent is not None
+    assert sent.event_type == "device.cleaning"
+    assert (sent.payload["result"], sent.payload["reason"]) == (result, change.reason)
+    assert notification.device_cleaning(event("lost"), None) is None
 
 
 @pytest.mark.parametrize(

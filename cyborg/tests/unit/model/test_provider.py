@@ -71,6 +71,7 @@ def test_names_follow_patterns_of_placement(name: str, valid: bool):
         ({"reserved": 17}, "reserved"),
         ({"reserved": -1}, "reserved"),
         ({"total": 2**31}, "reserved"),
+        ({"group_size": 0}, "at a time"),
     ],
 )
 def test_invalid_provider_names_its_flaw(change: dict[str, object], word: str):
@@ -84,6 +85,15 @@ def test_changed_ratio_is_a_difference():
     held = shown(FPGA)
     held = replace(held, inventories={"FPGA": {**held.inventories["FPGA"], "allocation_ratio": 2}})
     assert changes(FPGA, held, NONE) == (SetInventories(FPGA.inventories()),)
+
+
+def test_group_size_is_allocated_at_a_time() -> None:
+    group = replace(FPGA, group_size=8)
+    (inventory,) = group.inventories().values()
+    sizes = {name: inventory[name] for name in ("min_unit", "step_size", "max_unit")}
+    assert sizes == {"min_unit": 8, "step_size": 8, "max_unit": 16}
+    assert changes(group, shown(FPGA), NONE) == (SetInventories(group.inventories()),)
+    assert changes(FPGA, shown(group), NONE) == (SetInventories(FPGA.inventories()),)
 
 
 def test_unpublished_providers_are_problems():

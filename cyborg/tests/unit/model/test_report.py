@@ -11,6 +11,7 @@ from cyborg.model.device import (
     AttachHandle,
     AttachType,
     Attribute,
+    Backend,
     Confidence,
     Deployable,
     Device,
@@ -20,7 +21,7 @@ from cyborg.model.device import (
     Topology,
     merge_identity,
 )
-from cyborg.model.report import DriverReport, DriverState, Report
+from cyborg.model.report import MOST, DriverReport, DriverState, Report, cut
 from cyborg.tests.fixtures.properties import given, st
 
 SERIAL = Identity(IdentityKind.VENDOR, "S1", Confidence.UNIQUE)
@@ -130,6 +131,9 @@ def test_digest_depends_on_every_field() -> None:
         replace(one, topology=Topology()),
         replace(one, topology=Topology(siblings=("0000:01:00.1",))),
         replace(one, std_board_info={"b": "2", "a": ""}),
+        replace(one, pools={"memory": 8}),
+        replace(one, deployables=(replace(unit, cost={"memory": 4}), other)),
+        replace(one, deployables=(replace(unit, group_size=2), other)),
     ]
     reports = [Report((replace(first, devices=(new, two)), second, third)) for new in devices]
     reports += [
@@ -166,6 +170,9 @@ def test_digest_depends_on_every_field() -> None:
         (True, {"handles": (handle("1"), handle("1"))}, "one key"),
         (True, {"handles": (handle("x" * 256),)}, "key of a handle"),
         (True, {"handles": (replace(handle("1"), info={"a": "x" * 255}),)}, "handle 1"),
+        (True, {"group_size": 0}, "the group_size of a-1 is 0 and not 1 to"),
+        (True, {"group_size": 3}, "a-1 has 2 attach handles, no multiple of 3"),
+        (True, {"group_size": 4}, "a-1 has 2 attach handles, no multiple of 4"),
         (True, {"attributes": (Attribute("", "x"),)}, "attribute"),
         (True, {"attributes": (Attribute("k", "\0"),)}, "k of a-1"),
     ],
@@ -195,3 +202,71 @@ def test_other_value_of_one_kind_means_another_device() -> None:
 
 def test_place_that_is_not_reported_is_dropped() -> None:
     assert merge_identity((SERIAL, SLOT, ADDRESS), (ADDRESS,)) == (SERIAL, ADDRESS)
+
+
+def test_number_stays_at_another_place() -> None:
+    """A card that has moved, and a place whose next card shows its number later only."""
+    elsewhere = replace(ADDRESS, value="0000:ff:00.0")
+    assert merge_identity((SERIAL, BOARD, ADDRESS), (BOARD, elsewhere)) == (
+        SERIAL,
+        BOARD,
+        elsewhere,
+    )
+    other = replace(SLOT, value="another card")
+    assert merge_identity((SERIAL, SLOT, ADDRESS), (other, ADDRESS)) == (SERIAL, other, ADDRESS)
+
+
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [
+        ("devices", {"devices": (device("a"),) * (MOST["devices"] + 1)}),
+        ("entries of hardware", {"hardware": (None,) * (MOST["entries of hardware"] + 1)}),
+        ("backends", {"backends": (Backend("b", "READY"),) * (MOST["backends"] + 1)}),
+        (
+            "attach handles",
+            {
+                "devices": (
+                    replace(
+                        device("a"),
+                        deployables=(
+                            replace(
+                                device("a").deployables[0],
+                                handles=(handle("1"),) * (MOST["attach handles"] + 1),
+                            ),
+                        ),
+                    ),
+                )
+            },
+        ),
+    ],
+)
+def test_report_with_more_than_any_host_needs_is_invalid(what: str, more: Any) -> None:
+    report = Report((*REPORT.drivers, replace(REPORT.drivers[0], driver="more", **more)))
+    assert REPORT.validate() is None
+    flaw = report.validate()
+    assert flaw is not None
+    assert f"{what}, and at most {MOST[what]} are stored" in flaw
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vendor_board_info": "x" * 16_001},
+        {"std_board_info": {"x": "y" * 16_000}},
+        {
+            "deployables": (
+                replace(device("a").deployables[0], attributes=(Attribute("a", "x" * 16_001),)),
+            )
+        },
+    ],
+)
+def test_device_with_too_long_a_text_is_invalid(change: Any) -> None:
+    flaw = replace(device("a"), **change).validate()
+    assert flaw is not None
+    assert "not 1 to 16000" in flaw
+
+
+def test_error_text_is_cut_with_a_mark() -> None:
+    assert cut("short") == "short"
+    assert cut("x" * 4000) == "x" * 4000
+    assert cut("x" * 4321) == "x" * 4000 + " ... (321 more characters)"

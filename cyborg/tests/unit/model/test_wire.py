@@ -198,3 +198,25 @@ def test_invalid_dates_and_unknown_words_are_refused(field: str, value: Any) -> 
     envelope["body"][field] = value
     with pytest.raises(exception.Invalid, match=field):
         wire.load(Arq, envelope)
+
+
+def test_deeply_nested_value_is_invalid() -> None:
+    deep: Any = 1
+    for _ in range(5_000):
+        deep = [deep]
+    with pytest.raises(exception.Invalid, match="nested too deeply"):
+        wire.unpack(dict[str, Any], {"a": deep}, "options")
+    hardware = Hardware("k", "FPGA", "v", "m", offered=True)
+    envelope = wire.dump(hardware)
+    envelope["body"]["capability"] = {"a": deep}
+    with pytest.raises(exception.Invalid, match="nested too deeply"):
+        wire.load(Hardware, envelope)
+
+
+def test_long_value_is_shown_in_part() -> None:
+    envelope = wire.dump(Arq("u", State.INITIAL, "p", 0, None, datetime(2026, 1, 2)))
+    for changed in ({**envelope, "version": "9" * 70_000}, {**envelope}):
+        changed["body"] = {**envelope["body"], "state": "x" * 70_000}
+        with pytest.raises(exception.Invalid) as refused:
+            wire.load(Arq, changed)
+        assert len(str(refused.value)) < 1_000

@@ -85,6 +85,9 @@ class FakeBus:
     def client(self, topic: str) -> FakeClient:
         return FakeClient(self, topic=topic)
 
+    def topic_of_agents(self) -> str:
+        return "topic"
+
 
 @pytest.fixture
 def bus() -> FakeBus:

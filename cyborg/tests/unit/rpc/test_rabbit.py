@@ -12,7 +12,7 @@ import pytest
 from amqp import exceptions as amqp
 from kombu.exceptions import OperationalError
 
-from cyborg.rpc.rabbit import SENDER, SERVER, BrokerFailure, Troubles, explain
+from cyborg.rpc.rabbit import SENDER, SERVER, BrokerFailure, Troubles, explain, server_part
 from cyborg.rpc.transport import Receiver
 from cyborg.service import wait_until
 
@@ -114,7 +114,7 @@ class Server:
 
 
 def receiver(notes: list[str], refusals: list[Exception]) -> Receiver:
-    return Receiver(cast(Any, lambda: Server(notes, refusals)), Troubles())
+    return Receiver(cast(Any, lambda: Server(notes, refusals)), Troubles(), part=SERVER)
 
 
 def test_refused_server_starts_when_broker_accepts() -> None:
@@ -140,3 +140,17 @@ def test_server_that_never_started_can_be_stopped() -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert set(notes) == {"refused"}
+
+
+def test_failure_of_one_server_of_a_conductor_does_not_hide_in_the_other() -> None:
+    """A conductor listens on two topics, and may be refused on one of them."""
+    troubles = Troubles()
+    refused = amqp.AccessRefused(QUEUE[4:], (50, 10), "Queue.declare", 403)
+    of_agents = server_part("x.cyborg-conductor-agents.control-1")
+    of_api = server_part("x.cyborg-conductor.control-1")
+    troubles.failed(of_agents, refused)
+    troubles.works(of_api)
+    assert troubles.of(of_api) is None
+    trouble = troubles.of(of_agents)
+    assert trouble is not None
+    assert trouble.refused

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cyborg.drivers.base import Driver
+from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
 from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.scan import Scan
@@ -25,7 +25,9 @@ class Forgetful(CardDriver):
         super().__init__(host, compute, traits)
         self._mine: set[str] = set()
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         self._mine.add(task.handle_key)
         super().prepare(task)
 
@@ -37,7 +39,7 @@ class Forgetful(CardDriver):
 class Careless(CardDriver):
     """Never takes anything back."""
 
-    def release(self, task: HandleTask) -> None:
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         pass
 
 
@@ -75,7 +77,9 @@ class SetUp(Driver):
             replace(one, setup_required=not ready, reason=reason) for one in super().hardware(scan)
         ]
 
-    def install(self, device_key: str, request_key: str) -> None:
+    def install(
+        self, device_key: str, request_key: str, *, progress: Progress = no_progress
+    ) -> None:
         if self.again or not self._count():
             self._machine.add_file("/set-up", "x" * (self._count() + 1))
 
@@ -98,7 +102,9 @@ class Patient(SetUp):
 class Idle(SetUp):
     """Says that it has set up what it has not."""
 
-    def install(self, device_key: str, request_key: str) -> None:
+    def install(
+        self, device_key: str, request_key: str, *, progress: Progress = no_progress
+    ) -> None:
         pass
 
 

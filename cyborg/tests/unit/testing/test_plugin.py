@@ -14,7 +14,8 @@ from packaging.requirements import Requirement
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import NAMESPACE
 from cyborg.drivers.pci import PciDriver
-from cyborg.testing import driver_suite, servers, subject
+from cyborg.testing import driver_suite, scenario_hosts, servers, subject
+from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
@@ -69,7 +70,7 @@ def test_driver_of_the_guide_is_short_and_passes(package: Path) -> None:
     (package / "test_own.py").write_text("def test_of_the_repository():\n    pass\n")
     status, said = contract(package)
     assert status == 0, said
-    assert int(said.rpartition(" passed")[0].split()[-1]) == 29
+    assert int(said.rpartition(" passed")[0].split()[-1]) == 34
 
 
 def test_broken_driver_fails(package: Path) -> None:
@@ -137,6 +138,41 @@ def test_health_without_hooks_names_the_option(package: Path) -> None:
     status, said = contract(package, "-k", "health_follows")
     assert status == 1, said
     assert "name it with --cyborg-contract=module:Class" in said
+
+
+def test_contract_runs_on_several_scenario_hosts(package: Path, tmp_path: Path) -> None:
+    """Each with the options that it has for the driver; a file may describe a host, too."""
+    own = tmp_path / "own-host.yaml"
+    own.write_text((scenario_hosts.SHIPPED / "n6001.yaml").read_text())
+    project = package / "pyproject.toml"
+    project.write_text(project.read_text().replace("cyborg_contract", "cyborg_ignored"))
+    hosts = [part for name in ("mi300x", str(own)) for part in ("--cyborg-host", name)]
+    status, said = contract(package, "-vv", "-k", "same_twice", *hosts, driver="pci_driver")
+    assert status == 0, said
+    assert "TestPciDriverOnMi300x::test_discovers_the_same_twice PASSED" in said
+    assert "TestPciDriverOnOwnHost::test_discovers_the_same_twice PASSED" in said
+
+
+def test_all_scenario_hosts_of_a_driver_have_one_name() -> None:
+    subjects = subject.load_all("pci_driver", ["scenarios", "mixed"], None)
+    assert [one.host for one in subjects] == scenario_hosts.names()
+    with pytest.raises(ValueError, match="no scenario host names fake_driver"):
+        subject.load_all("fake_driver", ["scenarios"], None)
+    with pytest.raises(ValueError, match="the scenario hosts are a100-mig, alveo-u250"):
+        subject.load_all("fake_driver", ["dgx"], None)
+
+
+def test_contract_knows_that_options_name_addresses() -> None:
+    subjects = [subject.load("pci_driver", host, None) for host in ("l40s-vgpu", "mi300x")]
+    first, second = driver_suite.contracts(subjects).values()
+    assert (first.selects_by_address, second.selects_by_address) == (True, False)
+
+
+def test_configuration_file_wins_over_the_options_of_a_scenario(tmp_path: Path) -> None:
+    config = tmp_path / "driver.conf"
+    config.write_text('[pci]\npassthrough_whitelist = {"product_id": "ffff"}\n')
+    one = subject.load("pci_driver", "mi300x", str(config))
+    assert look(one.make_driver(one.make_host())).discover() == []
 
 
 def test_refused_driver_options_are_named(tmp_path: Path) -> None:

@@ -55,9 +55,19 @@ def test_contract_accepts_a_correct_driver() -> None:
     ("kind", "test", "message"),
     [
         (
+            wrong_drivers.LetsRequestsNamePrograms,
+            "test_remote_options_leave_the_host_to_root",
+            "remote_options of LetsRequestsNamePrograms must not have reset_command",
+        ),
+        (
             wrong_drivers.OffersMountedDisks,
             "test_what_is_in_use_is_not_offered",
             "discover() must not offer 0000:c1:00.0 when a disk behind it is mounted",
+        ),
+        (
+            wrong_drivers.SharesWithoutPools,
+            "test_devices_are_well_formed",
+            "takes of memory, which is not a pool of the device",
         ),
         (
             wrong_drivers.WithdrawsBoundCards,
@@ -70,9 +80,34 @@ def test_contract_accepts_a_correct_driver() -> None:
             "0000:c1:00.0/owner changed from b'none' to ",
         ),
         (
+            wrong_drivers.CleansHalf,
+            "test_release_restores_the_host",
+            "0000:c1:00.0/owner changed from b'none' to b'erased'",
+        ),
+        (
+            wrong_drivers.CleansUnpreparedUnits,
+            "test_clean_steps_are_valid_and_run",
+            "must have prepare=True or clean, or they never run",
+        ),
+        (
+            wrong_drivers.KnowsNoProgress,
+            "test_progress_can_be_told",
+            "release() must take the arguments of Driver.release: got an unexpected keyword",
+        ),
+        (
+            wrong_drivers.CountsPercent,
+            "test_progress_can_be_told",
+            "prepare() must tell its progress as a number from 0 to 1, not 50",
+        ),
+        (
+            wrong_drivers.ForgetsTheImage,
+            "test_an_image_that_comes_with_prepare_is_loaded",
+            "must load the image that comes with it",
+        ),
+        (
             wrong_drivers.AlwaysHealthy,
             "test_health_follows_the_device",
-            "health(0000:c1:00.0) must not be healthy when the device is broken",
+            "health(0000:c1:00.0) must be drain or dead when the device is broken",
         ),
         (
             wrong_drivers.HealthyForEver,
@@ -101,6 +136,11 @@ def test_contract_accepts_a_correct_driver() -> None:
         ),
         (
             wrong_drivers.RemembersOverRestarts,
+            "test_swapped_cards_are_read_again",
+            "discover() must return 0000:c1:00.0 with the facts of the card that is there now",
+        ),
+        (
+            wrong_drivers.NumbersPlaces,
             "test_swapped_cards_are_read_again",
             "discover() must return 0000:c1:00.0 with the facts of the card that is there now",
         ),
@@ -143,6 +183,26 @@ def test_contract_accepts_a_correct_driver() -> None:
             wrong_drivers.WritesInHealth,
             "test_looking_changes_nothing",
             "health() must not write to the host",
+        ),
+        (
+            wrong_drivers.DividesUsedCards,
+            "test_cards_are_divided_and_made_whole_again",
+            "must fail, and change nothing, when a disk behind it is mounted",
+        ),
+        (
+            wrong_drivers.DividesAgain,
+            "test_cards_are_divided_and_made_whole_again",
+            "partition(0000:c1:00.0, halves) a second time must change nothing",
+        ),
+        (
+            wrong_drivers.LeavesTraces,
+            "test_cards_are_divided_and_made_whole_again",
+            "partition(0000:c1:00.0, halves) and back to whole must restore the host",
+        ),
+        (
+            wrong_drivers.DividesNothing,
+            "test_cards_are_divided_and_made_whole_again",
+            "after partition(0000:c1:00.0, halves) layouts() must return it as current",
         ),
         (
             wrong_drivers.ChangesItsAnswers,

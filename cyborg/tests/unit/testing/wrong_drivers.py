@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import ClassVar
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import (
+    CardLayouts,
+    CleanStep,
+    Driver,
+    Health,
+    ImageFile,
+    Progress,
+    no_progress,
+)
 from cyborg.drivers.command import Completed
 from cyborg.drivers.host import Host, is_missing
 from cyborg.drivers.pci_function import PciFunction
@@ -17,11 +25,15 @@ from cyborg.model.device import (
     AttachHandle,
     AttachType,
     Attribute,
+    Confidence,
     Deployable,
     Device,
     DeviceType,
     Hardware,
+    Identity,
+    IdentityKind,
 )
+from cyborg.model.health import Condition
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
 from cyborg.testing import servers
@@ -39,7 +51,8 @@ def host() -> FakeHost:
     servers.add_function(machine, servers.ROOT_PORT, "8086:2030:060400", driver="pcieport")
     for node, address in enumerate(CARDS):
         path = servers.add_function(machine, address, "1d55:0001:120000", node=node)
-        for name, text in {"health": "ok", "serial": str(node), **IDLE}.items():
+        files = {"health": "ok", "serial": str(node), "layout": "whole", "times": "0", **IDLE}
+        for name, text in files.items():
             machine.add_file(f"{path}/{name}", text)
         machine.answers["/usr/bin/card-tool", address] = Completed(0, "", "")
     machine.add_file("/var/lib/card/trace", "")
@@ -69,11 +82,13 @@ class CorrectDriver(Driver):
             entries.append(replace(Hardware.of(device), offered=reason is None, reason=reason))
         return entries
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         self.write(task, "owner", task.handle_uuid)
         self.write(task, "mode", "guest")
 
-    def release(self, task: HandleTask) -> None:
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         for name in ("mode", "owner"):
             self.write(task, name, IDLE[name])
 
@@ -86,7 +101,39 @@ class CorrectDriver(Driver):
 
     def health(self, scan: Scan, device_key: str) -> Health:
         text = self.read(device_key, "health")
-        return Health(text == "ok", None if text == "ok" else text)
+        return Health(Condition.OK) if text == "ok" else Health(Condition.DRAIN, (text,))
+
+    def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
+        return [
+            CardLayouts(
+                card=str(card.address),
+                layouts=("whole", "halves"),
+                current=self.layout(str(card.address)),
+                desired=None,
+                deployables=frozenset({self.name_of(scan, card)}),
+            )
+            for card in self.cards(scan)
+        ]
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        if self.layout(card_key) != layout:
+            scan = Scan(self.host)
+            card = scan.functions[PciAddress.parse(card_key)]
+            reason = scan.refusal(card, managed=False)
+            if reason is not None:
+                raise exception.DriverFailed(driver=self.name, verb="partition", reason=reason)
+            self.divide(card_key, layout)
+
+    def layout(self, key: str) -> str | None:
+        """Return the layout of a card, None if it cannot be read."""
+        try:
+            return self.read(key, "layout")
+        except exception.HostError:
+            return None
+
+    def divide(self, key: str, layout: str) -> None:
+        """Change the layout of a card."""
+        self.host.write_text(f"{_FUNCTIONS}/{key}/layout", layout)
 
     def cards(self, scan: Scan) -> list[PciFunction]:
         """Return the cards on the bus, ordered by address."""
@@ -106,7 +153,10 @@ class CorrectDriver(Driver):
         if self.refusal(scan, card) is not None:
             return None
         try:
-            return self.describe(scan, card, scan.numa_node(card.address))
+            device = self.describe(scan, card, scan.numa_node(card.address))
+            serial = self.serial(device.key)
+            number = Identity(IdentityKind.VENDOR, serial, Confidence.UNIQUE)
+            return replace(device, identity=(number,))
         except exception.HostError:
             # It has just been removed.
             return None
@@ -126,6 +176,10 @@ class CorrectDriver(Driver):
         device = Device(key, DeviceType.AICHIP, vendor, "card", info, (deployable,))
         return replace(device, numa_node=node)
 
+    def serial(self, key: str) -> str:
+        """Return the serial number of a card."""
+        return self.read(key, "serial")
+
     def read(self, key: str, name: str) -> str:
         """Return the text of a file of a card."""
         return self.host.read_text(f"{_FUNCTIONS}/{key}/{name}").strip()
@@ -142,6 +196,15 @@ class OffersMountedDisks(CorrectDriver):
         return None
 
 
+class SharesWithoutPools(CorrectDriver):
+    """Names a cost, and not what its units share."""
+
+    def describe(self, scan: Scan, card: PciFunction, node: int | None) -> Device:
+        device = super().describe(scan, card, node)
+        (deployable,) = device.deployables
+        return replace(device, deployables=(replace(deployable, cost={"memory": 1}),))
+
+
 class WithdrawsBoundCards(CorrectDriver):
     """Takes the guest of a bound card for a foreign one."""
 
@@ -152,8 +215,59 @@ class WithdrawsBoundCards(CorrectDriver):
 class Leaks(CorrectDriver):
     """Leaves the owner on a released card."""
 
-    def release(self, task: HandleTask) -> None:
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         self.write(task, "mode", IDLE["mode"])
+
+
+class CleansHalf(CorrectDriver):
+    """Changes something in its clean step and leaves it so."""
+
+    def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
+        return [CleanStep("erase", lambda progress: self.write(task, "owner", "erased"))]
+
+
+class CleansUnpreparedUnits(CorrectDriver):
+    """Has clean steps for units whose release the agent never calls."""
+
+    def describe(self, scan: Scan, card: PciFunction, node: int | None) -> Device:
+        device = super().describe(scan, card, node)
+        (part,) = device.deployables
+        return replace(device, deployables=(replace(part, prepare=False),))
+
+    def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
+        return [CleanStep("erase", do_nothing)]
+
+
+class KnowsNoProgress(CorrectDriver):
+    """Has a release without the argument that the agent gives."""
+
+    def release(self, task: HandleTask) -> None:  # type: ignore[override]
+        super().release(task)
+
+
+class CountsPercent(CorrectDriver):
+    """Tells its progress in percent."""
+
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
+        super().prepare(task, image, progress=progress)
+        progress(50, "half of it")
+
+
+def do_nothing(progress: Progress) -> None:
+    """Do nothing."""
+
+
+class ForgetsTheImage(CorrectDriver):
+    """Prepares a unit without the image that its guest needs."""
+
+    can_program = True
+
+    def describe(self, scan: Scan, card: PciFunction, node: int | None) -> Device:
+        device = super().describe(scan, card, node)
+        (part,) = device.deployables
+        return replace(device, deployables=(replace(part, programmable=True),))
 
 
 class AlwaysHealthy(CorrectDriver):
@@ -161,7 +275,7 @@ class AlwaysHealthy(CorrectDriver):
 
     def health(self, scan: Scan, device_key: str) -> Health:
         self.read(device_key, "health")
-        return Health(True)
+        return Health(Condition.OK)
 
 
 class HealthyForEver(CorrectDriver):
@@ -180,7 +294,9 @@ class HealthyForEver(CorrectDriver):
 class HalfPrepares(CorrectDriver):
     """Takes a card whose first step is done for one that is prepared."""
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         if self.read(task.device_key, "owner") != task.handle_uuid:
             super().prepare(task)
 
@@ -188,7 +304,9 @@ class HalfPrepares(CorrectDriver):
 class IgnoresFailures(CorrectDriver):
     """Reports success when the second step fails."""
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         self.write(task, "owner", task.handle_uuid)
         try:
             self.write(task, "mode", "guest")
@@ -226,6 +344,13 @@ class RemembersOverRestarts(CorrectDriver):
             return None
         node = self.nodes.setdefault(card.address, device.numa_node)
         return replace(device, numa_node=node)
+
+
+class NumbersPlaces(CorrectDriver):
+    """Takes the address of a card for its serial number."""
+
+    def serial(self, key: str) -> str:
+        return f"card at {key}"
 
 
 class WaitsForFiles(CorrectDriver):
@@ -269,7 +394,9 @@ class RunsTools(CorrectDriver):
 class RunsToolsWithoutTimeout(CorrectDriver):
     """Waits for a command for ever."""
 
-    def prepare(self, task: HandleTask) -> None:
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
         self.host.run(["/usr/bin/card-tool", task.device_key], timeout=math.inf)
         super().prepare(task)
 
@@ -306,6 +433,38 @@ class WritesInHealth(CorrectDriver):
         return super().health(scan, device_key)
 
 
+class DividesUsedCards(CorrectDriver):
+    """Never asks whether a card that it divides is in use."""
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        self.divide(card_key, layout)
+
+
+class DividesAgain(CorrectDriver):
+    """Divides a card that has the layout already."""
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        if self.layout(card_key) == layout:
+            times = int(self.read(card_key, "times")) + 1
+            self.host.write_text(f"{_FUNCTIONS}/{card_key}/times", str(times))
+        super().partition(card_key, layout)
+
+
+class LeavesTraces(CorrectDriver):
+    """Does not restore all of a card that is whole again."""
+
+    def divide(self, key: str, layout: str) -> None:
+        super().divide(key, layout)
+        self.host.write_text(f"{_FUNCTIONS}/{key}/times", "1")
+
+
+class DividesNothing(CorrectDriver):
+    """Reports success without a change."""
+
+    def divide(self, key: str, layout: str) -> None:
+        pass
+
+
 class ChangesItsAnswers(CorrectDriver):
     """Counts its answers in the list of hardware."""
 
@@ -316,3 +475,9 @@ class ChangesItsAnswers(CorrectDriver):
         return [
             replace(entry, capability={"answer": self.count}) for entry in super().hardware(scan)
         ]
+
+
+class LetsRequestsNamePrograms(CorrectDriver):
+    """Runs what a request over the API names."""
+
+    remote_options = frozenset({"colour", "reset_command"})

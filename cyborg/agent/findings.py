@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent itself observes of the health of devices, whatever their driver.
+
+These are the state of PCI Express functions, events of the kernel, and prepares that failed. A new
+error stays a finding for ``hold`` seconds after it was last seen, and until the conductor has been
+told of it. So the conductor learns of every error, also of one that happened while no agent ran.
+"""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cyborg import exception
+from cyborg.agent.state_store import HealthBaselines
+from cyborg.drivers import pcie_health
+from cyborg.drivers.health_policy import HealthPolicy
+from cyborg.drivers.host import Host
+from cyborg.drivers.pcie_health import Baseline, PcieState
+from cyborg.drivers.prober import Prober
+from cyborg.drivers.uevents import Uevent
+from cyborg.model.device import Device
+from cyborg.model.health import Condition, Finding
+from cyborg.model.pci import PciAddress
+from cyborg.model.report import Report
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds for which an error stays a finding after it was last seen.
+HOLD: Final = 60.0
+_ADDRESS: Final = re.compile(r"/([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?=/|$)")
+#: Fields of events that tell of a fault, with the kind and the signal of the policy.
+_FIELDS: Final = {"ERROR_EVENT": ("pci", "recovery"), "WEDGED": ("drm", "wedged")}
+
+Place = tuple[str, str]
+
+
+@dataclass
+class _Incident:
+    """A finding about something that happened at one moment."""
+
+    finding: Finding
+    at: float
+    reported: bool = False
+
+
+@dataclass
+class _Record:
+    """What is known of a device.
+
+    ``baseline`` None: it is no PCI function, as far as the agent knows. ``pcie`` are the findings
+    about its last state, ``counters`` are those that it last showed; ``errors_at`` is the time when
+    they last rose.
+    """
+
+    baseline: Baseline | None = None
+    state: PcieState | None = None
+    counters: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    pcie: tuple[Finding, ...] = ()
+    errors_at: float | None = None
+    reported: bool = False
+    incidents: dict[str, _Incident] = field(default_factory=dict)
+    failed_prepares: int = 0
+
+
+class Findings:
+    """Keep the findings about the devices of this host; any thread may call it.
+
+    ``failed_prepares`` is how many prepares must fail in a row to count; 0: none do.
+    """
+
+    def __init__(
+        self,
+        *,
+        machine: Host,
+        policy: HealthPolicy,
+        baselines: HealthBaselines,
+        failed_prepares: int,
+        hold: float = HOLD,
+        clock: Callable[[], float] = time.monotonic,
+        prober: Prober | None = None,
+    ) -> None:
+        self._machine = machine
+        self._policy = policy
+        self._baselines = baselines
+        self._failed_prepares = failed_prepares
+        self._hold = hold
+        self._clock = clock
+        self._prober = prober or Prober()
+        self._lock = threading.Lock()
+        self._records: dict[Place, _Record] = {
+            place: _Record(baseline) for place, baseline in baselines.load().items()
+        }
+
+    def of(self, place: Place) -> tuple[Finding, ...] | None:
+        """Return the findings about a device; None if the agent cannot check it itself."""
+        with self._lock:
+            record = self._records.get(place)
+            if record is None or (record.state is None and not record.incidents):
+                return None
+            incidents = (incident.finding for incident in record.incidents.values())
+            return (*record.pcie, *incidents)
+
+    def check(self, devices: Iterable[tuple[str, Device]]) -> bool:
+        """Read the PCI functions of these devices; return whether a finding has changed."""
+        changed = stored = False
+        for driver, device in devices:
+            state = self._read(device.key)
+            with self._lock:
+                record = self._records.setdefault((driver, device.key), _Record())
+                before = record.pcie, record.state is None, tuple(record.incidents)
+                if state is not None:
+                    stored |= self._note(record, state)
+                self._expire(record)
+                after = record.pcie, record.state is None, tuple(record.incidents)
+                changed |= before != after
+        if stored:
+            with self._lock:
+                baselines = {
+                    place: record.baseline
+                    for place, record in self._records.items()
+                    if record.baseline is not None
+                }
+            self._baselines.store(baselines)
+        return changed
+
+    def unchecked(self, report: Report) -> list[tuple[str, Device]]:
+        """Return the devices of a report that were not checked since the start."""
+        with self._lock:
+            return [
+                (driver.driver, device)
+                for driver in report.drivers
+                for device in driver.devices
+                if (driver.driver, device.key) not in self._records
+                or self._records[driver.driver, device.key].state is None
+            ]
+
+    def note_events(
+        self, events: Sequence[Uevent], devices: Collection[tuple[str, Device]]
+    ) -> list[tuple[str, Device]]:
+        """Note the faults that events tell; return the devices that the events are about.
+
+        An event about a bridge is about all devices below it that are known by their topology.
+        """
+        affected: dict[Place, Device] = {}
+        by_address: dict[str, list[tuple[str, Device]]] = {}
+        for driver, device in devices:
+            topology = device.topology
+            above = () if topology is None else (topology.root_port, topology.switch)
+            for address in {device.key, *above} - {None}:
+                by_address.setdefault(str(address), []).append((driver, device))
+        for event in events:
+            named = set(_ADDRESS.findall(event.devpath)[-1:])
+            for driver, device in (item for name in named for item in by_address.get(name, ())):
+                affected[driver, device.key] = device
+                for name, (kind, signal) in _FIELDS.items():
+                    if name in event.fields:
+                        text = f"kernel event {name}={event.fields[name]}"
+                        fault = kind, signal, event.fields[name]
+                        self._judge((driver, device.key), fault, text)
+        return [(driver, device) for (driver, _), device in affected.items()]
+
+    def note_prepare(self, place: Place, fault: str | None) -> bool:
+        """Note the result of a prepare, None: it succeeded; return whether a finding is new."""
+        with self._lock:
+            record = self._records.setdefault(place, _Record())
+            record.failed_prepares = 0 if fault is None else record.failed_prepares + 1
+            count = record.failed_prepares
+        if not 0 < self._failed_prepares <= count:
+            return False
+        # One finding for all failures: its text must not change with each.
+        text = f"{self._failed_prepares} or more prepares failed in a row: {fault}"
+        return self._judge(place, ("agent", "prepare", "failed"), text)
+
+    def acknowledge(self, report: Report) -> None:
+        """Note that the conductor has this report: its findings need not be kept any longer."""
+        with self._lock:
+            for driver in report.drivers:
+                for health in driver.health:
+                    record = self._records.get((driver.driver, health.key))
+                    if record is None:
+                        continue
+                    reasons = set(health.reasons)
+                    record.reported = all(reasons.issuperset(item.reasons) for item in record.pcie)
+                    for incident in record.incidents.values():
+                        incident.reported |= reasons.issuperset(incident.finding.reasons)
+
+    def _read(self, key: str) -> PcieState | None:
+        """Return the state of a PCI function; None for another device, and without an answer."""
+        try:
+            address = str(PciAddress.parse(key))
+        except ValueError:
+            return None
+        try:
+            return self._prober.run(address, lambda: pcie_health.read(self._machine, address))
+        except exception.HostError as error:
+            LOG.debug("State of PCI function %s is not known: %s", address, error)
+            return None
+
+    def _note(self, record: _Record, state: PcieState) -> bool:
+        """Take over a new state; return whether the baseline has changed."""
+        if record.baseline is None and state.access == "gone":
+            # A device whose key looks like an address: it was never seen on the bus.
+            return False
+        now, previous = self._clock(), record.state
+        record.state = state
+        stored = record.baseline
+        baseline = Baseline.of(state) if stored is None else stored.after(state)
+        if stored is None or baseline.counters is not stored.counters:
+            record.errors_at = None
+        elif state.access is None:
+            # The counters of the last state that had some; a new process compares with the disk.
+            last = record.counters if previous is not None else baseline.counters
+            if any(count > last.get(key, 0) for key, count in state.counters.items()):
+                record.errors_at, record.reported = now, False
+        if (
+            record.errors_at is not None
+            and record.reported
+            and now - record.errors_at >= self._hold
+        ):
+            baseline, record.errors_at = replace(baseline, counters=record.counters), None
+        if state.access is None:
+            record.counters = state.counters
+        before = record.pcie
+        record.pcie = tuple(pcie_health.findings(baseline, state, self._policy))
+        record.reported &= before == record.pcie
+        record.baseline = baseline
+        return baseline != stored
+
+    def _expire(self, record: _Record) -> None:
+        now = self._clock()
+        record.incidents = {
+            name: incident
+            for name, incident in record.incidents.items()
+            if not incident.reported or now - incident.at < self._hold
+        }
+
+    def _judge(self, place: Place, fault: tuple[str, str, str], text: str) -> bool:
+        """Note a fault, by kind, signal and code of the policy; return whether it is new."""
+        ruling = self._policy.verdict(*fault)
+        signal = fault[1]
+        if ruling.condition is Condition.OK:
+            return False
+        finding = Finding(ruling.condition, text, ruling.action)
+        with self._lock:
+            record = self._records.setdefault(place, _Record())
+            previous = record.incidents.get(signal)
+            repeated = previous is not None and previous.finding == finding
+            reported = repeated and previous is not None and previous.reported
+            record.incidents[signal] = _Incident(finding, self._clock(), reported)
+        return not repeated

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The amd_gpu_driver: offers AMD Instinct and Radeon Pro GPUs, whole or as virtual functions.
+
+Sources: the sections "AMDGPU RAS sysfs Error Count Interface", "AMDGPU RAS sysfs gpu_vram_bad_pages
+Interface" and "GPU sysfs" of Documentation/gpu/amdgpu of Linux; output of ``amd-smi metric``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.drivers.base import Health
+from cyborg.drivers.card_driver import ListedCardDriver
+from cyborg.drivers.card_readings import (
+    VendorTool,
+    hwmon_figures,
+    number,
+    parse_json,
+    read_number,
+    unintelligible,
+)
+from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.scan import Scan
+from cyborg.model.device import DeviceType
+from cyborg.model.health import Condition
+
+_RESET = "Reset the GPU, or replace it if the errors return."
+
+
+class AmdGpuDriver(ListedCardDriver):
+    """GPUs on the driver amdgpu, or on gim with virtual functions; see module."""
+
+    name = "amd_gpu_driver"
+    type = DeviceType.GPU
+    vendor: ClassVar[int] = 0x1002
+    #: Physical functions; virtual functions have other ids.
+    products: ClassVar[frozenset[int]] = frozenset(
+        {0x738C, 0x738E, 0x7408, 0x740C, 0x740F, 0x74A0, 0x74A1, 0x74A2, 0x74A5}
+        | {0x75A0, 0x75A3, 0x75A8, 0x7461, 0x7362}
+    )
+    resource_class: ClassVar[str] = "PGPU"
+    vf_resource_class: ClassVar[str] = "VGPU"
+    vendor_word: ClassVar[str] = "amd"
+    trait_word: ClassVar[str] = "AMD"
+    group: ClassVar[str] = "amd_gpu"
+
+    def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
+        super().__init__(host, conf)
+        self._tool = VendorTool(host, "/opt/rocm/bin/amd-smi", "/usr/bin/amd-smi")
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        """See Driver; uncorrectable errors by block, and pages of memory that are bad."""
+        verb = "check the health"
+        self.served(scan, device_key, verb)
+        errors = self._errors(device_key)
+        if errors is None:
+            errors = self._errors_by_tool(device_key)
+        pages = self.attribute(device_key, "ras/gpu_vram_bad_pages")
+        if errors is None and pages is None:
+            self._cannot(f"{verb} of {device_key}")
+        evidence = [
+            f"{count} uncorrectable error{'s' if count > 1 else ''} in block {block}"
+            for block, count in sorted((errors or {}).items())
+            if count
+        ]
+        condition = Condition.DRAIN if evidence else Condition.OK
+        flags = [line.rpartition(":")[2].strip() for line in (pages or "").splitlines()]
+        if not {"R", "P", "F"}.issuperset(flags):
+            raise unintelligible("gpu_vram_bad_pages", "a line without a flag R, P or F")
+        if count := flags.count("F"):
+            condition = Condition.DRAIN
+            evidence.append(f"{count} bad page{'s' if count > 1 else ''} of memory still in use")
+        if count := flags.count("P"):
+            condition = max(condition, Condition.DEGRADED, key=list(Condition).index)
+            evidence.append(f"{count} bad page{'s' if count > 1 else ''} of memory to be reserved")
+        return Health(condition, tuple(evidence), _RESET if evidence else None)
+
+    def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
+        """See Driver; files of amdgpu, and temperature and power by hwmon."""
+        self.served(scan, device_key, "measure the use")
+        figures = hwmon_figures(self.host, device_key)
+        for file, figure, divisor in (
+            ("gpu_busy_percent", "utilization_ratio", 100),
+            ("mem_info_vram_used", "memory_used_bytes", 1),
+            ("mem_info_vram_total", "memory_total_bytes", 1),
+        ):
+            value = read_number(self.host, f"/sys/bus/pci/devices/{device_key}/{file}")
+            if value is not None:
+                figures[figure] = value / divisor
+        return figures
+
+    def _errors(self, device_key: str) -> dict[str, int] | None:
+        """Return the uncorrectable errors by block; None for a GPU without these counters."""
+        directory = f"/sys/bus/pci/devices/{device_key}/ras"
+        try:
+            names = self.host.list_dir(directory)
+        except exception.HostError as error:
+            if is_missing(error):
+                return None
+            raise
+        counts = {}
+        for name in names:
+            block, suffix, rest = name.partition("_err_count")
+            if not suffix or rest:
+                continue
+            text = self.attribute(device_key, f"ras/{name}") or ""
+            lines = (line.partition(":") for line in text.splitlines())
+            count = next((number(value) for key, _, value in lines if key.strip() == "ue"), None)
+            if count is None:
+                raise unintelligible(f"ras/{name}", "no number of uncorrectable errors (ue)")
+            counts[block] = int(count)
+        return counts or None
+
+    def _errors_by_tool(self, device_key: str) -> dict[str, int] | None:
+        """Return the uncorrectable errors that amd-smi knows; None if it cannot tell them."""
+        output = self._tool.ask("metric", "--gpu", device_key, "--ecc", "--json")
+        if output is None:
+            return None
+        answer: Any = parse_json(output, "amd-smi")
+        try:
+            # ROCm 6 printed the list alone.
+            gpus = answer["gpu_data"] if isinstance(answer, dict) else answer
+            count = number(gpus[0]["ecc"]["total_uncorrectable_count"])
+        except (KeyError, IndexError, TypeError) as error:
+            raise unintelligible("amd-smi", "no count of uncorrectable errors") from error
+        # amd-smi prints N/A for a GPU without error correction.
+        return None if count is None else {"any": int(count)}

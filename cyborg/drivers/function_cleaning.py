@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clean a whole PCI function after its guest: a reset of the kernel, and the erasure of NVMe disks.
+
+A step works only on a function that nobody uses, as the ownership check says: the host may have
+taken a file system of the former guest into use when it got the disk back.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cyborg import exception
+from cyborg.drivers.base import CleanStep, Progress
+from cyborg.drivers.host import Host
+from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.privileged import actions, nvme
+from cyborg.drivers.scan import Scan
+from cyborg.model.cleaning import CleanLevel
+from cyborg.model.pci import PciAddress
+
+#: The methods of ``reset_method`` that affect the function alone, best first (Linux:
+#: pci_reset_fn_methods in drivers/pci/pci.c).
+_SAFE: Final = ("flr", "af_flr", "device_specific", "pm", "acpi")
+#: The kernel has this method only for a function that is alone on its bus (pci_parent_bus_reset).
+_BUS: Final = "bus"
+#: Host drivers that the kernel tells of a reset (Linux: reset_prepare and reset_done).
+_EXPECT_RESETS: Final = frozenset({"nvme"})
+#: The class of NVMe controllers, without the programming interface.
+_NVME: Final = 0x0108
+#: How often, and for how many seconds, a step waits for its function: libvirt gives it back to its
+#: driver after the guest, and udev looks at the disks then.
+_INTERVAL: Final = 1.0
+_PATIENCE: Final = 60
+#: How long a function may need after a reset before it answers, in seconds.
+_ANSWER: Final = 10
+#: A format or sanitize of a large disk takes hours at most.
+_ERASE_LIMIT: Final = 6 * 3600.0
+_RESET_LIMIT: Final = 300.0
+_SANITIZE_INTERVAL: Final = 5.0
+#: The steps, by the names that operators read.
+RESET: Final = "function reset"
+ERASE: Final = "NVMe erase"
+FUNCTION_STEPS: Final = (RESET, ERASE)
+_CONTROLLER = re.compile(r"nvme[0-9]{1,4}")
+
+
+def reset_method(host: Host, function: PciFunction, alone: bool) -> str | None:
+    """Return the method by which the kernel can reset the function alone; None: there is none.
+
+    ``alone`` says that no other function is on its bus, so that the bus may be reset as well.
+    """
+    try:
+        text = host.read_text(f"/sys/bus/pci/devices/{function.address}/reset_method")
+    except exception.HostError:
+        # Without the file the kernel cannot reset the function, or does not tell how it would.
+        return None
+    offered = text.split()
+    safe = (*_SAFE, _BUS) if alone else _SAFE
+    return next((method for method in safe if method in offered), None)
+
+
+def is_alone(scan: Scan, function: PciFunction) -> bool:
+    """Return whether no other function is on the bus of a function."""
+    place = function.address.domain, function.address.bus
+    return not any(
+        (address.domain, address.bus) == place and address != function.address
+        for address in scan.functions
+    )
+
+
+def step_names(host: Host, scan: Scan, function: PciFunction) -> tuple[str, ...]:
+    """Return the names of the safe steps that a function has; empty: nothing can be cleaned.
+
+    A virtual function of a disk shares its namespaces with other controllers.
+    """
+    names = [RESET] if reset_method(host, function, is_alone(scan, function)) else []
+    return (
+        *names,
+        *((ERASE,) if function.class_code >> 8 == _NVME and function.parent is None else ()),
+    )
+
+
+@dataclass(frozen=True)
+class FunctionCleaner:
+    """The steps for one function of a driver.
+
+    ``together`` are functions that guests get together with it. ``erasing`` has the function while
+    its disk is erased: the privileged process claims the disk, and a scan of the driver must not
+    take that for another user.
+    """
+
+    host: Host
+    driver: str
+    function: PciAddress
+    together: frozenset[PciAddress] = frozenset()
+    erasing: set[PciAddress] = field(default_factory=set)
+
+    def steps(self, names: Iterable[str]) -> list[CleanStep]:
+        """Return the steps with these names, see ``step_names``."""
+        steps = {
+            RESET: CleanStep(RESET, self._reset, priority=60, timeout=_RESET_LIMIT),
+            ERASE: CleanStep(
+                ERASE,
+                self._erase,
+                timeout=_ERASE_LIMIT,
+                # The next agent joins a sanitize that is in progress, and repeats a format.
+                interruptible=True,
+                level=CleanLevel.FULL,
+            ),
+        }
+        return [steps[name] for name in names]
+
+    def _reset(self, progress: Progress) -> None:
+        """Reset the function, and check that it answers and has its driver again.
+
+        A host driver that does not expect the reset would go on with a device in its initial state:
+        so the function is taken from it, and given back afterwards. A function without a driver may
+        have lost it in an attempt that was interrupted.
+        """
+        scan = self._idle()
+        function = scan.functions[self.function]
+        method = reset_method(self.host, function, is_alone(scan, function))
+        if method is None:
+            raise self._failed(RESET, "the kernel has no method to reset it alone")
+        progress(0.0, f"reset by {method}")
+        driver = function.host_driver
+        detached = driver is not None and driver not in _EXPECT_RESETS and not function.on_vfio
+        if detached:
+            self.host.privileged.run(actions.Unbind(self.function))
+        self.host.privileged.run(actions.Reset(self.function, method))
+        if detached or driver is None:
+            self.host.privileged.run(actions.Probe(self.function))
+        for _ in range(_ANSWER):
+            if self._answers() and driver in (None, self._host_driver()):
+                return
+            self.host.pause(_INTERVAL)
+        if not self._answers():
+            raise self._failed(RESET, "it does not answer after the reset; reboot the host")
+        reason = f"its driver is {self._host_driver()} after the reset, not {driver}"
+        raise self._failed(RESET, reason)
+
+    def _erase(self, progress: Progress) -> None:
+        """Erase all namespaces, and check that nothing of the former content is left."""
+        controller = self._controller()
+        self.erasing.add(self.function)
+        try:
+            self._erase_disk(controller, progress)
+        finally:
+            self.erasing.discard(self.function)
+
+    def _erase_disk(self, controller: str, progress: Progress) -> None:
+        facts = self.host.privileged.run(actions.ReadController(self.function, controller))
+        if facts.sanitizes and self._sanitize_state(controller).state is nvme.SanitizeState.RUNNING:
+            # An earlier agent began it, or the guest: the disk takes no data meanwhile.
+            self._await_sanitize(controller, progress)
+            return
+        before = self._samples(controller)
+        if not before:
+            raise self._failed(ERASE, "it has no namespace any more; create one")
+        if facts.sanitizes and not facts.shared:
+            method = facts.sanitizes[0]
+            progress(0.0, f"sanitize ({method})")
+            self.host.privileged.run(actions.Sanitize(self.function, controller, method))
+            self._await_sanitize(controller, progress)
+        elif facts.shared:
+            # A sanitize always, and a format often, erases the data of other controllers as well.
+            raise self._failed(
+                ERASE,
+                "its NVMe subsystem may have other controllers, whose data would be erased; clean "
+                "it yourself, or set option clean to reset",
+            )
+        elif facts.formats:
+            erase = nvme.Erase.CRYPTO if facts.crypto else nvme.Erase.USER_DATA
+            for count, namespace in enumerate(sorted(before)):
+                progress(count / len(before), f"format of namespace {namespace} ({erase})")
+                self.host.privileged.run(
+                    actions.FormatNamespace(self.function, controller, namespace, erase)
+                )
+        else:
+            reason = "the controller has neither sanitize nor format; set option clean to reset"
+            raise self._failed(ERASE, reason)
+        progress(1.0, "verification")
+        self._verify(before, self._samples(controller))
+
+    def _verify(
+        self, before: Mapping[int, Sequence[str]], after: Mapping[int, Sequence[str]]
+    ) -> None:
+        """Raise DriverFailed if a sampled block still has its former content.
+
+        A block whose bytes are all equal has no content. After the key was destroyed, a block may
+        read as anything but what it was.
+        """
+        if before.keys() != after.keys():
+            raise self._failed(ERASE, f"it has namespaces {sorted(after)}, not {sorted(before)}")
+        for namespace, digests in before.items():
+            for old, new in zip(digests, after[namespace], strict=True):
+                if old and old == new:
+                    reason = f"namespace {namespace} still has data of its last guest; replace it"
+                    raise self._failed(ERASE, reason)
+
+    def _samples(self, controller: str) -> dict[int, tuple[str, ...]]:
+        samples = self.host.privileged.run(actions.SampleNamespaces(self.function, controller))
+        return dict(samples)
+
+    def _sanitize_state(self, controller: str) -> nvme.SanitizeProgress:
+        return self.host.privileged.run(actions.ReadSanitize(self.function, controller))
+
+    def _await_sanitize(self, controller: str, progress: Progress) -> None:
+        """Wait for the end of a sanitize; the limit of the step ends the wait."""
+        for _ in range(int(_ERASE_LIMIT / _SANITIZE_INTERVAL)):
+            state, fraction = self._sanitize_state(controller)
+            if state is nvme.SanitizeState.DONE:
+                return
+            if state is not nvme.SanitizeState.RUNNING:
+                raise self._failed(ERASE, f"its sanitize has {state}; replace the disk")
+            progress(fraction, "sanitize")
+            self.host.pause(_SANITIZE_INTERVAL)
+        raise self._failed(ERASE, f"its sanitize did not end within {_ERASE_LIMIT:g} s")
+
+    def _controller(self) -> str:
+        """Return the name of the controller of a function that nobody uses."""
+        directory = f"/sys/bus/pci/devices/{self.function}"
+        probed = False
+        for _ in range(_PATIENCE):
+            scan = self._idle()
+            driver = scan.functions[self.function].host_driver
+            if driver is None and not probed:
+                probed = True
+                self.host.privileged.run(actions.Probe(self.function))
+            if driver == "nvme":
+                names = [
+                    name
+                    for name in self.host.list_dir(f"{directory}/nvme")
+                    if _CONTROLLER.fullmatch(name)
+                ]
+                if len(names) == 1:
+                    return names[0]
+            self.host.pause(_INTERVAL)
+        raise self._failed(
+            ERASE,
+            f"its driver is {driver} and not nvme {_PATIENCE} s after the guest; bind it to nvme, "
+            "or set option clean to reset",
+        )
+
+    def _idle(self) -> Scan:
+        """Return a scan in which nobody uses the function; wait for that for a limited time."""
+        reason: str | None = None
+        for _ in range(_PATIENCE):
+            scan = Scan(self.host)
+            function = scan.functions.get(self.function)
+            if function is None:
+                reason = scan.unreadable.get(str(self.function), "it is not on the bus")
+            else:
+                reason = scan.refusal(function, managed=False, together=self.together)
+            if reason is None:
+                return scan
+            self.host.pause(_INTERVAL)
+        raise self._failed("cleaning", f"{self.function} is not cleaned: {reason}")
+
+    def _answers(self) -> bool:
+        """Return whether the function answers: a bus returns ones where no device does."""
+        try:
+            config = self.host.read_bytes(f"/sys/bus/pci/devices/{self.function}/config")
+        except exception.HostError:
+            return False
+        return config[:2] not in (b"", b"\xff\xff")
+
+    def _host_driver(self) -> str | None:
+        try:
+            target = self.host.readlink(f"/sys/bus/pci/devices/{self.function}/driver")
+        except exception.HostError:
+            return None
+        return posixpath.basename(target)
+
+    def _failed(self, verb: str, reason: str) -> exception.DriverFailed:
+        return exception.DriverFailed(driver=self.driver, verb=verb, reason=reason)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health policy: which condition a fault of the hardware means, and what to do about it.
+
+The data is in YAML files: those of this package in ``health.d`` and those of the operator in
+``[agent] health_policy_dirs``. A file is a list of entries with these keys:
+
+``kind``, ``signal``
+    What has told the fault: ``nvidia`` and ``xid``, for example.
+``codes``
+    The values of the signal that mean the same; ``*`` stands for all that no other entry names.
+``condition``
+    ``ignore``, ``degraded``, ``drain`` or ``dead``.
+``action``
+    A sentence for the operator; ``drain`` and ``dead`` must have one.
+``source``
+    Where the meaning of the codes is documented.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from cyborg import exception
+from cyborg.drivers import entry_files
+from cyborg.model.health import Condition, offered
+
+#: The files of this package.
+SHIPPED: Final = Path(__file__).with_name("health.d")
+_KEYS: Final = ("kind", "signal", "codes", "condition", "action", "source")
+_CONDITIONS: Final = {
+    "ignore": Condition.OK,
+    **{word.value: word for word in Condition if word is not Condition.OK},
+}
+#: The code of an entry for all values that no other entry names.
+_ANY: Final = "*"
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What one fault means; ``ok``: it is ignored. ``action`` is a sentence, None: none is needed.
+
+    ``source`` says where the meaning is documented, ``place`` the file and line of the entry.
+    """
+
+    condition: Condition
+    action: str | None = None
+    source: str = ""
+    place: str = ""
+
+
+class HealthPolicy:
+    """All entries; entries of a later directory replace those of an earlier one, code by code."""
+
+    def __init__(self, rulings: Mapping[tuple[str, str, str], Ruling]) -> None:
+        self.rulings = dict(rulings)
+
+    @classmethod
+    def load(cls, directories: Iterable[str | os.PathLike[str]]) -> "HealthPolicy":
+        """Return the policy from all files ``*.yaml`` of the directories.
+
+        A directory that does not exist is empty. Raises exception.ConfigError with one sentence
+        that begins with file and line.
+        """
+        rulings: dict[tuple[str, str, str], Ruling] = {}
+        for directory in directories:
+            layer: dict[tuple[str, str, str], Ruling] = {}
+            for file in entry_files.files(Path(directory)):
+                for node in entry_files.nodes(file):
+                    _add(layer, file, node)
+            rulings |= layer
+        return cls(rulings)
+
+    def verdict(self, kind: str, signal: str, code: str | int) -> Ruling:
+        """Return what a fault means.
+
+        A fault that no entry names makes the device ``degraded``: it is shown and still offered.
+        """
+        for key in (str(code), _ANY):
+            ruling = self.rulings.get((kind, signal, key))
+            if ruling is not None:
+                return ruling
+        return Ruling(Condition.DEGRADED)
+
+
+@cache
+def shipped() -> HealthPolicy:
+    """Return the policy of this package alone."""
+    return HealthPolicy.load([SHIPPED])
+
+
+def read(directories: Iterable[str]) -> HealthPolicy:
+    """Return the policy of this host; each directory of the operator must exist.
+
+    Raises exception.ConfigError.
+    """
+    directories = tuple(directories)
+    for directory in directories:
+        if not Path(directory).is_dir():
+            raise exception.ConfigError(
+                reason=f"Option [agent] health_policy_dirs cannot have {directory!r}: it is no "
+                "directory."
+            )
+    return HealthPolicy.load((SHIPPED, *directories))
+
+
+def _add(layer: dict[tuple[str, str, str], Ruling], file: Path, node: yaml.MappingNode) -> None:
+    """Add the entry of a node; raises ConfigError."""
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    entry_line = node.start_mark.line + 1
+    for key_node, value_node in node.value:
+        key, line = str(key_node.value), key_node.start_mark.line + 1
+        if key not in _KEYS:
+            entry_files.refuse(
+                file, line, f"{key!r} is not a key of an entry, which can have {', '.join(_KEYS)}"
+            )
+        if key in lines:
+            entry_files.refuse(file, line, f"{key} is also set in line {lines[key]}")
+        lines[key] = line
+        values[key] = _value(file, key, value_node)
+    for key in ("kind", "signal", "codes", "condition", "source"):
+        if not values.get(key):
+            entry_files.refuse(file, entry_line, f"the entry must set {key}")
+    word = values["condition"]
+    condition = _CONDITIONS.get(word)
+    if condition is None:
+        entry_files.refuse(
+            file,
+            lines["condition"],
+            f"condition cannot be {word!r}: it is one of {', '.join(_CONDITIONS)}",
+        )
+    action = values.get("action") or None
+    if action is None and not offered(condition):
+        entry_files.refuse(
+            file, entry_line, f"an entry with condition {word} must set action, a sentence"
+        )
+    ruling = Ruling(condition, action, values["source"], f"{file}:{entry_line}")
+    for code in values["codes"]:
+        fault = values["kind"], values["signal"], code
+        if fault in layer:
+            entry_files.refuse(file, lines["codes"], f"{layer[fault].place} has {code}, too")
+        layer[fault] = ruling
+
+
+def _value(file: Path, key: str, node: yaml.Node) -> str | list[str]:
+    """Return the text of a key as one line, and the texts of ``codes``; raises ConfigError."""
+    nodes = node.value if key == "codes" and isinstance(node, yaml.SequenceNode) else [node]
+    if not all(isinstance(item, yaml.ScalarNode) for item in nodes):
+        form = "a list of values" if key == "codes" else "one value"
+        entry_files.refuse(file, node.start_mark.line + 1, f"{key} is not {form}")
+    texts = [" ".join(str(item.value).split()) for item in nodes]
+    if not all(texts):
+        entry_files.refuse(file, node.start_mark.line + 1, f"{key} has an empty value")
+    return texts if key == "codes" else texts[0]

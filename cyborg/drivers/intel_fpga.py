@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The intel_fpga_driver: offers FPGA cards of Intel and loads images into them.
+
+The DFL driver of the kernel shows the regions and functions of a card, or the older driver of OPAE.
+A card with virtual functions gives each guest one of them; the functions share the image.
+
+Sources: Documentation/ABI/testing/sysfs-platform-dfl-fme, -dfl-port and sysfs-class-fpga-region of
+Linux 6.12; the tables and the tools of OPAE; the format of GBS images in the documents of OPAE.
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cyborg.drivers.base import Health, Progress
+from cyborg.drivers.card_driver import Card, info_of
+from cyborg.drivers.fpga import FpgaDriver, uuids
+from cyborg.drivers.host import read_if_exists
+from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.privileged import actions
+from cyborg.drivers.scan import Scan
+from cyborg.model.device import Device
+from cyborg.model.health import Condition
+from cyborg.model.pci import PciAddress
+
+_ARRIA10 = (0x8086, 0x09C4)
+#: Vendor and product of the physical functions; a virtual function has the next product.
+_CARDS = frozenset(
+    {
+        _ARRIA10,
+        *(
+            (0x8086, product)
+            for product in (0xBCBD, 0xBCC0, 0x0B2B, 0x0B30, 0xBCCE, 0xAF00, 0x0DDB)
+        ),
+        *((0x1C2C, product) for product in range(0x1000, 0x1004)),
+    }
+)
+_MAGIC = b"XeonFPGA\xb7GBSv001"
+_LENGTH = struct.Struct("<I")
+#: The most metadata that an image may have; that of known images has some hundred bytes.
+_MAX_METADATA = 64 * 1024
+#: Directories of a card: with the DFL driver, and with the older driver of OPAE.
+_ROOTS = ("fpga_region", "fpga")
+_UNITS = ("dfl-fme.", "intel-fpga-fme.")
+_PORTS = ("dfl-port.", "intel-fpga-port.")
+#: Files with errors of the whole card, in their order of severity, and what they mean.
+_CARD_ERRORS = (
+    ("errors/catfatal_errors", Condition.DEAD, "catastrophic or fatal errors"),
+    ("errors/fme_errors", Condition.DRAIN, "errors of the management engine"),
+    ("errors/fme-errors/errors", Condition.DRAIN, "errors of the management engine"),
+    ("errors/nonfatal_errors", Condition.DEGRADED, "errors that are not fatal"),
+    ("errors/pcie0_errors", Condition.DEGRADED, "errors of PCIe link 0"),
+    ("errors/pcie1_errors", Condition.DEGRADED, "errors of PCIe link 1"),
+)
+#: What the power states of a port other than 0 mean.
+_POWER_STATES = {
+    "1": (Condition.DEGRADED, "AP1: it is throttled"),
+    "2": (Condition.DEGRADED, "AP2: it is throttled"),
+    "6": (Condition.DRAIN, "AP6: it was too hot, and is off until the next cold boot"),
+}
+_CLEAR_ERRORS = "Write the value of each file of errors back into it, which clears the errors."
+
+
+@dataclass(frozen=True)
+class Image:
+    """What an image says about itself: the region that it fits, and its functions."""
+
+    region: str
+    functions: tuple[str, ...]
+
+
+def parse_image(start: bytes, size: int) -> Image:
+    """Return what the metadata of a GBS image says.
+
+    ``start`` is the start of the file with all metadata, ``size`` the size of the file. Raises
+    ValueError with a clause for an image that cannot be loaded.
+    """
+    begin = len(_MAGIC) + _LENGTH.size
+    if not start.startswith(_MAGIC) or len(start) < begin:
+        raise ValueError("it is not a GBS image")
+    (length,) = _LENGTH.unpack_from(start, len(_MAGIC))
+    if length > _MAX_METADATA:
+        raise ValueError(f"its metadata has {length} bytes, and {_MAX_METADATA} are allowed")
+    if begin + length >= size or len(start) < begin + length:
+        raise ValueError("it ends within its metadata, or has nothing after it")
+    try:
+        document = json.loads(start[begin : begin + length])
+        description = _mapping(document)["afu-image"]
+        (region,) = uuids([str(_mapping(description)["interface-uuid"])])
+        clusters = description["accelerator-clusters"]
+        functions = uuids(str(_mapping(cluster)["accelerator-type-uuid"]) for cluster in clusters)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"its metadata is not valid ({type(error).__name__})") from error
+    if not functions:
+        raise ValueError("its metadata names no function")
+    return Image(region, functions)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
+class IntelFpgaDriver(FpgaDriver):
+    """Cards of Intel, and cards of others with the same interface; see module."""
+
+    name = "intel_fpga_driver"
+    group = "intel_fpga"
+    driver_name = "intel"
+    named_after_machine: ClassVar[bool] = True
+
+    def selects(self, function: PciFunction) -> bool:
+        return (function.vendor, function.product) in _CARDS
+
+    def unit_name(self, guest: PciFunction, guests: Sequence[PciFunction]) -> str:
+        """Return the name of a card's deployable: that of its last function."""
+        return self.name_of(guests[-1].address)
+
+    def device(self, scan: Scan, card: Card) -> Device:
+        function = card.function
+        parts = self.guests(scan, function, self._vfs(scan, function))
+        traits = ["CUSTOM_FPGA_INTEL"]
+        if (function.vendor, function.product) == _ARRIA10:
+            traits.append("CUSTOM_FPGA_INTEL_PAC_ARRIA10")
+        else:
+            traits.append(f"CUSTOM_FPGA_PRODUCT_ID_{function.product:04X}")
+        functions = (id_ for ids in self._functions(scan, card).values() for id_ in ids)
+        traits += [f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{id_.upper()}" for id_ in uuids(functions)]
+        traits += [f"CUSTOM_FPGA_REGION_INTEL_{id_.upper()}" for id_ in self._regions(card)]
+        return Device(
+            key=card.key,
+            type=self.type,
+            vendor=f"0x{function.vendor:04x}",
+            model=self.model(function, self.names(scan)),
+            control_path=info_of(function.address),
+            deployables=(self.card_deployable(card, self.unit_name(parts[-1], parts), traits),),
+            std_board_info={"product_id": f"0x{function.product:04x}"},
+            vendor_board_info="miss_vb_info",
+        )
+
+    def load(self, card: Card, image_path: str, progress: Progress) -> None:
+        """See FpgaDriver; the region must be the image's before, and the function after."""
+        path = self.host.realpath(image_path)
+        try:
+            image = parse_image(*self.host.read_start(path, _MAX_METADATA + 1024))
+        except ValueError as error:
+            self.failed("program", f"the image cannot be loaded: {error}")
+        regions = self._regions(card)
+        if image.region not in regions:
+            has = ", ".join(regions) or "none that can be read; bind the driver of the card"
+            self.failed(
+                "program", f"the image is for region {image.region}, and {card.key} has {has}"
+            )
+        before = self._functions(Scan(self.host), card)
+        progress(0.1, "loading the image")
+        self.host.privileged.run(actions.ProgramIntelFpga(card.function.address, path))
+        progress(0.9, "reading the functions")
+        after = self._functions(Scan(self.host), card)
+        wrong = [
+            f"{address} has function {', '.join(ids) or 'none'}"
+            for address, ids in after.items()
+            if ids != before.get(address) and not set(ids) <= set(image.functions)
+        ]
+        if not wrong and not {id_ for ids in after.values() for id_ in ids} & set(image.functions):
+            wrong = [f"{card.key} does not have it"]
+        if wrong:
+            self.failed(
+                "program",
+                f"the image has function {', '.join(image.functions)}, and after it was loaded "
+                f"{'; '.join(wrong)}",
+            )
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        """See Driver; errors of the card and its ports, power states, and the last load.
+
+        Raises exception.HostError for a file that is there and cannot be read.
+        """
+        card = self.card(device_key, "health", scan)
+        faults: list[tuple[Condition, str, str | None]] = []
+        for unit in self._units(card.function.address, _UNITS):
+            faults += [
+                (meaning, words, None if meaning is Condition.DEAD else _CLEAR_ERRORS)
+                for file, meaning, words in _CARD_ERRORS
+                if _has_bits(self._value(f"{unit}/{file}"))
+            ]
+            for manager in self._below(unit, "dfl-fme-mgr.", "fpga_manager"):
+                state = self._value(f"{manager}/state")
+                # "write error", for example: fpga_mgr_states in the kernel.
+                if state.endswith(" error"):
+                    words = f"the last image was not loaded: {state[:40]}"
+                    faults.append((Condition.DRAIN, words, "Load an image into the card."))
+        for function in (card.function, *self._vfs(scan, card.function)):
+            for port in self._units(function.address, _PORTS):
+                if _has_bits(self._value(f"{port}/errors/errors")):
+                    words = f"errors of the port of {function.address}"
+                    faults.append((Condition.DRAIN, words, _CLEAR_ERRORS))
+                power = _POWER_STATES.get(self._value(f"{port}/power_state"))
+                if power is not None:
+                    condition, words = power
+                    faults.append((condition, f"power state of {function.address} {words}", None))
+        order = list(Condition).index
+        faults.sort(key=lambda item: -order(item[0]))
+        if not faults:
+            return Health(Condition.OK)
+        action = next((action for _, _, action in faults if action is not None), None)
+        return Health(faults[0][0], tuple(words for _, words, _ in faults), action)
+
+    def _units(self, address: PciAddress, starts: tuple[str, ...]) -> Iterator[str]:
+        """Yield the directories of a function whose names start with one of these words."""
+        for root in _ROOTS:
+            place = f"/sys/bus/pci/devices/{address}/{root}"
+            for region in self.names_in(place):
+                for name in self.names_in(f"{place}/{region}"):
+                    if name.startswith(starts):
+                        yield f"{place}/{region}/{name}"
+
+    def _functions(self, scan: Scan, card: Card) -> dict[PciAddress, tuple[str, ...]]:
+        """Return the ids of what is loaded into the ports, by the function that has the port."""
+        return {
+            function.address: uuids(
+                self.text(f"{port}/afu_id") for port in self._units(function.address, _PORTS)
+            )
+            for function in (card.function, *self._vfs(scan, card.function))
+        }
+
+    def _regions(self, card: Card) -> tuple[str, ...]:
+        """Return the ids of the regions of a card that can be reconfigured."""
+        texts = []
+        for unit in self._units(card.function.address, _UNITS):
+            texts.append(self.text(f"{unit}/pr/interface_id"))
+            texts += [
+                self.text(f"{region}/compat_id")
+                for region in self._below(unit, "dfl-fme-region.", "fpga_region")
+            ]
+        return uuids(texts)
+
+    def _below(self, unit: str, start: str, kind: str) -> Iterator[str]:
+        """Yield the objects of a class below the parts of a unit whose names start with a word."""
+        for name in self.names_in(unit):
+            if name.startswith(start):
+                for item in self.names_in(f"{unit}/{name}/{kind}"):
+                    yield f"{unit}/{name}/{kind}/{item}"
+
+    def _value(self, path: str) -> str:
+        """Return a file without white space around it, empty if there is none."""
+        return (read_if_exists(self.host.read_text, path) or "").strip()
+
+
+def _has_bits(text: str) -> bool:
+    """Return whether a file of errors, a hexadecimal number, has any bit set."""
+    try:
+        return int(text or "0", 16) != 0
+    except ValueError:
+        return False

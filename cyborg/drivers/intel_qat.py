@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The intel_qat_driver: offers the engines of QuickAssist cards for encryption and compression.
+
+Guests get virtual functions, or the whole card if it has none. Devices of generations 4 and 6 run
+the services that the configuration requests.
+
+Source: Documentation/ABI/testing/sysfs-driver-qat, sysfs-driver-qat_ras and debugfs-driver-qat of
+Linux 6.12; ids of the kernel's drivers in drivers/crypto/intel/qat.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.drivers.base import CardLayouts, Health, Progress, no_progress
+from cyborg.drivers.card_driver import Card, CardDriver, info_of
+from cyborg.drivers.host import Host, read_if_exists
+from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.privileged import actions
+from cyborg.drivers.scan import Scan
+from cyborg.model.device import Device, DeviceType
+from cyborg.model.health import Condition
+
+_INTEL = 0x8086
+#: Physical functions that have files below ``qat``, with the most services that one can combine.
+_CONFIGURABLE = {0x4940: 2, 0x4942: 2, 0x4944: 2, 0x4946: 2, 0x4948: 3}
+#: Physical functions of older generations, whose services are fixed.
+_FIXED = frozenset({0x0435, 0x18A0, 0x18EE, 0x19E2, 0x37C8, 0x6F54})
+_SERVICES = ("sym", "asym", "dc", "dcc", "decomp")
+_RESOURCE_CLASS = "CUSTOM_QAT"
+_GROUP = "intel_qat"
+#: Files with the number of errors since the start, and what a number other than 0 means.
+_ERRORS = (
+    ("errors_fatal", Condition.DEAD, "fatal"),
+    ("errors_nonfatal", Condition.DEGRADED, "uncorrectable"),
+)
+
+
+class IntelQatDriver(CardDriver):
+    """Cards of all generations; see module."""
+
+    name = "intel_qat_driver"
+    type = DeviceType.QAT
+    group = _GROUP
+    named_after_machine: ClassVar[bool] = True
+
+    def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
+        super().__init__(host, conf)
+        self._services = _read_services(conf[_GROUP].services)
+        self._vfs_wanted: int | None = conf[_GROUP].virtual_functions
+
+    def selects(self, function: PciFunction) -> bool:
+        return function.vendor == _INTEL and (
+            function.product in _CONFIGURABLE or function.product in _FIXED
+        )
+
+    def desired_vfs(self, function: PciFunction) -> int | None:
+        return self._vfs_wanted
+
+    def device(self, scan: Scan, card: Card) -> Device:
+        function, names = card.function, self.names(scan)
+        # Profiles in the field request the class alone; a card tells more since it can.
+        traits = ["OWNER_CYBORG", f"CUSTOM_QAT_{function.product:04X}"]
+        traits += [f"CUSTOM_QAT_SVC_{name.upper()}" for name in self._running(card)]
+        return Device(
+            key=card.key,
+            type=self.type,
+            vendor=f"0x{function.vendor:04x}",
+            model=self.model(function, names),
+            control_path=info_of(function.address),
+            deployables=tuple(
+                self.deployable(
+                    guest, resource_class=_RESOURCE_CLASS, driver_name="intel", traits=traits
+                )
+                for guest in card.guests
+            ),
+            std_board_info={"product_id": f"0x{function.product:04x}"},
+            vendor_board_info="miss_vb_info",
+        )
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        """See Driver; the state of the device, its heartbeat and its counters of errors."""
+        card = self.card(device_key, "health", scan)
+        condition, evidence, action = Condition.OK, [], None
+        path = f"/sys/bus/pci/devices/{device_key}"
+        state = self._text(f"{path}/qat/state")
+        if state not in (None, "up"):
+            condition, action = Condition.DRAIN, "Start the device: write up to its file qat/state."
+            evidence.append(f"its state is {state}")
+        for file, meaning, word in _ERRORS:
+            text = self._text(f"{path}/qat_ras/{file}") or "0"
+            if text.isdecimal() and int(text):
+                condition = max(condition, meaning, key=list(Condition).index)
+                evidence.append(f"{int(text)} {word} error{'s' if int(text) > 1 else ''}")
+        if card.function.host_driver is not None and self._heartbeat(card) == "-1":
+            ruling = self.health_policy.verdict("qat", "heartbeat", -1)
+            condition = max(condition, ruling.condition, key=list(Condition).index)
+            action = ruling.action
+            evidence.insert(0, "its firmware does not respond to the heartbeat")
+        return Health(condition, tuple(evidence), action)
+
+    def _heartbeat(self, card: Card) -> str | None:
+        """Return the status of the firmware: 0 it runs, -1 it does not; None if nothing tells it.
+
+        Only root can read the files below /sys/kernel/debug.
+        """
+        try:
+            return self.host.privileged.run(actions.ReadQatHeartbeat(card.function.address)).strip()
+        except exception.HostError:
+            return None
+
+    def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
+        """See Driver; a layout also names the services, of a card whose services can be set."""
+        layouts = []
+        divided = {layouts.card: layouts for layouts in super().layouts(scan)}
+        for card in self.cards(scan):
+            requested, running = self._services, self._running(card)
+            listed = divided.get(card.key)
+            most = _CONFIGURABLE.get(card.function.product)
+            if requested is None or most is None:
+                layouts += [listed] if listed is not None else []
+                continue
+            vfs = card.function.vfs
+            whole = listed or CardLayouts(
+                card=card.key,
+                layouts=(f"vfs={vfs}",),
+                current=f"vfs={vfs}",
+                desired=f"vfs={vfs}",
+                deployables=frozenset(
+                    self.name_of(function.address) for function in (card.function, *card.guests)
+                ),
+            )
+            refusal = whole.refusal
+            if len(requested) > most:
+                refusal = f"it can run {most} services at once; shorten [{_GROUP}] services"
+            elif refusal is None and requested != running:
+                refusal = self._busy(scan, card)
+            texts = [";".join(services) for services in (running, requested)]
+            layouts.append(
+                replace(
+                    whole,
+                    layouts=tuple(
+                        f"{name},services={text}" for text in texts for name in whole.layouts
+                    ),
+                    current=whole.current and f"{whole.current},services={texts[0]}",
+                    desired=whole.desired and f"{whole.desired},services={texts[1]}",
+                    refusal=refusal,
+                )
+            )
+        return layouts
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        """See Driver; services change while the device is down and has no virtual functions."""
+        vfs, _, services = layout.partition(",services=")
+        card = self.card(card_key, "partition", Scan(self.host))
+        requested = _read_services(services) if services else None
+        if requested is not None and requested != self._running(card):
+            address = card.function.address
+            if (reason := self._busy(Scan(self.host), card)) is not None:
+                raise exception.DriverFailed(
+                    driver=self.name, verb="partition", reason=f"{card_key}: {reason}"
+                )
+            progress(0.0, f"setting the services {services}")
+            if card.function.vfs:
+                self.host.privileged.run(actions.SetVfs(address, 0))
+            self.host.privileged.run(actions.SetQatState(address, "down"))
+            try:
+                self.host.privileged.run(actions.SetQatServices(address, requested))
+            finally:
+                self.host.privileged.run(actions.SetQatState(address, "up"))
+            if self._vfs_wanted is None and card.function.vfs:
+                self.host.privileged.run(actions.SetVfs(address, card.function.vfs))
+        if self._vfs_wanted is not None:
+            super().partition(card_key, vfs, progress=progress)
+
+    def _busy(self, scan: Scan, card: Card) -> str | None:
+        """Return why the services of a card must not change now, None if nobody has a part."""
+        for function in scan.functions.values():
+            if function.address == card.function.address or function.parent == (
+                card.function.address
+            ):
+                whole = not card.function.vfs or function.parent is not None
+                reason = scan.refusal(function, managed=False, whole=whole)
+                if reason is not None:
+                    return f"{function.address}: {reason}"
+        return None
+
+    def _running(self, card: Card) -> tuple[str, ...]:
+        """Return the services of a device, in order; none where they are fixed or not readable."""
+        text = self._text(f"/sys/bus/pci/devices/{card.key}/qat/cfg_services") or ""
+        return tuple(name for name in _SERVICES if name in text.split(";"))
+
+    def _text(self, path: str) -> str | None:
+        try:
+            text = read_if_exists(self.host.read_text, path)
+        except exception.HostError:
+            return None
+        return text.strip() if text is not None else None
+
+
+def _read_services(text: str) -> tuple[str, ...] | None:
+    """Return the services of a text such as "sym;dc" in their order; None for an empty one.
+
+    Raises exception.ConfigError for words that name no service.
+    """
+    if not text:
+        return None
+    words = re.split(r"\s*;\s*", text.strip())
+    unknown = [word for word in words if word not in _SERVICES]
+    if unknown or len(set(words)) < len(words):
+        raise exception.ConfigError(
+            reason=f"Option [{_GROUP}] services cannot be {text!r}: it must be different names of "
+            f"{', '.join(_SERVICES)}, separated by semicolons."
+        )
+    return tuple(name for name in _SERVICES if name in words)

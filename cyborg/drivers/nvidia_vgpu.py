@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs of NVIDIA: which GPUs have which type, and what the files of functions say about them.
+
+Source: "Virtual GPU Software User Guide" of NVIDIA; Documentation/driver-api/vfio-mediated-device.
+"""
+
+import re
+from collections.abc import Mapping
+
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.conf import devices as options
+from cyborg.drivers import mediated, pci_scan
+from cyborg.drivers.host import Host
+from cyborg.drivers.pci_function import PciFunction
+from cyborg.model.pci import PciAddress
+
+#: A line of creatable_vgpu_types: id and name; the heading has no number.
+_CREATABLE = re.compile(r"\s*([0-9]+)\s*:\s*(\S.*?)\s*")
+
+
+def read_types(conf: cfg.ConfigOpts) -> Mapping[PciAddress, str]:
+    """Return the type of the vGPUs of each function that the configuration divides.
+
+    Raises exception.ConfigError for a type without addresses, and for an address that is not valid
+    or is there twice.
+    """
+    option = "gpu_devices", "enabled_vgpu_types"
+    types, others = mediated.read_types(conf, option, "vgpu_", options.vgpu_options)
+    for kind in others:
+        reason = f"Option [vgpu_{kind}] device_addresses: {mediated.ANY!r} is not a PCI address."
+        raise exception.ConfigError(reason=reason)
+    return types
+
+
+def type_name(host: Host, function: PciFunction, kind: str) -> str:
+    """Return the name of a type of mediated device, such as ``GRID T4-2B``; "" without one.
+
+    Raises exception.HostError when the function has left the bus.
+    """
+    file = f"mdev_supported_types/{kind}/name"
+    return pci_scan.attribute(host, str(function.address), file) or ""
+
+
+def trait(function: PciFunction, kind: str, name: str) -> str:
+    """Return the trait of the vGPUs of a type: the second word of its name tells the profile."""
+    words = name.split()
+    profile = words[1] if len(words) > 1 else kind
+    return f"CUSTOM_NVIDIA_{function.product:04X}_{re.sub(r'[^A-Z0-9_]', '_', profile.upper())}"
+
+
+def current_type(host: Host, function: PciFunction) -> str | None:
+    """Return the number of the vGPU type of a virtual function, "0" for none.
+
+    None: the driver of the host has no vendor-specific VFIO, or the file cannot be read.
+    """
+    try:
+        return pci_scan.attribute(host, str(function.address), "nvidia/current_vgpu_type")
+    except exception.HostError:
+        return None
+
+
+def creatable_types(host: Host, function: PciFunction) -> Mapping[str, str]:
+    """Return the vGPU types that a virtual function can have now: number → name.
+
+    What its siblings have shortens the list.
+    """
+    try:
+        text = pci_scan.attribute(host, str(function.address), "nvidia/creatable_vgpu_types")
+    except exception.HostError:
+        return {}
+    lines = map(_CREATABLE.fullmatch, (text or "").splitlines())
+    return {match[1]: match[2] for match in lines if match}

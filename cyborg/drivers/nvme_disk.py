@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers for NVMe disks: the nvme_driver, and the inspur_nvme_ssd_driver of the existing service.
+
+Guests get whole controllers, or the virtual functions of a disk that has some. A disk that the host
+uses is never offered, and the data of a guest is erased before the next one gets its disk.
+
+Sources: Documentation/ABI and drivers/nvme/host of Linux 6.12; NVM Express Base Specification 2.0.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.drivers import whitelist
+from cyborg.drivers.base import Health
+from cyborg.drivers.card_driver import Card, CardDriver, info_of
+from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.privileged import actions
+from cyborg.drivers.scan import Scan
+from cyborg.model.device import Device, DeviceType
+from cyborg.model.health import Condition
+
+#: The class of NVMe controllers, without the programming interface.
+_CLASS = 0x0108
+_INSPUR = 0x1BD4
+_CONTROLLER = re.compile(r"nvme[0-9]{1,4}")
+_REPLACE = "Replace the disk."
+#: What a bit of the critical warning means.
+_WARNINGS = {
+    0: (Condition.DRAIN, "its spare blocks run out", _REPLACE),
+    1: (Condition.DEGRADED, "its temperature is out of its limits", "Check its cooling."),
+    2: (Condition.DRAIN, "its media or its controller has become unreliable", _REPLACE),
+    3: (Condition.DRAIN, "it can only be read", _REPLACE),
+    4: (Condition.DRAIN, "a power failure can lose data", _REPLACE),
+    5: (Condition.DRAIN, "its persistent memory can only be read", _REPLACE),
+}
+
+
+class _DiskDriver(CardDriver):
+    """What both drivers have in common."""
+
+    group: ClassVar[str] = "nvme"
+    resource_class: ClassVar[str]
+
+    def vendor_traits(self, function: PciFunction) -> Sequence[str]:
+        """Return the traits of a disk beside OWNER_CYBORG."""
+        raise NotImplementedError
+
+    def device(self, scan: Scan, card: Card) -> Device:
+        function, names = card.function, self.names(scan)
+        traits = (*self.vendor_traits(function), "OWNER_CYBORG")
+        inspur = function.vendor == _INSPUR
+        return Device(
+            key=card.key,
+            type=self.type,
+            vendor=f"{function.vendor:04x}",
+            model=self.model(function, names),
+            control_path=info_of(function.address),
+            deployables=tuple(
+                self.deployable(
+                    guest,
+                    resource_class=self.resource_class,
+                    driver_name="INSPUR" if inspur else f"{function.vendor:04X}",
+                    traits=traits,
+                )
+                for guest in card.guests
+            ),
+            std_board_info={"product_id": f"{function.product:04x}", "controller": None},
+            vendor_board_info='{"vendor_info": "ssd_vb_info"}' if inspur else None,
+        )
+
+    def guests(
+        self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]
+    ) -> Sequence[PciFunction]:
+        """Return the virtual functions, which are ready if their controllers are online.
+
+        Virtualization management takes a secondary controller online; the host does that before
+        the agent offers the function (NVM Express Base Specification 2.0, section 8.26).
+        """
+        return vfs or (function,)
+
+    def health(self, scan: Scan, device_key: str) -> Health:
+        """See Driver; the state of the controller, and its own log."""
+        function = self.card(device_key, "health", scan).function
+        controller = self._controller(function)
+        if controller is None:
+            self._cannot(f"check the health of {device_key}")
+        state = self.host.read_text(f"{_directory(function)}/{controller}/state").strip()
+        if state == "dead":
+            action = "Reset the host's slot, and replace the disk if it stays."
+            return Health(Condition.DEAD, ("its controller is dead",), action)
+        try:
+            log = self.host.privileged.run(
+                actions.ReadControllerHealth(function.address, controller)
+            )
+        except exception.HostError:
+            # Without the privileged process the state alone counts.
+            return Health(Condition.OK)
+        faults = [_WARNINGS[bit] for bit in log.warnings if bit in _WARNINGS]
+        if log.spare < log.threshold and 0 not in log.warnings:
+            faults.append(
+                (Condition.DRAIN, f"{log.spare} % of its spare blocks are left", _REPLACE)
+            )
+        if log.used > 100:
+            faults.append((Condition.DEGRADED, f"{log.used} % of its life have passed", _REPLACE))
+        if log.media_errors:
+            errors = f"{log.media_errors} error{'s' if log.media_errors > 1 else ''} of its media"
+            faults.append((Condition.DEGRADED, errors, _REPLACE))
+        if not faults:
+            return Health(Condition.OK)
+        worst = max(faults, key=lambda fault: list(Condition).index(fault[0]))
+        others = [fault for fault in faults if fault is not worst]
+        evidence = tuple(fault[1] for fault in (worst, *others))
+        return Health(worst[0], evidence, worst[2])
+
+    def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
+        """See Driver; the temperature, and the part of the life that has passed."""
+        function = self.card(device_key, "stats", scan).function
+        controller = self._controller(function)
+        if controller is None:
+            self._cannot(f"measure {device_key}")
+        log = self.host.privileged.run(actions.ReadControllerHealth(function.address, controller))
+        return {"temperature_celsius": log.celsius, "life_used_ratio": log.used / 100}
+
+    def _controller(self, function: PciFunction) -> str | None:
+        """Return the name of the controller; None while a guest or another driver has the disk."""
+        try:
+            names = [
+                name
+                for name in self.host.list_dir(_directory(function))
+                if _CONTROLLER.fullmatch(name)
+            ]
+        except exception.HostError as error:
+            if not is_missing(error):
+                raise
+            return None
+        return names[0] if len(names) == 1 else None
+
+
+class NvmeDriver(_DiskDriver):
+    """Disks of any vendor that ``[nvme] device_spec`` names."""
+
+    name = "nvme_driver"
+    type = DeviceType.NVME
+    resource_class: ClassVar[str] = "CUSTOM_NVME"
+
+    def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
+        super().__init__(host, conf)
+        self._entries = whitelist.parse(conf.nvme.device_spec, "[nvme] device_spec")
+
+    def selects(self, function: PciFunction) -> bool:
+        return function.class_code >> 8 == _CLASS and any(
+            entry.matches(function, {}, managed=False) for entry in self._entries
+        )
+
+    def vendor_traits(self, function: PciFunction) -> Sequence[str]:
+        return (
+            "STORAGE_DISK_SSD",
+            f"CUSTOM_NVME_{function.vendor:04X}_{function.product:04X}",
+        )
+
+
+class InspurNvmeSsdDriver(_DiskDriver):
+    """Disks of Inspur that nothing uses, as the existing service offers them."""
+
+    name = "inspur_nvme_ssd_driver"
+    type = DeviceType.SSD
+    resource_class: ClassVar[str] = "CUSTOM_SSD"
+
+    def selects(self, function: PciFunction) -> bool:
+        return function.class_code >> 8 == _CLASS and function.vendor == _INSPUR
+
+    def vendor_traits(self, function: PciFunction) -> Sequence[str]:
+        return ("CUSTOM_SSD_INSPUR", f"CUSTOM_SSD_PRODUCT_ID_{function.product:04X}")
+
+
+def _directory(function: PciFunction) -> str:
+    """Return the directory with the controllers of a function."""
+    return f"/sys/bus/pci/devices/{function.address}/nvme"

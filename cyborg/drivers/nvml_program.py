@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that asks NVIDIA's library NVML about GPUs: nvml_program.py ADDRESS …
+
+It prints a JSON object: ``driver``, ``gpus`` (address → facts, or the name of an
+error), or ``error`` if nothing can be asked. The library may hang or crash; so the agent starts the
+program, with a limit of time, and does not load the library itself. The program imports nothing of
+this package, because Python runs it isolated.
+
+Source: nvml.h; nvidia-ml-py calls the functions by the same names.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pynvml as nvml
+
+#: How long the program waits for events, in milliseconds: only those that are there already.
+_NO_WAIT = 0
+_MOST_EVENTS = 64
+
+
+def main(addresses: list[str]) -> None:
+    """Print the answer; what the library prints goes to the standard error."""
+    answer: dict[str, Any] = {}
+    output = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        nvml.nvmlInit()
+        answer["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
+        handles: dict[str, Any] = {}
+        gpus: dict[str, Any] = {}
+        for address in addresses:
+            try:
+                handles[address] = nvml.nvmlDeviceGetHandleByPciBusId(address)
+            except nvml.NVMLError as error:
+                gpus[address] = {"error": _name(error)}
+        # Events that occur from here on are kept for this process.
+        watches = {address: _watch(handle) for address, handle in handles.items()}
+        for address, handle in handles.items():
+            gpus[address] = _facts(handle)
+        for address, watch in watches.items():
+            if (xids := _xids(watch)) is not None:
+                gpus[address]["xids"] = xids
+        answer["gpus"] = gpus
+        nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        answer["error"] = _name(error)
+    with open(output, "w", encoding="ascii") as file:
+        file.write(f"{json.dumps(answer)}\n")
+
+
+def _facts(handle: Any) -> dict[str, Any]:
+    """Return what the GPU tells; facts that it does not have are left out.
+
+    A GPU that is lost has the error of the first question as ``error``.
+    """
+    facts: dict[str, Any] = {}
+    for ask in _QUESTIONS:
+        try:
+            facts |= ask(handle)
+        except nvml.NVMLError as error:
+            if error.value in _FATAL:
+                facts.setdefault("error", _name(error))
+    return facts
+
+
+def _memory(handle: Any) -> Mapping[str, Any]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return {"memory_total": memory.total, "memory_used": memory.used}
+
+
+def _ecc(handle: Any) -> Mapping[str, Any]:
+    count = nvml.nvmlDeviceGetTotalEccErrors(
+        handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    )
+    return {"ecc_uncorrected": count}
+
+
+def _remapped(handle: Any) -> Mapping[str, Any]:
+    _, _, pending, failure = nvml.nvmlDeviceGetRemappedRows(handle)
+    return {"remap_pending": bool(pending), "remap_failure": bool(failure)}
+
+
+def _recovery(handle: Any) -> Mapping[str, Any]:
+    field = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+    [value] = nvml.nvmlDeviceGetFieldValues(handle, [field])
+    return {"recovery": value.value.uiVal} if value.nvmlReturn == nvml.NVML_SUCCESS else {}
+
+
+def _mig(handle: Any) -> Mapping[str, Any]:
+    """Return the mode and the instances; the profile of one is the end of its name."""
+    current, pending = nvml.nvmlDeviceGetMigMode(handle)
+    instances = []
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if current else 0):
+        try:
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            instances.append(_text(nvml.nvmlDeviceGetName(part)).rpartition(" ")[2])
+        except nvml.NVMLError:
+            # The numbers of instances have gaps.
+            continue
+    return {"mig": bool(current), "mig_pending": bool(pending), "mig_instances": instances}
+
+
+_QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
+    lambda handle: {"uuid": _text(nvml.nvmlDeviceGetUUID(handle))},
+    lambda handle: {"serial": _text(nvml.nvmlDeviceGetSerial(handle))},
+    _memory,
+    _ecc,
+    _remapped,
+    _recovery,
+    lambda handle: {"utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu},
+    lambda handle: {
+        "temperature": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+    },
+    lambda handle: {"power": nvml.nvmlDeviceGetPowerUsage(handle)},
+    _mig,
+)
+_FATAL = frozenset({nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED})
+
+
+def _watch(handle: Any) -> Any:
+    """Return a set of events of the GPU, None if it has none."""
+    try:
+        events = nvml.nvmlEventSetCreate()
+        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+    except nvml.NVMLError:
+        return None
+    return events
+
+
+def _xids(events: Any) -> list[int] | None:
+    """Return the numbers of the errors (Xid) since ``_watch``, None if they are not known."""
+    if events is None:
+        return None
+    xids: list[int] = []
+    try:
+        while len(xids) < _MOST_EVENTS:
+            xids.append(nvml.nvmlEventSetWait_v2(events, _NO_WAIT).eventData)
+    except nvml.NVMLError:
+        # A time-out says that these are all.
+        nvml.nvmlEventSetFree(events)
+    return xids
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _name(error: Any) -> str:
+    """Return the name of an error in nvml.h without its prefix, such as GPU_IS_LOST."""
+    prefix = "NVML_ERROR_"
+    for name in dir(nvml):
+        if name.startswith(prefix) and getattr(nvml, name) == error.value:
+            return name.removeprefix(prefix)
+    return f"error {error.value}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
