@@ -64,8 +64,10 @@ class RoleStack(Stack):
     """Processes in the virtual host of a test, which is removed with all its queues."""
 
     def bus(self) -> Bus:
-        """See Stack."""
-        return Bus(self.conf, url=self.transport_url, exchange=self.exchange)
+        """See Stack; it is closed, or it would try to log in for ever when its account is gone."""
+        made = Bus(self.conf, url=self.transport_url, exchange=self.exchange)
+        self._endings.insert(0, made.close)
+        return made
 
 
 @pytest.fixture
