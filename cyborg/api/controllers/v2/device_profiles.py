@@ -87,8 +87,8 @@ _STORED_GROUPS = types.Items(types.Members(answers.STRING))
 class ProfileBody(types.Declared):
     """A new profile."""
 
-    name = wsme.wsattr(_NAME)
-    groups = wsme.wsattr(_GROUPS)
+    name = wsme.wsattr(_NAME, mandatory=True)
+    groups = wsme.wsattr(_GROUPS, mandatory=True)
     description = wsme.wsattr(_DESCRIPTION)
     uuid = wsme.wsattr(types.UUID_TYPE)
     projects = types.Field(_PROJECTS, since=microversion.OPERATOR_VIEWS)
