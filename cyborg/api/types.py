@@ -434,12 +434,14 @@ class Declared(wsme.types.Base):
 class Object(Strict):
     """A JSON object with the attributes of a wsme type; other keys are ignored.
 
-    With ``closed`` other keys are refused. Read as a dict of the given attributes.
+    With ``closed`` other keys are refused. Read as a dict of the given attributes. The handler
+    refuses an object without the members ``needed``; the description says that they are required.
     """
 
     name = "object"
     declared: type[Declared]
     closed: bool = False
+    needed: tuple[str, ...] = ()
     minor: int = LATEST
 
     def at(self, minor: int) -> Self:
@@ -463,7 +465,8 @@ class Object(Strict):
                 for name, attribute in given.items()
             },
         }
-        if required := [name for name, attribute in given.items() if attribute.mandatory]:
+        required = [name for name, attribute in given.items() if attribute.mandatory]
+        if required := [*required, *self.needed]:
             schema["required"] = required
         return schema | ({"additionalProperties": False} if self.closed else {})
 

@@ -4,6 +4,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -87,11 +88,14 @@ _STORED_GROUPS = types.Items(types.Members(answers.STRING))
 class ProfileBody(types.Declared):
     """A new profile."""
 
-    name = wsme.wsattr(_NAME, mandatory=True)
-    groups = wsme.wsattr(_GROUPS, mandatory=True)
+    name = wsme.wsattr(_NAME)
+    groups = wsme.wsattr(_GROUPS)
     description = wsme.wsattr(_DESCRIPTION)
     uuid = wsme.wsattr(types.UUID_TYPE)
     projects = types.Field(_PROJECTS, since=microversion.OPERATOR_VIEWS)
+
+
+_NEW = types.Object(ProfileBody, needed=("name", "groups"))
 
 
 class ChangeBody(types.Declared):
@@ -161,8 +165,8 @@ class DeviceProfiles(Controller):
 
     @expose(
         "cyborg:device_profile:create",
-        body=types.Items(types.Object(ProfileBody), 1, 1),
-        strict=types.Items(types.Object(ProfileBody, closed=True), 1, 1),
+        body=types.Items(_NEW, 1, 1),
+        strict=types.Items(replace(_NEW, closed=True), 1, 1),
         status=201,
         answer=STORED_PROFILE,
     )

@@ -88,6 +88,8 @@ BODIES = [
     ("/v2/device_profiles", [{"name": "p", "groups": [{"resources:FPGA": "1"}]}], 201),
     ("/v2/device_profiles", [{"name": "p q", "groups": [{"resources:FPGA": "1"}]}], 400),
     ("/v2/device_profiles", [{"name": "p" * 256, "groups": [{"resources:FPGA": "1"}]}], 400),
+    ("/v2/device_profiles", [{"name": "p"}], 400),
+    ("/v2/device_profiles", [{"groups": [{"resources:FPGA": "1"}]}], 400),
     ("/v2/device_profiles", [], 400),
     ("/v2/device_profiles", [{"name": "p", "groups": []}], 400),
     ("/v2/device_profiles", [{"name": "p", "groups": [{"resources:FPGA": 1}]}], 201),
