@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cyborg import exception
+from cyborg.drivers import pci_function
 from cyborg.drivers.base import CleanStep, Progress
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
@@ -260,12 +261,11 @@ class FunctionCleaner:
         raise self._failed("cleaning", f"{self.function} is not cleaned: {reason}")
 
     def _answers(self) -> bool:
-        """Return whether the function answers: a bus returns ones where no device does."""
         try:
             config = self.host.read_bytes(f"/sys/bus/pci/devices/{self.function}/config")
         except exception.HostError:
             return False
-        return config[:2] not in (b"", b"\xff\xff")
+        return pci_function.answers(config)
 
     def _host_driver(self) -> str | None:
         try:

@@ -16,6 +16,16 @@ _CLASS = re.compile(r"[0-9A-Fa-f]{4,6}")
 _PCI_ID = re.compile(r"([0-9A-Fa-f]{4}):([0-9A-Fa-f]{4})")
 
 
+def answers(config: bytes) -> bool:
+    """Return whether a function answers, from its configuration space (8 bytes or more).
+
+    A bus returns ones where no function does. The vendor and device ids of a virtual function are
+    ones as well (PCI Express Base Specification 6.0, section 9.3.4.1.1), so the command and status
+    registers decide, as in the kernel (``pci_dev_wait`` of drivers/pci/pci.c).
+    """
+    return config[4:8] not in (b"", b"\xff\xff\xff\xff")
+
+
 @dataclass(frozen=True)
 class PciFunction:
     """One PCI function; ``class_code`` has 24 bits, ``parent`` is the PF of a VF.

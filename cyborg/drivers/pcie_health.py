@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from cyborg import exception
+from cyborg.drivers import pci_function
 from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host, is_missing
 from cyborg.model.health import Condition, Finding
@@ -31,8 +32,6 @@ _IDLING: Final = ("0x03", "0x12")
 _BRIDGE: Final = "0x0604"
 _MAX_WIDTH: Final = 32
 _IDENTITY: Final = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-#: What a function that does not answer reads as.
-_NO_ANSWER: Final = b"\xff\xff"
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def read(host: Host, address: str) -> PcieState:
         path = host.realpath(function)
         # A read of its configuration space would wake a function that sleeps.
         awake = _text(host, f"{path}/power/runtime_status") != "suspended"
-        if awake and host.read_bytes(f"{path}/config")[:2] == _NO_ANSWER:
+        if awake and not pci_function.answers(host.read_bytes(f"{path}/config")):
             return PcieState("unreachable")
     except exception.HostError as error:
         if not is_missing(error):

@@ -112,8 +112,10 @@ class Functions:
             if not self._sysfs.exists(f"{path}/{name}"):
                 self._sysfs.put(f"{path}/{name}", text)
         if not self._host.content(f"{path}/config"):
-            ids = (self._sysfs.text(f"{path}/{name}") for name in ("vendor", "device"))
-            header = struct.pack("<HH", *(int(text or "0", 16) for text in ids))
+            texts = (self._sysfs.text(f"{path}/{name}") for name in ("vendor", "device"))
+            # The configuration space of a VF has no ids; sysfs has those of its PF.
+            ids = [0xFFFF if is_vf else int(text or "0", 16) for text in texts]
+            header = struct.pack("<HH", *ids)
             self._host.add_file(f"{path}/config", header.ljust(_HEADER, b"\0"))
         for name in ("link", "power"):
             self._sysfs.add_dir(f"{path}/{name}")

@@ -6,8 +6,9 @@ The import takes a minute in a guest: import this in the test that needs it.
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import webtest
 
@@ -22,7 +23,6 @@ from cyborg.tests.fixtures.placement import shared
 from cyborg.tests.fixtures.stack import Peers, Stack, Times
 from cyborg.tests.functional.life.http import Client, bind_body
 
-_COMPUTE: Final = "guest"
 _ARQS: Final = "/accelerator_requests"
 _GROUP: Final = "device_profile_0"
 #: Seconds: everything takes long without KVM.
@@ -47,6 +47,9 @@ class Deployment:
     instance.
     """
 
+    #: The name of the compute host.
+    compute: Final = "guest"
+
     def __init__(
         self,
         driver: str,
@@ -59,14 +62,14 @@ class Deployment:
         self.conf = configuration.prepare(
             [], prog="tests", default_config_files=[str(file) for file in files]
         )
-        self.conf.set_override("host", _COMPUTE)
+        self.conf.set_override("host", self.compute)
         undo.callback(self.conf.clear_override, "host")
         url = f"sqlite:///{directory}/cyborg.sqlite"
         database = Database(url)
         schema.upgrade(database)
         database.close()
         nova = undo.enter_context(SimulatedNova())
-        shared().make_compute(_COMPUTE)
+        shared().make_compute(self.compute)
         stack = Stack(
             conf=self.conf,
             database_url=url,
@@ -79,7 +82,7 @@ class Deployment:
         state = directory / "state"
         state.mkdir()
         stack.start_agent(
-            _COMPUTE, machine=machine or LocalHost(), drivers=(driver,), state_path=state
+            self.compute, machine=machine or LocalHost(), drivers=(driver,), state_path=state
         )
         app = webtest.TestApp(stack.make_open_api())
         self._admin = Client(app, role="admin")
@@ -87,7 +90,7 @@ class Deployment:
 
     def provider(self, key: str) -> str:
         """Return the resource provider of the device with this key."""
-        return provider_uuid(f"{_COMPUTE}_{key}")
+        return provider_uuid(f"{self.compute}_{key}")
 
     def wait_for_providers(self, group: Mapping[str, str], providers: set[str]) -> None:
         """Wait until Placement offers just these providers for a group of a profile."""
@@ -109,7 +112,7 @@ class Deployment:
         """
         profile = self._admin.make_profile(dict(group))
         arqs = self._nova.post(_ARQS, {"device_profile_name": profile})["arqs"]
-        self._nova.patch(_ARQS, bind_body(arqs, _COMPUTE, provider, instance))
+        self._nova.patch(_ARQS, bind_body(arqs, self.compute, provider, instance))
 
         def state() -> str:
             [arq] = self._nova.get(_ARQS, instance=instance)["arqs"]
@@ -124,3 +127,21 @@ class Deployment:
     def delete(self, instance: str) -> None:
         """Delete the ARQs of an instance; the agent releases the unit afterwards."""
         self._nova.delete(f"{_ARQS}?instance={instance}")
+
+    def wait_for_cleaning(self, unit: str, after: str = "") -> tuple[str, list[str]]:
+        """Wait until a unit of the only device was cleaned, since ``after`` if it is given.
+
+        Returns when that was, and the names of the steps.
+        """
+        admin = replace(self._admin, version="2.5")
+        [device] = admin.get("/devices")["devices"]
+        found: dict[str, Any] = {}
+
+        def is_over() -> bool:
+            for record in admin.get(f"/devices/{device['uuid']}")["cleaning"]:
+                if record["unit"] == unit:
+                    found.update(record)
+            return found.get("result") == "cleaned" and found["at"] > after
+
+        assert service.wait_until(is_over, timeout=_PATIENCE, step=0.5), found
+        return found["at"], [step["name"] for step in found["steps"]]

@@ -5,7 +5,9 @@ import errno
 
 import pytest
 
+from cyborg.drivers import health_policy, pcie_health
 from cyborg.drivers.host import LocalHost
+from cyborg.drivers.pcie_health import Baseline
 from cyborg.tests.kernel.functions import BUS, IGB, Functions, refused
 
 
@@ -56,6 +58,23 @@ def test_vf_names_its_parent_and_has_no_vfs_of_its_own(
     [vf] = functions.create_vfs(parent, 1)
     assert functions.link(vf, "physfn") == parent
     assert not host.exists(functions.path(vf, "sriov_numvfs"))
+
+
+def test_vf_answers_although_its_ids_are_ones(
+    functions: Functions, host: LocalHost, parent: str
+) -> None:
+    """The configuration space of a VF has ones where others have ids; sysfs has the ids."""
+    [card] = functions.matching(IGB)
+    for physical in (parent, card):
+        [vf] = functions.create_vfs(physical, 1)
+        assert functions.read(vf, "vendor") == functions.read(physical, "vendor")
+        assert host.read_bytes(functions.path(vf, "config"))[:4] == b"\xff" * 4
+        for address in (physical, vf):
+            state = pcie_health.read(host, address)
+            assert state.access is None
+            assert not list(
+                pcie_health.findings(Baseline.of(state), state, health_policy.shipped())
+            )
 
 
 def test_vf_without_autoprobe_is_bound_only_with_driver_override(

@@ -69,6 +69,12 @@ def test_function_that_reads_as_ones_is_unreachable(host: FakeHost) -> None:
     assert pcie_health.read(host, servers.GPU).access is None
 
 
+def test_virtual_function_answers_although_its_ids_are_ones(host: FakeHost) -> None:
+    path = servers.place(servers.GPU, servers.ROOT_PORT)
+    host.add_file(f"{path}/config", b"\xff\xff\xff\xff\x00\x00\x10\x00" + bytes(56))
+    assert pcie_health.read(host, servers.GPU).access is None
+
+
 def test_function_that_left_the_bus_is_gone(host: FakeHost) -> None:
     assert pcie_health.read(host, "0000:ff:00.0").access == "gone"
 
