@@ -15,6 +15,7 @@ from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
 from cyborg.clients import http
+from cyborg.clients.image_signature import ImageCertificates
 
 _T = TypeVar("_T")
 _PEER = "Glance"
@@ -40,7 +41,8 @@ class Glance:
 
     ``retries`` is how many times a request is repeated that got no answer, was interrupted or
     returned damaged data ([glance] num_retries). ``max_size`` is the size in bytes above which no
-    image is downloaded ([glance] max_image_size). ``sleep`` waits between two attempts.
+    image is downloaded ([glance] max_image_size). ``certificates`` are those one of which must have
+    signed each image; None: signatures are not verified. ``sleep`` waits between two attempts.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class Glance:
         retries: int,
         *,
         max_size: int = 1 << 30,
+        certificates: ImageCertificates | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._adapter = adapter
         self._retries = retries
         self._max_size = max_size
+        self._certificates = certificates
         self._sleep = sleep
 
     def properties(self, image_uuid: str) -> dict[str, Any]:
@@ -93,17 +97,22 @@ class Glance:
     def download(self, image_uuid: str, into: Path) -> None:
         """Download the data of an image into a file that only its owner can read.
 
-        The file is created when the download is complete and its size and hash (os_hash_algo,
-        os_hash_value) match Glance's. Raises exception.NotFound if the image or its data does not
-        exist, exception.ImageRefused for an image that is not active, too large, without a usable
-        hash, or different from its description in Glance, and exception.Unavailable if the data
-        did not arrive.
+        The file is created when the download is complete, its size and hash (os_hash_algo,
+        os_hash_value) match Glance's, and its signature is verified, if signatures are. Raises
+        exception.NotFound if the image or its data does not exist, exception.ImageRefused for an
+        image that is not active, too large, without a usable hash or signature, or different from
+        its description in Glance, and exception.Unavailable if the data did not arrive.
         """
         image = self.properties(image_uuid)
         self._check(image_uuid, image)
+        signature = None
+        if self._certificates is not None:
+            signature = self._certificates.signature(image_uuid, image)
         part = into.with_name(into.name + ".part")
         try:
             self._retry(lambda: self._fetch(image_uuid, image, part))
+            if signature is not None:
+                signature.verify(part)
             part.replace(into)
         finally:
             part.unlink(missing_ok=True)

@@ -14,10 +14,11 @@ from cyborg.agent import app
 from cyborg.agent.state_store import ActionJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.clients.http import Sessions
+from cyborg.clients.image_signature import ImageCertificates
 from cyborg.clients.placement import Placement
 from cyborg.cmd import clean, discover
 from cyborg.drivers import health_policy, loader
-from cyborg.drivers.host import LocalHost
+from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.privileged.client import Client
 from cyborg.metrics.meters import Meters
 from cyborg.model.process import AGENT
@@ -44,6 +45,19 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
         scan_timeout=conf.agent.scan_timeout,
         topology_traits=conf.agent.topology_traits,
     )
+
+
+def image_certificates(conf: cfg.ConfigOpts, machine: Host) -> ImageCertificates | None:
+    """Return the certificates that must sign images; None if signatures are not verified.
+
+    Raises exception.ConfigError if their directory cannot be used.
+    """
+    if not conf.glance.verify_image_signatures:
+        return None
+    directory = Path(conf.glance.image_certificates)
+    certificates = ImageCertificates(directory, machine.writable_by_others)
+    certificates.check()
+    return certificates
 
 
 def main() -> int:
@@ -84,6 +98,7 @@ def main() -> int:
             placement = meters.adapter("placement", sessions.placement())
             enabled = loader.load(conf.agent.enabled_drivers, machine, conf)
             others = loader.load_disabled([driver.name for driver in enabled], machine, conf)
+            certificates = image_certificates(conf, machine)
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf),
@@ -96,6 +111,7 @@ def main() -> int:
                     meters.adapter("glance", sessions.glance()),
                     conf.glance.num_retries,
                     max_size=conf.glance.max_image_size,
+                    certificates=certificates,
                 ),
                 notifier=Notifier(conf, f"{AGENT}:{conf.host}"),
                 meters=meters,

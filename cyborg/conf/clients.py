@@ -82,6 +82,25 @@ def _own(group: str) -> list[cfg.Opt]:
                 "that it loads at the same time. Raise it when a bind fails because its image is "
                 "larger.",
             ),
+            cfg.BoolOpt(
+                "verify_image_signatures",
+                default=False,
+                help="Load only images that are signed. If true, an image needs the properties "
+                "img_signature, img_signature_hash_method, img_signature_key_type and "
+                "img_signature_certificate_uuid, and the certificate must be in "
+                "image_certificates. Any other image is refused, and its bind or programming "
+                "fails. If false, the agent verifies size and hash only, and the hash comes from "
+                "Glance. Sign all images that device profiles name before you set it to true.",
+            ),
+            cfg.StrOpt(
+                "image_certificates",
+                default="/etc/cyborg/image-certificates",
+                help="Directory of this compute host with the certificates whose signatures count "
+                "if verify_image_signatures is true: one X.509 certificate in PEM in each file, "
+                "with the name <img_signature_certificate_uuid>.pem. Only root may be able to "
+                "change the directory, all directories above it and the files. The agent reads "
+                "the files for each image.",
+            ),
         ]
     if group == "service_user":
         return [

@@ -12,7 +12,9 @@ from keystoneauth1.session import Session
 
 from cyborg import exception
 from cyborg.clients.glance import Glance
+from cyborg.clients.image_signature import ImageCertificates
 from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.image_signer import ImageSigner
 
 DATA = bytes(range(256)) * 8192
 
@@ -120,3 +122,35 @@ def test_image_is_found_by_its_function(glance: SimulatedGlance):
     glance.answer_calls(503)
     with pytest.raises(exception.Unavailable):
         client.with_function("a&b")
+
+
+def test_only_signed_images_are_downloaded_if_signatures_are_verified(
+    glance: SimulatedGlance, tmp_path: Path
+):
+    clock, images = Clock(), tmp_path / "images"
+    images.mkdir()
+    signer = ImageSigner(tmp_path)
+    certificates = ImageCertificates(tmp_path, lambda path: None)
+    client = Glance(glance.adapter(), retries=3, certificates=certificates, sleep=clock.sleep)
+    client.download(glance.add(DATA, **signer.properties(DATA)), images / "image")
+    assert (images / "image").read_bytes() == DATA
+    (images / "image").unlink()
+    glance.requests.clear()
+    # Its data is not even asked for.
+    unsigned = glance.add(DATA)
+    with pytest.raises(exception.ImageRefused, match="no property img_signature"):
+        client.download(unsigned, images / "image")
+    assert glance.requests == [f"GET /v2/images/{unsigned}"]
+    # A Glance that lies has a hash that matches the data. Another attempt would change nothing.
+    changed = glance.add(DATA + b"x", **signer.properties(DATA))
+    glance.requests.clear()
+    with pytest.raises(exception.ImageRefused, match="img_signature does not match its data"):
+        client.download(changed, images / "image")
+    assert glance.requests == [f"GET /v2/images/{changed}", f"GET /v2/images/{changed}/file"]
+    assert list(images.iterdir()) == []
+    assert clock.slept == 0
+    # A download that was damaged is repeated before its signature counts.
+    glance.damage_downloads(2)
+    client.download(glance.add(DATA, **signer.properties(DATA)), images / "image")
+    assert (images / "image").read_bytes() == DATA
+    assert clock.slept == 2

@@ -93,6 +93,18 @@ def test_program_names_missing_option_and_read_files(
     assert line.endswith(f"Configuration files read: {deployment.conf}, {pieces}/10-more.conf.")
 
 
+def test_agent_needs_the_directory_of_certificates_if_signatures_are_verified(
+    tmp_path: Path,
+) -> None:
+    glance = {"verify_image_signatures": True, "image_certificates": tmp_path / "missing"}
+    conf = Deployment(tmp_path, {**COMPLETE, "glance": glance}).conf
+    line = complaint("cyborg-agent", tmp_path, "--config-file", str(conf))
+    assert f"[glance] image_certificates cannot have '{tmp_path}/missing': it is no dir" in line
+    (tmp_path / "missing").mkdir(mode=0o777)
+    line = complaint("cyborg-agent", tmp_path, "--config-file", str(conf))
+    assert "others than root can change /" in line
+
+
 def test_program_names_a_missing_file_and_read_files_with_a_wrong_value(tmp_path: Path) -> None:
     line = complaint("cyborg-dbsync", tmp_path, "--config-file", f"{tmp_path}/missing.conf")
     assert line == f"cyborg-dbsync: Failed to find some config files: {tmp_path}/missing.conf."

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from cyborg.clients.image_signature import ImageCertificates
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Deployable, Event
 from cyborg.drivers.command import Completed
@@ -20,6 +21,7 @@ from cyborg.drivers.loader import LoadResult
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.image_signer import ImageSigner
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -168,9 +170,13 @@ def site(
 ) -> Callable[..., Site]:
     """Start a compute; ``units`` are those of the card that takes images."""
     peers = replace(stack.peers, glance=glance.adapter)
-    own = beside(agent_heartbeat=0.2, scan=0.2, peers=peers)
 
-    def start(units: int = 1, more: str = "") -> Site:
+    def start(
+        units: int = 1, more: str = "", certificates: ImageCertificates | None = None
+    ) -> Site:
+        own = beside(
+            agent_heartbeat=0.2, scan=0.2, peers=replace(peers, image_certificates=certificates)
+        )
         made = compute_host(own, tmp_path / "state")
         text = OPTIONS.format(resource_class=resource_class, units=units, more=more)
         conf = written(tmp_path / "cyborg.conf", text, host=made.compute)
@@ -255,6 +261,41 @@ def test_image_that_cannot_be_loaded_fails_the_bind(
     host.status = 0
     assert host.ended(host.bind(host.arqs(bitstream_id=image))) == "Bound"
     assert host.loaded == [b"data", b"data"]
+
+
+def test_only_signed_images_are_loaded_if_signatures_are_verified(
+    site: Callable[..., Site], glance: SimulatedGlance, admin: Client, tmp_path: Path
+) -> None:
+    directory = tmp_path / "certificates"
+    directory.mkdir()
+    signer = ImageSigner(directory)
+    host = site(certificates=ImageCertificates(directory, lambda path: None))
+    # Glance's own properties of each image are right: only the signature tells the difference.
+    refused = {
+        "it has no property img_signature": glance.add(b"data"),
+        "img_signature does not match": glance.add(b"other", **signer.properties(b"data")),
+        "cannot be read": glance.add(
+            b"data", **signer.properties(b"data", img_signature_certificate_uuid=str(uuid4()))
+        ),
+    }
+    for sentence, image in refused.items():
+        mine = host.arqs(bitstream_id=image)
+        instance = host.bind(mine)
+        assert host.ended(instance) == "BindFailed"
+        assert sentence in host.fault(mine)
+        assert image in host.fault(mine)
+        host.give_back(instance)
+        # Nor can an operator load it.
+        program(admin, host, image)
+        eventually_idle(host.database)
+    with host.database.reader() as tx:
+        query = sa.select(Event.reason).where(Event.action == "program failed")
+        reasons = tx.execute(query).scalars().all()
+    assert [any(one in str(reason) for reason in reasons) for one in refused] == [True] * 3
+    assert (host.loaded, host.files, host.image) == ([], [], None)
+    image = glance.add(b"data", **signer.properties(b"data"))
+    assert host.ended(host.bind(host.arqs(bitstream_id=image))) == "Bound"
+    assert (host.loaded, host.image) == ([b"data"], image)
 
 
 def test_impossible_images_are_refused(

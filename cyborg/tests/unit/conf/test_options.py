@@ -53,7 +53,12 @@ EXPECTED: dict[str, dict[str, object]] = {
         "instance_refresh": 300,
     },
     "database": {"mysql_engine": "InnoDB"},
-    "glance": {"num_retries": 0, "service_type": "image"},
+    "glance": {
+        "num_retries": 0,
+        "service_type": "image",
+        "verify_image_signatures": False,
+        "image_certificates": "/etc/cyborg/image-certificates",
+    },
     "nova": {"service_type": "compute", "valid_interfaces": ["internal", "public"]},
     "placement": {"service_type": "placement", "valid_interfaces": ["internal", "public"]},
     "service_user": {"send_service_user_token": False},
