@@ -23,8 +23,8 @@ class DriverSetup(abc.ABC):
     another slot is not offered.
     """
 
-    rounds = 200
-    moments = 100
+    rounds = 50
+    moments = 40
     seed = 2027
     longest_look = 60.0
     longest_command = 3600.0

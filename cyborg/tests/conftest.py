@@ -15,8 +15,10 @@ from xdist.scheduler import LoadScopeScheduling
 _TOGETHER: Final = frozenset({"keystone", "races"})
 #: Packages of files that take minutes; what comes last must be short, for it leaves workers idle.
 _LONG: Final = frozenset(
-    {"crash", "daemons", "devstack", "readiness", "schema", "services", "watching"}
+    {"crash", "daemons", "devstack", "readiness", "schema", "services", "testing", "watching"}
 )
+#: The contract of drivers on many hosts: a class for each host, which shares nothing with others.
+_BY_CLASS: Final = "testing"
 #: pytest leaves these out: tools/kernel test runs them in guests.
 collect_ignore: Final = ["kernel"]
 
@@ -26,6 +28,8 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it ships no typ
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
+        if file.parent.name == _BY_CLASS:
+            return nodeid.rpartition("::")[0]
         return str(file.parent if file.parent.name in _TOGETHER else file)
 
 
