@@ -192,10 +192,21 @@ class CardDriver(Driver):
         return replace(device, deployables=tuple(deployables))
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
-        """See Driver; the steps of the unit's function, see ``clean_names``."""
+        """See Driver; the steps of the unit's function, see ``clean_names``.
+
+        Another kind of card can be in the slot after the host was off: it is not touched.
+        """
         scan = Scan(self.host, all_managed=True)
         try:
             function = self._function(scan, task.handle_key)
+            if not any(
+                function in (card.function, *card.guests) or function.address in card.refused
+                for card in self.cards(scan)
+            ):
+                raise exception.HostError(
+                    action=f"looking for {task.handle_key}",
+                    reason=f"the card there is not one of the {self.name}",
+                )
         except exception.HostError as error:
             raise exception.DriverFailed(
                 driver=self.name, verb="clean_steps", reason=str(error)

@@ -10,6 +10,7 @@ keys ``name``, ``platform`` and ``enable``.
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -127,14 +128,7 @@ class Catalogue:
         code and by name. A directory that does not exist is empty. Raises exception.ConfigError
         with one sentence that begins with file and line.
         """
-        declared = {option.name: option for option in options.backend_options()}
-        layers: list[_Layer] = []
-        for directory in directories:
-            layers.insert(0, _Layer())
-            for file in entry_files.files(Path(directory)):
-                for node in entry_files.nodes(file):
-                    layers[0].add(_Source(file, node, declared))
-        return cls(layers)
+        return cls([_Layer.load(directory) for directory in directories][::-1])
 
     def entry(
         self,
@@ -212,7 +206,7 @@ def read(conf: cfg.ConfigOpts) -> Catalogue:
             f"Option [{options.GROUP}] devices_dir cannot be {directory!r}: it is no directory."
         )
         raise exception.ConfigError(reason=reason)
-    return Catalogue.load((SHIPPED, directory))
+    return Catalogue((_Layer.load(directory), _shipped()))
 
 
 def _overlap(mine: Sequence[PciIds], theirs: Sequence[PciIds]) -> bool:
@@ -227,6 +221,16 @@ class _Layer:
         self.classes: dict[str, Entry] = {}
         self._exact: dict[tuple[int, int], list[Entry]] = {}
         self._ranges: dict[int, list[tuple[PciIds, Entry]]] = {}
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> "_Layer":
+        """Return the entries of a directory; see ``Catalogue.load``."""
+        layer = cls()
+        declared = {option.name: option for option in options.backend_options()}
+        for file in entry_files.files(Path(directory)):
+            for node in entry_files.nodes(file):
+                layer.add(_Source(file, node, declared))
+        return layer
 
     def candidates(self, vendor: int, device: int) -> Iterator[Entry]:
         """Yield the entries with these ids, those that select most closely first."""
@@ -266,6 +270,12 @@ class _Layer:
         for other in others:
             if entry.conflicts_with(other):
                 source.invalid("pci_ids", f"{other.place} has the same ids")
+
+
+@cache
+def _shipped() -> _Layer:
+    """Return the entries of this package: every driver needs them, and they do not change."""
+    return _Layer.load(SHIPPED)
 
 
 class _Source:

@@ -402,25 +402,27 @@ def resolve(path: str, link: Callable[[str], str | None]) -> str:
     (ELOOP) when links form a loop.
     """
     rest = path.split("/")[::-1]
-    resolved: list[str] = []
+    resolved = ""
     links = 0
     while rest:
         part = rest.pop()
         if part in {"", "."}:
             continue
         if part == "..":
-            del resolved[-1:]
+            resolved = resolved.rpartition("/")[0]
             continue
-        resolved.append(part)
-        target = link("/" + "/".join(resolved))
+        place = f"{resolved}/{part}"
+        target = link(place)
         if target is None:
+            resolved = place
             continue
         links += 1
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        del resolved[0 if target.startswith("/") else -1 :]
+        if target.startswith("/"):
+            resolved = ""
         rest.extend(target.split("/")[::-1])
-    return "/" + "/".join(resolved)
+    return resolved or "/"
 
 
 def host_errors(action: str) -> "_HostErrors":

@@ -33,14 +33,14 @@ from cyborg.testing.driver_checks import (
     sample,
     tasks_for,
 )
-from cyborg.testing.driver_setup import DriverSetup
+from cyborg.testing.driver_reading import ReadingContract
 from cyborg.testing.fake_host import FakeHost
 
 #: A guest has a part of a card.
 _IN_GUEST = situations.Situation("a guest has it", situations.hold)
 
 
-class SituationContract(DriverSetup):
+class SituationContract(ReadingContract):
     """What holds for every driver whatever the situation of its host is."""
 
     def test_what_is_in_use_is_not_offered(self) -> None:
@@ -373,40 +373,6 @@ class SituationContract(DriverSetup):
                     "health() and stats() of the other devices must not change when a tool for "
                     f"{device.key} hangs"
                 )
-
-    def test_reading_stays_within_its_budget(self) -> None:
-        """The host has many functions, and the scan has been read for another driver."""
-        host = self.make_host()
-        situations.add_bridges(host, 100)
-        scan = Scan(host, all_managed=True)
-        first = self.make_driver(host)
-        devices = first.discover(scan)
-        first.hardware(scan)
-        limit = self.calls + self.calls_per_device * len(devices)
-        driver = self.make_driver(host)
-        host.commands.clear()
-        for verb, most in (
-            (driver.discover, limit),
-            (driver.hardware, limit),
-            (driver.layouts, limit),
-            *(
-                (functools.partial(kind, device_key=device.key), self.calls + self.calls_per_device)
-                for kind in (driver.health, driver.stats)
-                for device in sample(devices, 3)
-            ),
-        ):
-            text = name_of(verb)
-            host.touches = 0
-            with contextlib.suppress(exception.CyborgError):
-                verb(scan)
-            assert host.touches <= most, (
-                f"{text}() makes {host.touches} calls beside the scan, and {most} are allowed "
-                f"({self.calls}, and {self.calls_per_device} for each device); use what scan has"
-            )
-            assert text != "discover" or self.commands_in_discover or not host.commands, (
-                f"discover() must run no command, but runs {host.commands[0]}; read files, or set "
-                "commands_in_discover in the contract"
-            )
 
     def _check_others(
         self, driver: Driver, device: Device, others: list[Device], cause: str

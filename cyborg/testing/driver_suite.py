@@ -8,7 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 from cyborg.drivers.base import Driver
+from cyborg.testing.driver_absence import AbsenceContract
 from cyborg.testing.driver_kit import DriverContract
+from cyborg.testing.driver_reading import ReadingContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.subject import Subject
 
@@ -34,29 +36,31 @@ def load_contract(name: str | None) -> type[DriverContract]:
 
 def contracts(
     subjects: Sequence[Subject], contract: type[DriverContract] = DriverContract, **limits: float
-) -> dict[str, type[DriverContract]]:
+) -> dict[str, type[ReadingContract]]:
     """Return a class by name for each subject, as pytest collects them from a module.
 
     A subject makes the hosts and the drivers; hooks and limits are those of the contract, other
-    ``limits`` excepted (see ``DriverSetup``). The only class is ``TestContract``; several have the
-    name of driver and host in theirs.
+    ``limits`` excepted (see ``DriverSetup``). An ``absent`` subject has the AbsenceContract. The
+    only class is ``TestContract``; several have the name of driver and host in theirs.
     """
     kinds = {}
     for subject in subjects:
         parts = re.split(r"[^A-Za-z0-9]+", f"{subject.name}_on_{Path(subject.host).stem}")
         words = "".join(part[:1].upper() + part[1:] for part in parts)
         name = f"Test{words}" if len(subjects) > 1 else "TestContract"
-        kinds[name] = _contract(name, subject, contract, limits)
+        kinds[name] = _contract(
+            name, subject, AbsenceContract if subject.absent else contract, limits
+        )
     return kinds
 
 
 def _contract(
-    name: str, subject: Subject, contract: type[DriverContract], limits: Mapping[str, float]
-) -> type[DriverContract]:
-    def make_host(self: DriverContract) -> FakeHost:
+    name: str, subject: Subject, contract: type[ReadingContract], limits: Mapping[str, float]
+) -> type[ReadingContract]:
+    def make_host(self: ReadingContract) -> FakeHost:
         return subject.make_host()
 
-    def make_driver(self: DriverContract, host: FakeHost) -> Driver:
+    def make_driver(self: ReadingContract, host: FakeHost) -> Driver:
         return subject.make_driver(host)
 
     members = {

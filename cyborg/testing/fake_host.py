@@ -214,7 +214,17 @@ class FakeHost(ArchivedHost):
 
     def copy(self) -> Self:
         """Return an independent copy of the host, to which nobody listens."""
-        return copy.deepcopy(self, {id(self._listeners): []})
+        # The large tables have values that never change: one pass each, not one for each value.
+        return copy.deepcopy(
+            self,
+            {
+                id(self._listeners): [],
+                id(self._files): self._files.copy(),
+                id(self._links): self._links.copy(),
+                id(self._names): {path: names.copy() for path, names in self._names.items()},
+                id(self.answers): self.answers.copy(),
+            },
+        )
 
     # The ports.
 

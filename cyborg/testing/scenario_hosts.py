@@ -10,7 +10,7 @@ import struct
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from cyborg.drivers.command import Completed
 from cyborg.testing import scenario_file, servers
@@ -121,9 +121,12 @@ def together(scenario: Scenario, installed: Container[str] | None = None) -> lis
 
 @dataclass(frozen=True)
 class RecordedTool:
-    """A program for ``FakeHost.programs`` that answers as recorded."""
+    """A program for ``FakeHost.programs`` that answers as recorded; copies of a host share it."""
 
     commands: tuple[Command, ...]
+
+    def __deepcopy__(self, _: object) -> Self:
+        return self
 
     def __call__(self, host: FakeHost, argv: tuple[str, ...]) -> Completed:
         """Return the first answer whose arguments fit; exit status 2 if there is none."""

@@ -28,7 +28,8 @@ SCENARIOS = "scenarios"
 class Subject:
     """A driver by its entry point, and how its hosts are made; ``host`` names them.
 
-    ``limits`` are those of the contract that belong to this host (see ``DriverSetup``).
+    ``limits`` are those of the contract that belong to this host (see ``DriverSetup``). With
+    ``absent`` the hosts have no device for the driver.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Subject:
     make_host: Callable[[], FakeHost]
     host: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    absent: bool = False
 
     def make_driver(self, host: FakeHost) -> Driver:
         """Return a new driver on this host."""

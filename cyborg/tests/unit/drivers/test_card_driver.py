@@ -14,6 +14,7 @@ from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
+from cyborg.model.work import HandleTask
 from cyborg.testing import servers, situations
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -153,6 +154,14 @@ def test_the_kernel_resets_the_card(level: ResetLevel, method: list[str]) -> Non
     chosen = [(f"{place}/reset_method", text) for text in method]
     kept = [(f"{place}/reset_method", "flr bus\n") for _ in method]
     assert host.writes == [*chosen, (f"{place}/reset", "1"), *kept]
+
+
+@pytest.mark.parametrize("kind", [servers.GPU, servers.NVME_FREE])
+def test_another_kind_of_card_in_the_slot_is_not_cleaned(kind: str) -> None:
+    driver = driver_on(servers.server())
+    task = HandleTask("operation", driver.name, kind, driver.name_of(address_of(kind)), kind, "")
+    with pytest.raises(exception.DriverFailed, match="the card there is not one of the cards"):
+        driver.clean_steps(task)
 
 
 def test_a_card_that_is_gone_is_not_reset() -> None:

@@ -6,6 +6,7 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.testing.driver_kit import DriverContract
+from cyborg.testing.driver_reading import ReadingContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.testing import wrong_drivers
 from cyborg.tests.unit.testing.wrong_drivers import CorrectDriver
@@ -37,11 +38,16 @@ class Contract(DriverContract):
 
 def failures(kind: type[CorrectDriver]) -> dict[str, str]:
     """Return the checks that fail for a kind of driver, with the message of each."""
+    return failures_of(Contract(kind))
+
+
+def failures_of(contract: ReadingContract) -> dict[str, str]:
+    """Return the checks of a contract that fail, with the message of each."""
     messages = {}
-    for name in sorted(dir(Contract)):
+    for name in sorted(dir(contract)):
         if name.startswith("test_"):
             try:
-                getattr(Contract(kind), name)()
+                getattr(contract, name)()
             except (AssertionError, pytest.fail.Exception, exception.CyborgError) as error:
                 messages[name] = str(error)
     return messages
