@@ -5,6 +5,7 @@ The launcher of oslo.service forks, and threads do not survive a fork. This modu
 daemons of this service need.
 """
 
+import contextlib
 import logging
 import os
 import queue
@@ -241,9 +242,15 @@ class Daemon:
         signal.signal(signal.SIGHUP, self._on_signal if self._reloads else signal.SIG_IGN)
         self.start()
         threading.Thread(target=self._report_status, name="systemd", daemon=True).start()
-        while self._requests.get() == signal.SIGHUP:
-            for step in self._reloads:
-                step()
+        request = 0
+        while request not in (signal.SIGTERM, signal.SIGINT):
+            # Python runs handlers in this thread only, and only after a call has returned. A signal
+            # that another thread gets, or this one just before it sleeps, would end no sleep.
+            with contextlib.suppress(queue.Empty):
+                request = self._requests.get(timeout=_TICK)
+                if request == signal.SIGHUP:
+                    for step in self._reloads:
+                        step()
         self._stopping.set()
         action = "restarting" if self.restarting else "stopping"
         LOG.info("%s is %s; it finishes its current work first", self._name, action)

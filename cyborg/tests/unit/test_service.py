@@ -275,6 +275,29 @@ def test_signal_in_the_handler_of_a_signal_does_not_hang_a_daemon(tmp_path: Path
     assert run(script) == (0, "ended\n", "")
 
 
+ELSEWHERE = """
+import signal, sys, threading, time
+from cyborg.service import Daemon, PeriodicTask
+
+daemon = Daemon("test")
+daemon.at_end(lambda: print("ended"))
+
+def job():
+    time.sleep(0.2)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+daemon.add_task(PeriodicTask("job", job, interval=3600))
+sys.exit(daemon.run())
+"""
+
+
+def test_signal_that_does_not_wake_the_main_thread_ends_a_daemon(tmp_path: Path) -> None:
+    # The main thread also misses a signal that arrives just before it sleeps.
+    script = tmp_path / "program"
+    script.write_text(ELSEWHERE)
+    assert run(script) == (0, "ended\n", "")
+
+
 @pytest.mark.parametrize(
     ("seconds", "refused", "stuck"), [(601, True, True), (599, True, False), (86_400, False, False)]
 )
