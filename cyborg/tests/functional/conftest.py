@@ -51,6 +51,7 @@ _ONCE = [
 #: hosts and Placement, which ask for nothing of a server that others do not.
 _ON_SQLITE = [
     "audit/test_command.py",
+    "crash/test_canary.py",
     "daemons/test_start.py",
     "daemons/test_unconfigured.py",
     "drift",
@@ -71,6 +72,7 @@ _ON_MARIADB = [
     "rolling",
     "schema/test_commands.py",
     "schema/test_unreachable.py",
+    "schema/test_upgraded_drivers.py",
 ]
 _ON_POSTGRESQL = [
     "audit/test_damages.py",

@@ -114,7 +114,11 @@ class TestWholeCards(DriverContract):
         host = host_with_cards()
         host.programs[sys.executable] = Nvml()
         # The kernel can reset one of the cards.
-        for file, text in {"reset": "", "reset_method": "flr\n", "config": "\xde\x10"}.items():
+        for file, text in {
+            "reset": "",
+            "reset_method": "flr\n",
+            "config": "\xde\x10\0\0\0\0\0\0",
+        }.items():
             host.add_file(f"{servers.place(T4)}/{file}", text)
         # The driver of the host does not expect a reset, so it is unbound meanwhile.
         SimulatedKernel(host, [HostDriver("nvidia", frozenset({"10de:1eb8"}))])
