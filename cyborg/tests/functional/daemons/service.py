@@ -109,8 +109,13 @@ class Service:
         return provider_uuid(f"{self.host.replace('.', '_')}_FakeDevice")
 
 
-def go_through_everything(http: Http, host: str, provider: str) -> None:
-    """Read and write each of the five resources."""
+def go_through_everything(
+    http: Http, host: str, provider: str, *, when_bound: Callable[[], None] = lambda: None
+) -> None:
+    """Read and write each of the five resources.
+
+    ``when_bound`` is called while an ARQ is Bound, which is deleted afterwards.
+    """
     name = f"profile-{uuid4().hex}"
     made = http.do("POST", "/device_profiles", [{"name": name, "groups": [FPGA]}], status=201)
     assert http.get(f"/device_profiles/{made['uuid']}")["device_profile"]["name"] == name
@@ -121,6 +126,7 @@ def go_through_everything(http: Http, host: str, provider: str) -> None:
     http.do("PATCH", "/accelerator_requests", bind_body(arq, host, provider, instance), status=202)
     (bound,) = http.get(f"/accelerator_requests?instance={instance}")["arqs"]
     assert (bound["state"], bound["hostname"]) == ("Bound", host)
+    when_bound()
     http.do("DELETE", f"/accelerator_requests?instance={instance}", status=204)
     http.do("DELETE", f"/device_profiles/{name}", status=204)
 
