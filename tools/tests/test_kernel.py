@@ -279,7 +279,7 @@ def guest(tmp_path: Path, program: str, *, timeout: float = 60.0) -> Guest:
     machine.write_text("-m 64  # comment\n")
     qemu = tmp_path / "qemu.py"
     qemu.write_text(
-        "import re, sys, time, pathlib\n"
+        "import os, re, sys, time, pathlib\n"
         "paths = re.findall(r'id=run,path=([^,]*)', ' '.join(sys.argv))\n"
         f"share = pathlib.Path(paths[0])\n{program}\n"
     )
@@ -299,6 +299,27 @@ def test_status_and_output_of_the_command_come_back(tmp_path: Path) -> None:
 def test_guest_that_ends_without_a_status_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(exception.ConfigError, match="ended before its command did"):
         guest(tmp_path, "").run("true", io.BytesIO())
+
+
+def test_command_runs_again_after_a_crash_of_qemu_itself(tmp_path: Path) -> None:
+    """An emulator that dies of an assertion of its own says nothing about the command."""
+    program = (
+        "once = pathlib.Path(sys.argv[0]).with_suffix('.once')\n"
+        "if not once.exists():\n"
+        "    once.touch()\n"
+        "    os.abort()\n"
+        "(share / 'status').write_text('3')"
+    )
+    output = io.BytesIO()
+    assert guest(tmp_path, program).run("true", output) == 3
+    assert output.getvalue() == b"kernel: QEMU crashed (SIGABRT), attempt 1 of 3\n"
+
+
+def test_emulator_that_always_crashes_is_an_error(tmp_path: Path) -> None:
+    output = io.BytesIO()
+    with pytest.raises(exception.ConfigError, match=r"QEMU crashed 3 times\."):
+        guest(tmp_path, "os.abort()").run("true", output)
+    assert output.getvalue().count(b"(SIGABRT)") == 3
 
 
 def test_guest_that_hangs_is_stopped(tmp_path: Path) -> None:
