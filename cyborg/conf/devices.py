@@ -306,6 +306,16 @@ def options() -> dict[str, list[cfg.Opt]]:
                 "and has no effect: the disk itself tells when it is erased.",
             ),
             clean_option("an NVMe disk"),
+            cfg.IntOpt(
+                "virtual_functions",
+                min=0,
+                max=127,
+                help="Number of virtual functions that the nvme_driver and the "
+                "inspur_nvme_ssd_driver create on each disk with SR-IOV. They get equal shares of "
+                "its queues and interrupts. A disk is divided only while nobody can have it or a "
+                "part of it, and is reset for that; 0 makes it whole. If unset, each disk keeps "
+                "the number that it has, and those whose controller is online are offered.",
+            ),
         ],
         "nvmf_spdk_driver": _spdk_options(),
     }

@@ -39,7 +39,7 @@ from cyborg.drivers.host import (
     is_missing,
     resolve,
 )
-from cyborg.drivers.privileged.actions import NoPrivileges, Privileged
+from cyborg.drivers.privileged.action import NoPrivileges, Privileged
 from cyborg.drivers.unix_socket import Complete
 
 FORMAT: Final = 1

@@ -74,6 +74,8 @@ class CardDriver(Driver):
     #: Whether the functions that guests get of a card belong together: all of them are offered, or
     #: none.
     together: ClassVar[bool] = False
+    #: Whether drivers of the host may take new virtual functions; None leaves it to the host.
+    autoprobe: ClassVar[bool | None] = None
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
@@ -133,6 +135,13 @@ class CardDriver(Driver):
         cleaner = FunctionCleaner(*(self.host, self.name, function.address), erasing=self._erasing)
         (step,) = cleaner.steps([name])
         return step
+
+    def stopped(self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]) -> bool:
+        """Return whether some of a card's virtual functions do not work until they are started.
+
+        ``partition`` starts them.
+        """
+        return False
 
     def desired_vfs(self, function: PciFunction) -> int | None:
         """Return how many virtual functions the configuration requests for a card; None: any."""
@@ -255,7 +264,7 @@ class CardDriver(Driver):
             CardLayouts(
                 card=card.key,
                 layouts=division.layouts,
-                current=None if division.current is None else layout_name(division.current),
+                current=division.layout,
                 desired=layout_name(division.desired),
                 deployables=division.deployables(self.host_name),
                 refusal=division.refusal,
@@ -270,7 +279,12 @@ class CardDriver(Driver):
         try:
             if division is None:
                 raise ValueError(f"the configuration requests no layout of {card_key}")
-            vf_layout.divide(scan, division, layout, host=self.host, progress=progress)
+            vf_layout.divide(
+                *(scan, division, layout),
+                host=self.host,
+                progress=progress,
+                autoprobe=self.autoprobe,
+            )
         except ValueError as error:
             raise exception.DriverFailed(
                 driver=self.name, verb="partition", reason=str(error)
@@ -339,9 +353,12 @@ class CardDriver(Driver):
             if function.parent is not None or not self.selects(function):
                 continue
             guests, refused = [], {}
-            desired = self.desired_vfs(function)
-            division = None if desired is None else vf_layout.read(scan, function, desired)
-            parts = self.guests(scan, function, self._vfs(scan, function))
+            desired, vfs = self.desired_vfs(function), self._vfs(scan, function)
+            division = None
+            if desired is not None:
+                stopped = self.stopped(scan, function, vfs)
+                division = vf_layout.read(scan, function, desired, stopped=stopped)
+            parts = self.guests(scan, function, vfs)
             together = frozenset(part.address for part in parts) if self.together else frozenset()
             for guest in parts:
                 managed = scan.is_managed(self.unit_name(guest, parts))

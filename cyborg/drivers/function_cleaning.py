@@ -16,7 +16,7 @@ from cyborg.drivers import pci_function
 from cyborg.drivers.base import CleanStep, Progress
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
-from cyborg.drivers.privileged import actions, nvme
+from cyborg.drivers.privileged import actions, disk_actions, nvme
 from cyborg.drivers.scan import Scan
 from cyborg.model.cleaning import CleanLevel
 from cyborg.model.pci import PciAddress
@@ -152,7 +152,7 @@ class FunctionCleaner:
             self.erasing.discard(self.function)
 
     def _erase_disk(self, controller: str, progress: Progress) -> None:
-        facts = self.host.privileged.run(actions.ReadController(self.function, controller))
+        facts = self.host.privileged.run(disk_actions.ReadController(self.function, controller))
         if facts.sanitizes and self._sanitize_state(controller).state is nvme.SanitizeState.RUNNING:
             # An earlier agent began it, or the guest: the disk takes no data meanwhile.
             self._await_sanitize(controller, progress)
@@ -163,7 +163,7 @@ class FunctionCleaner:
         if facts.sanitizes and not facts.shared:
             method = facts.sanitizes[0]
             progress(0.0, f"sanitize ({method})")
-            self.host.privileged.run(actions.Sanitize(self.function, controller, method))
+            self.host.privileged.run(disk_actions.Sanitize(self.function, controller, method))
             self._await_sanitize(controller, progress)
         elif facts.shared:
             # A sanitize always, and a format often, erases the data of other controllers as well.
@@ -177,7 +177,7 @@ class FunctionCleaner:
             for count, namespace in enumerate(sorted(before)):
                 progress(count / len(before), f"format of namespace {namespace} ({erase})")
                 self.host.privileged.run(
-                    actions.FormatNamespace(self.function, controller, namespace, erase)
+                    disk_actions.FormatNamespace(self.function, controller, namespace, erase)
                 )
         else:
             reason = "the controller has neither sanitize nor format; set option clean to reset"
@@ -202,11 +202,11 @@ class FunctionCleaner:
                     raise self._failed(ERASE, reason)
 
     def _samples(self, controller: str) -> dict[int, tuple[str, ...]]:
-        samples = self.host.privileged.run(actions.SampleNamespaces(self.function, controller))
+        samples = self.host.privileged.run(disk_actions.SampleNamespaces(self.function, controller))
         return dict(samples)
 
     def _sanitize_state(self, controller: str) -> nvme.SanitizeProgress:
-        return self.host.privileged.run(actions.ReadSanitize(self.function, controller))
+        return self.host.privileged.run(disk_actions.ReadSanitize(self.function, controller))
 
     def _await_sanitize(self, controller: str, progress: Progress) -> None:
         """Wait for the end of a sanitize; the limit of the step ends the wait."""

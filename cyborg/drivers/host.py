@@ -23,7 +23,7 @@ from cyborg.drivers.unix_socket import Complete
 
 if TYPE_CHECKING:
     # The actions use this module.
-    from cyborg.drivers.privileged.actions import Privileged
+    from cyborg.drivers.privileged.action import Privileged
 
 #: Default maximum size of a file in bytes; a file in sysfs has at most one page.
 TEXT_LIMIT = 64 * 1024
@@ -379,7 +379,7 @@ class LocalHost:
 
     @property
     def privileged(self) -> "Privileged":
-        from cyborg.drivers.privileged.actions import NoPrivileges
+        from cyborg.drivers.privileged.action import NoPrivileges
 
         return self._privileged or NoPrivileges()
 

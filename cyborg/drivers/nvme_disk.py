@@ -7,28 +7,34 @@ uses is never offered, and the data of a guest is erased before the next one get
 Sources: Documentation/ABI and drivers/nvme/host of Linux 6.12; NVM Express Base Specification 2.0.
 """
 
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers import whitelist
-from cyborg.drivers.base import Health
-from cyborg.drivers.card_driver import Card, CardDriver, info_of
+from cyborg.drivers.base import Health, Progress, no_progress
+from cyborg.drivers.card_driver import Card, CardDriver, address_of, info_of
 from cyborg.drivers.host import Host, is_missing
 from cyborg.drivers.pci_function import PciFunction
-from cyborg.drivers.privileged import actions
+from cyborg.drivers.privileged import actions, disk_actions
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
 from cyborg.model.health import Condition
+from cyborg.model.pci import PciAddress
 
 #: The class of NVMe controllers, without the programming interface.
 _CLASS = 0x0108
 _INSPUR = 0x1BD4
 _CONTROLLER = re.compile(r"nvme[0-9]{1,4}")
 _REPLACE = "Replace the disk."
+_OFFLINE = (
+    "its NVMe controller is offline; set option [nvme] virtual_functions, or take it online with "
+    "nvme virt-mgmt"
+)
 #: What a bit of the critical warning means.
 _WARNINGS = {
     0: (Condition.DRAIN, "its spare blocks run out", _REPLACE),
@@ -45,6 +51,16 @@ class _DiskDriver(CardDriver):
 
     group: ClassVar[str] = "nvme"
     resource_class: ClassVar[str]
+    #: Their controllers do not answer before they are started.
+    autoprobe: ClassVar[bool | None] = False
+
+    def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
+        super().__init__(host, conf)
+        self._vfs_wanted: int | None = conf.nvme.virtual_functions
+        #: The last scan, with what ``_stopped`` has found for its disks.
+        self._states: (
+            tuple[Scan, dict[PciAddress, tuple[Mapping[PciAddress, str], bool]]] | None
+        ) = None
 
     def vendor_traits(self, function: PciFunction) -> Sequence[str]:
         """Return the traits of a disk beside OWNER_CYBORG."""
@@ -73,15 +89,93 @@ class _DiskDriver(CardDriver):
             vendor_board_info='{"vendor_info": "ssd_vb_info"}' if inspur else None,
         )
 
-    def guests(
-        self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]
-    ) -> Sequence[PciFunction]:
-        """Return the virtual functions, which are ready if their controllers are online.
+    def desired_vfs(self, function: PciFunction) -> int | None:
+        """See CardDriver; only disks with SR-IOV are divided."""
+        if self._vfs_wanted is None:
+            return None
+        place = f"/sys/bus/pci/devices/{function.address}/sriov_totalvfs"
+        try:
+            capable = self.host.exists(place)
+        except exception.HostError:
+            # The numbers cannot be read either, and the card says so.
+            capable = True
+        return self._vfs_wanted if capable else None
 
-        Virtualization management takes a secondary controller online; the host does that before
-        the agent offers the function (NVM Express Base Specification 2.0, section 8.26).
+    def refusal(self, scan: Scan, function: PciFunction) -> str | None:
+        """See CardDriver; the controller of a virtual function must be online.
+
+        If that cannot be read, a function that the conductor keeps stays as it is.
         """
-        return vfs or (function,)
+        if function.parent is None or function.parent not in scan.functions:
+            return None
+        reasons, certain = self._stopped(scan, scan.functions[function.parent])
+        if not certain and scan.is_managed(self.name_of(function.address)):
+            return None
+        return reasons.get(function.address)
+
+    def stopped(self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]) -> bool:
+        reasons, certain = self._stopped(scan, function)
+        return certain and any(vf.address in reasons for vf in vfs)
+
+    def _stopped(self, scan: Scan, disk: PciFunction) -> tuple[Mapping[PciAddress, str], bool]:
+        """Return why virtual functions of a disk do not work, and whether that is known."""
+        if self._states is None or self._states[0] is not scan:
+            self._states = scan, {}
+        states = self._states[1]
+        if disk.address not in states:
+            vfs = [vf.address for vf in scan.functions.values() if vf.parent == disk.address]
+            try:
+                online = self._online(disk)
+                reasons = {vf: _OFFLINE for vf in vfs if vf not in online}
+                states[disk.address] = reasons, True
+            except exception.HostError as error:
+                reason = f"it is not known whether its NVMe controller is online: {error}"
+                states[disk.address] = dict.fromkeys(vfs, reason), False
+        return states[disk.address]
+
+    def _online(self, disk: PciFunction) -> Collection[PciAddress]:
+        """Return the virtual functions of a disk whose controllers are online."""
+        if not disk.vfs:
+            return ()
+        links = f"/sys/bus/pci/devices/{disk.address}/virtfn"
+        controllers = self.host.privileged.run(
+            disk_actions.ReadVirtualControllers(disk.address, self._live(disk))
+        )
+        numbers = [part.vf for part in controllers if part.online and 1 <= part.vf <= disk.vfs]
+        targets = [self.host.readlink(f"{links}{number - 1}") for number in numbers]
+        return {address_of(posixpath.basename(target)) for target in targets}
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        """See Driver; virtual functions get queues, interrupts, and a controller that is online.
+
+        The disk gives them all that it need not have itself, and is reset once for that.
+        """
+        super().partition(card_key, layout, progress=progress)
+        scan = Scan(self.host)
+        disk = self.card(card_key, "partition", scan).function
+        if not self._stopped(scan, disk)[0]:
+            return
+        controller = self._live(disk)
+        run = self.host.privileged.run
+        if run(disk_actions.ReleaseQueues(disk.address, controller)):
+            progress(0.7, "resetting the disk, which releases queues")
+            # SR-IOV requires this method (PCI Express Base Specification, section 9.2.2.2).
+            run(actions.Reset(disk.address, "flr"))
+            controller = self._live(disk)
+        progress(0.8, f"starting {disk.vfs} controllers")
+        run(disk_actions.StartVirtualControllers(disk.address, controller, disk.vfs))
+
+    def _live(self, disk: PciFunction) -> str:
+        """Return the name of a disk's controller; raises exception.HostError unless it works."""
+        name = self._controller(disk)
+        place = f"{_directory(disk)}/{name}/state"
+        state = None if name is None else self.host.read_text(place).strip()
+        if name is None or state != "live":
+            raise exception.HostError(
+                action=f"asking the controller of {disk.address}",
+                reason=f"it is {state}" if name else "the driver nvme does not have it",
+            )
+        return name
 
     def health(self, scan: Scan, device_key: str) -> Health:
         """See Driver; the state of the controller, and its own log."""
@@ -95,7 +189,7 @@ class _DiskDriver(CardDriver):
             return Health(Condition.DEAD, ("its controller is dead",), action)
         try:
             log = self.host.privileged.run(
-                actions.ReadControllerHealth(function.address, controller)
+                disk_actions.ReadControllerHealth(function.address, controller)
             )
         except exception.HostError:
             # Without the privileged process the state alone counts.
@@ -123,7 +217,9 @@ class _DiskDriver(CardDriver):
         controller = self._controller(function)
         if controller is None:
             self._cannot(f"measure {device_key}")
-        log = self.host.privileged.run(actions.ReadControllerHealth(function.address, controller))
+        log = self.host.privileged.run(
+            disk_actions.ReadControllerHealth(function.address, controller)
+        )
         return {"temperature_celsius": log.celsius, "life_used_ratio": log.used / 100}
 
     def _controller(self, function: PciFunction) -> str | None:

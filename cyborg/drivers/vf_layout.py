@@ -40,7 +40,8 @@ class Division:
 
     ``desired`` is the number of virtual functions that the configuration requests, ``current``
     that of the host, and ``total`` the largest possible. ``virtual`` are those that can be
-    understood. ``error`` says why the numbers cannot be read; ``current`` is None then.
+    understood, and ``stopped`` says that some of them do not work before the driver has started
+    them. ``error`` says why the numbers cannot be read; ``current`` is None then.
     ``refusal`` says why the card must not get the desired number now, None if it may or has it.
     """
 
@@ -49,13 +50,14 @@ class Division:
     current: int | None = None
     total: int = 0
     virtual: tuple[PciFunction, ...] = ()
+    stopped: bool = False
     error: str | None = None
     refusal: str | None = None
 
     @property
     def pending(self) -> bool:
-        """Return whether the card does not have the desired number of virtual functions."""
-        return self.current != self.desired
+        """Return whether the card lacks the desired number of virtual functions that work."""
+        return self.current != self.desired or self.stopped
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -63,10 +65,17 @@ class Division:
         return tuple(map(layout_name, range(min(self.total, MOST) + 1)))
 
     @property
+    def layout(self) -> str | None:
+        """Return the layout that the card has, None if it cannot be read."""
+        if self.current is None:
+            return None
+        return layout_name(self.current) + (", stopped" if self.stopped else "")
+
+    @property
     def facts(self) -> dict[str, str | None]:
         """Return what the list of hardware shows about the layout."""
         return {
-            "current": None if self.current is None else layout_name(self.current),
+            "current": self.layout,
             "desired": layout_name(self.desired),
             "largest": self.layouts[-1],
         }
@@ -79,14 +88,19 @@ class Division:
         return f"divided into {self.desired} virtual function{'s' if self.desired > 1 else ''}"
 
     def deployables(self, node: str) -> frozenset[str]:
-        """Return the names of the deployables of the card and of the parts that it has now."""
-        functions = (self.card, *self.virtual)
+        """Return the names of the deployables that a guest would lose with this layout.
+
+        They are those of the card and of the parts that it has now. To start parts takes nothing
+        from a guest: none has a part that does not work.
+        """
+        only_started = self.stopped and self.current == self.desired
+        functions = (self.card, *(() if only_started else self.virtual))
         return frozenset(deployable_name(node, function.address) for function in functions)
 
 
-def read(scan: Scan, card: PciFunction, desired: int) -> Division:
+def read(scan: Scan, card: PciFunction, desired: int, *, stopped: bool = False) -> Division:
     """Return how a card is divided now."""
-    division = Division(card, desired)
+    division = Division(card, desired, stopped=stopped)
     try:
         current, total = scan.vfs(card.address)
     except exception.HostError as error:
@@ -128,29 +142,39 @@ def refusal(scan: Scan, division: Division, vfs: int) -> str | None:
     return None
 
 
-def divide(scan: Scan, division: Division, layout: str, *, host: Host, progress: Progress) -> None:
+def divide(
+    scan: Scan,
+    division: Division,
+    layout: str,
+    *,
+    host: Host,
+    progress: Progress,
+    autoprobe: bool | None = None,
+) -> None:
     """Give a card another layout; the kernel changes the number of functions through 0 only.
 
     ``scan`` and ``division`` were read for this call. A card with this layout is not changed.
-    Raises ValueError with a clause if the card must not have the layout, or cannot, and
-    exception.HostError if the kernel refuses it.
+    ``autoprobe``: see SetVfs. Raises ValueError with a clause if the card must not have the layout,
+    or cannot, and exception.HostError if the kernel refuses it.
     """
     address = division.card.address
     try:
         vfs = parse_layout(layout)
     except ValueError as error:
         raise ValueError(f"{layout!r}: {error}") from None
-    if vfs == division.current:
+    if vfs == division.current and not division.stopped:
         return
     if (reason := refusal(scan, division, vfs)) is not None:
         raise ValueError(f"{address}: {reason}")
+    if vfs == division.current:
+        return
     if division.current:
         progress(0.0, f"removing {division.current} virtual functions")
         host.privileged.run(actions.SetVfs(address, 0))
     if vfs:
         progress(0.5, f"creating {vfs} virtual functions")
         try:
-            host.privileged.run(actions.SetVfs(address, vfs))
+            host.privileged.run(actions.SetVfs(address, vfs, autoprobe))
         except exception.HostError as error:
             if error.fields.get("errno") != errno.ENOENT:
                 raise

@@ -4,10 +4,9 @@
 The actions are those of the agent. Files are the host's own. What is a request to the kernel on a
 real machine is the command of the field here, so a test answers it like any other command:
 ``ip link set dev IF vf N …``, and ``nvme`` with ``format /dev/nvme0n1 -s N``, ``sanitize /dev/nvme0
--a N``, ``sanitize-log /dev/nvme0 -o json``, ``id-ctrl /dev/nvme0 -o json`` and
-``list-ctrl /dev/nvme0 -o json``. The content of a
-namespace is that of its node. A disk whose node below /dev has the fault EBUSY is
-claimed exclusively.
+-a N``, ``virt-mgmt /dev/nvme0 -c N -a N -r N -n N``, and with ``-o json`` ``sanitize-log``,
+``id-ctrl``, ``list-ctrl``, ``primary-ctrl-caps`` and ``list-secondary``. The content of a namespace
+is that of its node. A disk whose node below /dev has the fault EBUSY is claimed exclusively.
 """
 
 import errno
@@ -22,7 +21,7 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.host import Host, host_errors
 from cyborg.drivers.local_command import summary
 from cyborg.drivers.privileged import nvme
-from cyborg.drivers.privileged.actions import Action
+from cyborg.drivers.privileged.action import Action
 from cyborg.drivers.privileged.kernel import Node, digest
 from cyborg.drivers.privileged.netlink import VfSettings
 from cyborg.drivers.privileged.nvme import AdminCommand
@@ -137,7 +136,29 @@ class _SimulatedKernel:
                 answer[name] for name in ("cmic", "sanicap", "fna")
             )
             return bytes(identity)
-
+        elif request == nvme.identify_flexible():
+            answer = json.loads(self._checked(["nvme", "primary-ctrl-caps", path, "-o", "json"]))
+            page = bytearray(request.data_length)
+            for at, kind in ((32, "vq"), (64, "vi")):
+                names = ("frt", "rfa", "rfap", "prt", "frsm", "gran")
+                struct.pack_into("<IIHHHH", page, at, *(answer[kind + name] for name in names))
+            return bytes(page)
+        elif request == nvme.identify_virtual_controllers():
+            answer = json.loads(self._checked(["nvme", "list-secondary", path, "-o", "json"]))
+            rows = answer["secondary-controllers"]
+            page = bytearray(request.data_length)
+            page[0] = len(rows)
+            for at, row in enumerate(rows, 1):
+                struct.pack_into(
+                    *("<HxxB3xH", page, 32 * at, row["secondary-controller-identifier"]),
+                    row["secondary-controller-state"],
+                    row["virtual-function-number"],
+                )
+            return bytes(page)
+        elif request.opcode == nvme.VIRTUALIZE:
+            action, resource = request.cdw10 & 0xF, request.cdw10 >> 8 & 0x7
+            words = ["nvme", "virt-mgmt", path, "-c", str(request.cdw10 >> 16), "-a", str(action)]
+            self._checked([*words, "-r", str(resource), "-n", str(request.cdw11)])
         elif request == nvme.identify_controllers():
             answer = json.loads(self._checked(["nvme", "list-ctrl", path, "-o", "json"]))
             count = struct.pack("<H", len(answer["ctrl_list"]))

@@ -32,27 +32,22 @@ context     capabilities         reason
 =========== ==================== ================================================================
 """
 
-import contextlib
 import dataclasses
 import errno
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 from cyborg import exception
 from cyborg.drivers.host import OpenFiles, find_open_files, is_missing
 from cyborg.drivers.local_command import summary
-from cyborg.drivers.privileged import fields, nvme, places
+from cyborg.drivers.privileged import disk_actions, fields, places
+from cyborg.drivers.privileged.action import Action, Context
 from cyborg.drivers.privileged.kernel import Kernel
 from cyborg.drivers.privileged.netlink import VfSettings
 from cyborg.model.pci import PciAddress
-
-T = TypeVar("T")
-
-#: The number of each namespace with the digests of its blocks.
-Samples = tuple[tuple[int, tuple[str, ...]], ...]
 
 _DEBUG: Final = "/sys/kernel/debug"
 _PCI: Final = "/sys/bus/pci"
@@ -60,9 +55,6 @@ _NVIDIA_SMI: Final = "/usr/bin/nvidia-smi"
 #: nvidia-smi's status for "an object was not found": there is nothing to destroy.
 _NVIDIA_NOT_FOUND: Final = 6
 _NVIDIA_TIMEOUT: Final = 120.0
-#: How many blocks of a disk are sampled, and their size in bytes: that of the largest blocks.
-_SAMPLES: Final = 256
-_SAMPLE: Final = 4096
 _FPGACONF: Final = "/usr/bin/fpgaconf"
 _XBMGMT: Final = "/opt/xilinx/xrt/bin/xbmgmt"
 #: Flash memory is slow. The agent waits for 600 seconds.
@@ -72,7 +64,6 @@ _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DISK: Final = re.compile(r"[a-z][0-9a-z_-]{0,31}")
 _INTERFACE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,14}")
-_CONTROLLER: Final = re.compile(r"nvme[0-9]{1,4}")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 #: The names of reset methods in drivers/pci/pci.c.
 _RESET_METHODS: Final = frozenset(
@@ -88,78 +79,6 @@ class XilinxImage(StrEnum):
 
     USER = "user"
     BASE = "base"
-
-
-class Context(StrEnum):
-    """A kind of action, which has a process and capabilities of its own."""
-
-    SYSFS = "sysfs"
-    NETWORK = "network"
-    NVME = "nvme"
-    VENDOR = "vendor"
-    OBSERVE = "observe"
-
-
-@dataclass(frozen=True)
-class Action(Generic[T]):
-    """One action. The constructor raises exception.Invalid for a field that is not allowed."""
-
-    context: ClassVar[Context] = Context.SYSFS
-    #: Whether the action changes the host; an action that only reads is not journalled.
-    changes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the types that the fields of several actions share, then ``check`` the others."""
-        for field in dataclasses.fields(self):
-            if field.name == "function" and not isinstance(self.__dict__["function"], PciAddress):
-                raise fields.invalid("function", self.__dict__["function"], "a PCI address")
-        self.check()
-
-    def check(self) -> None:
-        """Check the fields; raises exception.Invalid."""
-
-    def run(self, kernel: Kernel) -> T:
-        """Carry the action out; raises exception.HostError with the ``errno`` of the kernel."""
-        raise NotImplementedError
-
-    def answer(self, value: Any) -> T:
-        """Return the result, which lost its class on the way between two processes."""
-        result: T = value
-        return result
-
-    def __str__(self) -> str:
-        """Return the action as one line for the journal."""
-        values = (f"{name}={value}" for name, value in self.plain().items() if value is not None)
-        return f"{type(self).__name__}({', '.join(values)})"
-
-    def plain(self) -> dict[str, Any]:
-        """Return the fields as plain values, for ``load``."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            name: str(value) if isinstance(value, PciAddress | StrEnum) else value
-            for name, value in values.items()
-        }
-
-
-class Privileged(Protocol):
-    """What can run actions: the agent's client, and the simulated host."""
-
-    def run(self, action: Action[T]) -> T:
-        """Carry the action out and return its result.
-
-        Raises exception.HostError when the host refuses it, with ``errno`` if the kernel did.
-        """
-        ...
-
-
-class NoPrivileges:
-    """The actions of a host without a privileged process: all fail."""
-
-    def run(self, action: Action[T]) -> T:
-        """Raise exception.HostError."""
-        raise exception.HostError(
-            action=str(action), reason="this program has no privileged process"
-        )
 
 
 @dataclass(frozen=True)
@@ -427,171 +346,6 @@ class SetVf(Action[None]):
 
 
 @dataclass(frozen=True)
-class FormatNamespace(Action[None]):
-    """Erase one namespace of an NVMe disk by a format that keeps block size and protection.
-
-    A namespace that is in use is refused with EBUSY; the controller would not ask. ``erase`` is
-    ``user-data`` or ``crypto``. The action returns when the controller has finished.
-    """
-
-    context = Context.NVME
-
-    function: PciAddress
-    controller: str
-    namespace: int
-    erase: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
-        fields.number("namespace", self.namespace, 1, 2**32 - 2)
-        fields.choice("erase", self.erase, frozenset(nvme.Erase))
-
-    def run(self, kernel: Kernel) -> None:
-        path, node = places.controller(kernel, self.function, self.controller)
-        disk = places.namespaces(kernel, path).get(self.namespace)
-        if disk is None:
-            reason = f"{self.controller} has no namespace {self.namespace}"
-            raise exception.HostError(action=str(self), reason=reason)
-        identity = kernel.nvme_admin(node, nvme.identify_namespace(self.namespace))
-        command = nvme.format_namespace(self.namespace, identity, nvme.Erase(self.erase))
-        kernel.nvme_admin(node, command, exclusive=(disk,))
-
-
-@dataclass(frozen=True)
-class Sanitize(Action[None]):
-    """Begin to erase all data of an NVMe disk; ``ReadSanitize`` tells how far it is.
-
-    A disk with a namespace in use is refused with EBUSY. Other controllers of the same NVMe
-    subsystem are not checked.
-    ``method`` is ``block``, ``overwrite`` or ``crypto``.
-    """
-
-    context = Context.NVME
-
-    function: PciAddress
-    controller: str
-    method: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
-        fields.choice("method", self.method, frozenset(nvme.SanitizeMethod))
-
-    def run(self, kernel: Kernel) -> None:
-        path, node = places.controller(kernel, self.function, self.controller)
-        disks = tuple(places.namespaces(kernel, path).values())
-        command = nvme.sanitize(nvme.SanitizeMethod(self.method))
-        kernel.nvme_admin(node, command, exclusive=disks)
-
-
-@dataclass(frozen=True)
-class ReadSanitize(Action[nvme.SanitizeProgress]):
-    """Read the progress of the last sanitize operation."""
-
-    context = Context.NVME
-    changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
-
-    def run(self, kernel: Kernel) -> nvme.SanitizeProgress:
-        _, node = places.controller(kernel, self.function, self.controller)
-        return nvme.sanitize_progress(kernel.nvme_admin(node, nvme.sanitize_log()))
-
-    def answer(self, value: Any) -> nvme.SanitizeProgress:
-        state, fraction = value
-        return nvme.SanitizeProgress(nvme.SanitizeState(state), fraction)
-
-
-@dataclass(frozen=True)
-class ReadController(Action[nvme.ControllerFacts]):
-    """Read how the data of an NVMe disk can be erased."""
-
-    context = Context.NVME
-    changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
-
-    def run(self, kernel: Kernel) -> nvme.ControllerFacts:
-        _, node = places.controller(kernel, self.function, self.controller)
-        facts = nvme.controller_facts(kernel.nvme_admin(node, nvme.identify_controller()))
-        if facts.shared:
-            # A controller that cannot list them may have some.
-            with contextlib.suppress(exception.HostError):
-                controllers = kernel.nvme_admin(node, nvme.identify_controllers())
-                facts = facts._replace(shared=nvme.controller_count(controllers) != 1)
-        return facts
-
-    def answer(self, value: Any) -> nvme.ControllerFacts:
-        formats, crypto, shared, methods = value
-        sanitizes = tuple(map(nvme.SanitizeMethod, methods))
-        return nvme.ControllerFacts(formats, crypto, shared, sanitizes)
-
-
-@dataclass(frozen=True)
-class ReadControllerHealth(Action[nvme.ControllerHealth]):
-    """Read the health of an NVMe disk from its log."""
-
-    context = Context.NVME
-    changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
-
-    def run(self, kernel: Kernel) -> nvme.ControllerHealth:
-        _, node = places.controller(kernel, self.function, self.controller)
-        return nvme.controller_health(kernel.nvme_admin(node, nvme.health_log()))
-
-    def answer(self, value: Any) -> nvme.ControllerHealth:
-        warnings, *others = value
-        return nvme.ControllerHealth(tuple(warnings), *others)
-
-
-@dataclass(frozen=True)
-class SampleNamespaces(Action[Samples]):
-    """Read digests of blocks that are spread over each namespace of an NVMe disk.
-
-    The result has the digests of each namespace by its number: of the same places at each call, and
-    an empty text for a block whose bytes are all equal. The content of the disk does not leave the
-    privileged process. A disk with a namespace in use is refused with EBUSY.
-    """
-
-    context = Context.NVME
-    changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
-
-    def run(self, kernel: Kernel) -> Samples:
-        path, _ = places.controller(kernel, self.function, self.controller)
-        samples = []
-        for number, disk in places.namespaces(kernel, path).items():
-            device = places.device(kernel, f"/sys/class/block/{disk.name}")
-            # The file has the size in units of 512 bytes, whatever the block size is.
-            blocks = places.read_number(kernel, f"{device}/size") * 512 // _SAMPLE
-            step = max(1, blocks // _SAMPLES)
-            sampled = sorted({*range(0, blocks, step), blocks - 1} - {-1})
-            digests = kernel.sample(disk, [block * _SAMPLE for block in sampled], _SAMPLE)
-            samples.append((number, tuple(digests)))
-        return tuple(samples)
-
-    def answer(self, value: Any) -> Samples:
-        return tuple((number, tuple(digests)) for number, digests in value)
-
-
-@dataclass(frozen=True)
 class SetMigMode(Action[None]):
     """Turn the MIG mode of an NVIDIA card on or off; some cards need a reset afterwards."""
 
@@ -756,10 +510,9 @@ ACTIONS: Final[Mapping[str, type[Action[Any]]]] = {
     action.__name__: action
     for action in (
         *(SetVfs, SetDriverOverride, Bind, Unbind, Probe, Reset, CreateMdev, RemoveMdev),
-        *(SetVgpuType, SetQatState, SetQatServices, SetVf, FormatNamespace, Sanitize),
-        *(ReadSanitize, ReadController, SampleNamespaces, SetMigMode, SetMigLayout),
-        *(ReadOpenFiles, ReadClaim, ReadQatHeartbeat, ReadControllerHealth),
-        *(ProgramIntelFpga, ProgramXilinxFpga),
+        *(SetVgpuType, SetQatState, SetQatServices, SetVf, SetMigMode, SetMigLayout),
+        *(ProgramIntelFpga, ProgramXilinxFpga, ReadOpenFiles, ReadClaim, ReadQatHeartbeat),
+        *disk_actions.ACTIONS,
     )
 }
 

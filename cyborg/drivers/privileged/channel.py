@@ -8,7 +8,7 @@ from typing import Any, Final
 from oslo_privsep import comm
 
 from cyborg import exception
-from cyborg.drivers.privileged.actions import Context
+from cyborg.drivers.privileged.action import Context
 
 #: How long the other end may take to give its privileges away and answer, in seconds.
 _START_TIMEOUT: Final = 60.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.privileged.actions import Action, Context
+from cyborg.drivers.privileged.action import Action, Context
 
 if TYPE_CHECKING:
     from cyborg.drivers.privileged.contexts import Export

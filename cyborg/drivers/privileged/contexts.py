@@ -14,7 +14,8 @@ from oslo_privsep import capabilities
 from oslo_privsep.priv_context import PrivContext
 
 from cyborg import exception
-from cyborg.drivers.privileged.actions import Context, load
+from cyborg.drivers.privileged.action import Context
+from cyborg.drivers.privileged.actions import load
 from cyborg.drivers.privileged.kernel import LinuxKernel
 
 #: What a function of a context returns for a result; an error has its kind in this place.

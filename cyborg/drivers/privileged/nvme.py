@@ -3,7 +3,7 @@
 
 import struct
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
 #: NVME_IOCTL_ADMIN_CMD of linux/nvme_ioctl.h: _IOWR('N', 0x41, struct nvme_passthru_cmd).
@@ -12,14 +12,16 @@ ADMIN_IOCTL: Final = 0xC0484E41
 #: CDW10 to CDW15, timeout in milliseconds, result.
 _COMMAND: Final = struct.Struct("=BBxxIIIQQII6III")
 #: The operation codes of the commands.
-IDENTIFY, FORMAT, GET_LOG_PAGE, SANITIZE = 0x06, 0x80, 0x02, 0x84
+IDENTIFY, FORMAT, GET_LOG_PAGE, SANITIZE, VIRTUALIZE = 0x06, 0x80, 0x02, 0x84, 0x1C
 _IDENTIFY_LENGTH: Final = 4096
 _SANITIZE_LOG: Final = 0x81
 _HEALTH_LOG: Final = 0x02
 #: The structure of the controller itself, as opposed to that of a namespace.
 _CNS_CONTROLLER: Final = 1
-#: The list of all controllers of the subsystem.
-_CNS_CONTROLLERS: Final = 0x13
+#: The list of all controllers of the subsystem; what a controller can give to those of virtual
+#: functions; and these controllers, which have entries of 32 bytes.
+_CNS_CONTROLLERS, _CNS_CAPABILITIES, _CNS_SECONDARY = 0x13, 0x14, 0x15
+_SECONDARY: Final = struct.Struct("<HHB3xHHH18x")
 _LOG_LENGTH: Final = 512
 #: All namespaces: the namespace of a log page of the whole controller.
 _ALL: Final = 0xFFFFFFFF
@@ -89,6 +91,50 @@ class ControllerHealth(NamedTuple):
     media_errors: int
 
 
+class VirtualController(NamedTuple):
+    """The controller of a virtual function; ``vf`` is the number of the function, from 1."""
+
+    identifier: int
+    vf: int
+    online: bool
+
+
+class Share(NamedTuple):
+    """How many queues, each with that for submissions, and interrupts one controller gets."""
+
+    queues: int
+    interrupts: int
+
+
+class Flexible(NamedTuple):
+    """What a physical function can give to the controllers of its virtual functions.
+
+    ``held``: it has some of that itself, until it has released it and was reset. ``most`` is the
+    largest share of one of them, 0 if the controller names none; shares are multiples of ``step``.
+    """
+
+    identifier: int
+    total: Share
+    held: bool
+    most: Share
+    step: Share
+
+
+class Management(IntEnum):
+    """What the command for virtualization management does."""
+
+    RELEASE = 1
+    ASSIGN = 8
+    ONLINE = 9
+
+
+class Resource(IntEnum):
+    """What virtualization management gives to controllers."""
+
+    QUEUES = 0
+    INTERRUPTS = 1
+
+
 @dataclass(frozen=True)
 class AdminCommand:
     """One admin command; ``timeout`` in seconds."""
@@ -96,12 +142,13 @@ class AdminCommand:
     opcode: int
     namespace: int = 0
     cdw10: int = 0
+    cdw11: int = 0
     data_length: int = 0
     timeout: int = _TIMEOUT
 
     def encode(self, address: int) -> bytes:
         """Return the structure for the kernel; ``address`` is that of a buffer for the data."""
-        words = (self.cdw10, 0, 0, 0, 0, 0)
+        words = (self.cdw10, self.cdw11, 0, 0, 0, 0)
         lengths = (0, self.data_length)
         target = address if self.data_length else 0
         return _COMMAND.pack(
@@ -123,6 +170,51 @@ def identify_controllers() -> AdminCommand:
 def controller_count(controllers: bytes) -> int:
     """Return the number of controllers in the answer to ``identify_controllers``."""
     return int.from_bytes(controllers[:2], "little")
+
+
+def identify_flexible() -> AdminCommand:
+    """Return the command that reads what a controller can give to virtual functions."""
+    return AdminCommand(IDENTIFY, cdw10=_CNS_CAPABILITIES, data_length=_IDENTIFY_LENGTH)
+
+
+def flexible(capabilities: bytes) -> Flexible:
+    """Return what the answer to ``identify_flexible`` says.
+
+    For queues from byte 32, and for interrupts from byte 64: the total of the flexible resources
+    (VQFRT), those assigned, those of the physical function itself (VQRFAP), its own, the most of a
+    virtual function (VQFRSM), and the granularity (VQGRAN).
+    """
+    queues, interrupts = (struct.unpack_from("<IIHHHH", capabilities, at) for at in (32, 64))
+    return Flexible(
+        identifier=int.from_bytes(capabilities[:2], "little"),
+        total=Share(queues[0], interrupts[0]),
+        held=bool(queues[2] or interrupts[2]),
+        most=Share(queues[4], interrupts[4]),
+        step=Share(max(1, queues[5]), max(1, interrupts[5])),
+    )
+
+
+def identify_virtual_controllers() -> AdminCommand:
+    """Return the command that lists the controllers of virtual functions."""
+    return AdminCommand(IDENTIFY, cdw10=_CNS_SECONDARY, data_length=_IDENTIFY_LENGTH)
+
+
+def virtual_controllers(listed: bytes) -> tuple[VirtualController, ...]:
+    """Return what the answer to ``identify_virtual_controllers`` lists.
+
+    At most 127 entries fit into one answer.
+    """
+    count = min(listed[0], (len(listed) - _SECONDARY.size) // _SECONDARY.size)
+    rows = (_SECONDARY.unpack_from(listed, _SECONDARY.size * (1 + i)) for i in range(count))
+    return tuple(VirtualController(row[0], row[3], bool(row[2] & 1)) for row in rows)
+
+
+def manage(
+    controller: int, action: Management, resource: Resource = Resource.QUEUES, count: int = 0
+) -> AdminCommand:
+    """Return the command that gives a controller ``count`` resources, or changes its state."""
+    cdw10 = action | resource << 8 | controller << 16
+    return AdminCommand(VIRTUALIZE, cdw10=cdw10, cdw11=count)
 
 
 def controller_facts(identity: bytes) -> ControllerFacts:

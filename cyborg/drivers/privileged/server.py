@@ -23,7 +23,7 @@ from oslo_config import cfg
 from oslo_privsep import capabilities, comm
 from oslo_privsep.daemon import Daemon, ProtocolError
 
-from cyborg.drivers.privileged.actions import Context
+from cyborg.drivers.privileged.action import Context
 from cyborg.drivers.privileged.contexts import EXPORTS, Export
 
 LOG = logging.getLogger(__name__)

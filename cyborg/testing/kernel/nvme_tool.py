@@ -23,6 +23,10 @@ _STATUS = {
     _RUNNING: "Sanitize in Progress.",
     _FAILED: "Most Recent Sanitize Command Failed.",
 }
+#: How many queues and interrupts the controllers of all virtual functions can have.
+_FLEXIBLE = 8, 4
+#: Actions of virtualization management.
+_RELEASE, _ASSIGN, _ONLINE = 1, 8, 9
 #: The progress of a sanitize that is complete, or of a log without one.
 _FULL = 65535
 
@@ -37,7 +41,8 @@ class NvmeTool:
     ``dirty`` are the namespaces (``nvme0n1``) that have data of a former user, ``busy`` those that
     somebody has open. A sanitize takes ``seconds`` of the host's clock; it ends in a failure with
     ``fails``, and there is none with ``sanitizes`` false. ``crypto``: a format can destroy the key
-    of the data. ``shared``: other controllers may have the same namespaces. What erases a namespace
+    of the data. ``shared``: other controllers may have the same namespaces. ``holds``: a disk has
+    what its virtual functions can have until it releases it. What erases a namespace
     makes the content of its node zeros.
     """
 
@@ -49,7 +54,9 @@ class NvmeTool:
         sanitizes: bool = True,
         crypto: bool = True,
         shared: bool = False,
+        holds: bool = False,
     ) -> None:
+        self._holds = holds
         self.dirty: set[str] = set()
         self.busy: set[str] = set()
         #: The log about the health, as nvme-cli 2 prints it; the temperature is in kelvin.
@@ -91,6 +98,8 @@ class NvmeTool:
         if verb == "list-ctrl":
             controllers = [{"ctrl_id": number} for number in range(self._controllers)]
             return Completed(0, json.dumps({"ctrl_list": controllers}), "")
+        if verb in ("primary-ctrl-caps", "list-secondary", "virt-mgmt"):
+            return self._virtualize(host, verb, controller, options)
         if verb == "format":
             return self._format(host, name, controller, options)
         if verb == "sanitize":
@@ -100,6 +109,60 @@ class NvmeTool:
         if not self._sanitizes:
             return _refused("NVMe status: Invalid Field in Command(0x4002)")
         return self._log(host, controller)
+
+    def _virtualize(
+        self, host: FakeHost, verb: str, controller: str, options: list[str]
+    ) -> Completed:
+        """Do virtualization management, with the numbers and refusals of QEMU's controller.
+
+        What the controllers have is in files that sysfs does not have, so it vanishes with the
+        function. A disk that holds the resources releases them at once, without a reset.
+        """
+        disk = host.realpath(f"/sys/class/nvme/{controller}").partition("/nvme/")[0]
+
+        def number(path: str) -> int:
+            return int(host.read_text(path)) if host.exists(path) else 0
+
+        functions = {
+            index + 1: host.realpath(f"{disk}/virtfn{index}")
+            for index in range(number(f"{disk}/sriov_numvfs"))
+        }
+        held = 0 if host.exists(f"{disk}/.released") or not self._holds else _FLEXIBLE[1]
+        if verb == "primary-ctrl-caps":
+            queues = {"vqfrt": _FLEXIBLE[0], "vqrfa": held, "vqrfap": held, "vqprt": 3}
+            queues |= {"vqfrsm": 2, "vqgran": 1}
+            interrupts = {"vifrt": _FLEXIBLE[1], "virfa": held, "virfap": held, "viprt": 6}
+            interrupts |= {"vifrsm": 1, "vigran": 1}
+            return Completed(0, json.dumps({"cntlid": 0, **queues, **interrupts}), "")
+        if verb == "list-secondary":
+            rows = [
+                {
+                    "secondary-controller-identifier": index,
+                    "virtual-function-number": index,
+                    "secondary-controller-state": int(
+                        index in functions and host.exists(f"{functions[index]}/.online")
+                    ),
+                }
+                for index in range(1, number(f"{disk}/sriov_totalvfs") + 1)
+            ]
+            return Completed(0, json.dumps({"secondary-controllers": rows}), "")
+        target, action, resource, count = (
+            int(_option(options, name, "0")) for name in ("-c", "-a", "-r", "-n")
+        )
+        if action == _RELEASE and target == 0:
+            host.add_file(f"{disk}/.released", "")
+        elif target not in functions:
+            return _refused("NVMe status: Invalid Controller Identifier(0x411f)")
+        elif action == _ASSIGN and not held and count <= _FLEXIBLE[resource]:
+            host.add_file(f"{functions[target]}/.share-{resource}", str(count))
+        elif action == _ONLINE and all(
+            number(f"{functions[target]}/.share-{kind}") >= least
+            for kind, least in ((0, 2), (1, 1))
+        ):
+            host.add_file(f"{functions[target]}/.online", "")
+        else:
+            return _refused("NVMe status: Invalid Number of Controller Resources(0x4122)")
+        return Completed(0, "", "")
 
     def _settle(self, host: FakeHost, controller: str) -> None:
         """End a sanitize whose time is over."""

@@ -13,7 +13,8 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.pci import PciDriver
-from cyborg.drivers.privileged.actions import FormatNamespace, Reset
+from cyborg.drivers.privileged.actions import Reset
+from cyborg.drivers.privileged.disk_actions import FormatNamespace
 from cyborg.drivers.scan import Scan
 from cyborg.model.work import HandleTask
 from cyborg.tests.kernel import vfio

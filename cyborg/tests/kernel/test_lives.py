@@ -13,7 +13,8 @@ import pytest
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.nic import IntelNicDriver
 from cyborg.drivers.nvme_disk import NvmeDriver
-from cyborg.drivers.privileged.actions import FormatNamespace, Reset
+from cyborg.drivers.privileged.actions import Reset
+from cyborg.drivers.privileged.disk_actions import FormatNamespace
 from cyborg.model.pci import PciAddress
 from cyborg.tests.kernel import vfio
 from cyborg.tests.kernel.functions import IGB, Functions

@@ -1,52 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVMe: a virtual function becomes a controller when its physical function gives it resources."""
 
-import json
-from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
 
 from cyborg.drivers.host import LocalHost
+from cyborg.drivers.nvme_disk import NvmeDriver
+from cyborg.drivers.privileged.actions import Reset, SetVfs
+from cyborg.drivers.privileged.disk_actions import (
+    ReadVirtualControllers,
+    ReleaseQueues,
+    StartVirtualControllers,
+)
 from cyborg.drivers.scan import Scan
 from cyborg.model.pci import PciAddress
 from cyborg.tests.kernel.functions import Functions, eventually
+from cyborg.tests.kernel.test_lives import DISK, use
+from cyborg.tests.kernel.test_reset import Root
+from cyborg.tests.unit.drivers.configured import written
 
-#: NVMe base specification 2.0, "Virtualization Management": the actions and the kinds of resource.
-_PRIMARY, _SECONDARY, _ONLINE = 1, 8, 9
-_QUEUES, _INTERRUPTS = 0, 1
+
+@pytest.fixture
+def disk(functions: Functions, undo: ExitStack) -> str:
+    """Return the disk with SR-IOV; it has no virtual functions after the test."""
+    address = functions.nvme("SRIOV0001")
+    undo.callback(functions.write, address, "sriov_drivers_autoprobe", 1)
+    undo.callback(functions.write, address, "sriov_numvfs", 0)
+    return address
 
 
-def test_a_virtual_function_gets_a_controller_after_virtualization_management(
-    functions: Functions, host: LocalHost, command: Callable[..., str]
+def configuration(disk: str) -> str:
+    return f'[nvme]\ndevice_spec = {{"address": "{disk}"}}\nvirtual_functions = 2\n'
+
+
+def is_live(functions: Functions, function: str) -> bool:
+    """Return whether the host's driver has the function, and its controller works."""
+    names = functions.names(function, "nvme")
+    return [functions.read(function, f"nvme/{name}/state") for name in names] == ["live"]
+
+
+@pytest.mark.proves("nvme_driver", "discover", "partition", by="kernel")
+def test_functions_of_a_disk_get_controllers_that_work(
+    functions: Functions, disk: str, tmp_path: Path
 ) -> None:
-    """An NVMe VF has no queues until its PF gives it some; only then its driver can use it."""
-    parent = functions.nvme("SRIOV0001")
-    [primary] = functions.names(parent, "nvme")
+    """The driver ``nvme`` of the host can use them, so that of a guest can."""
+    root = Root()
+    driver = NvmeDriver(
+        LocalHost(privileged=root), written(tmp_path / "cyborg.conf", configuration(disk))
+    )
+    assert driver.discover(Scan(driver.host)) == []
+    driver.partition(disk, "vfs=2")
+    virtual = [str(functions.link(disk, f"virtfn{index}")) for index in range(2)]
+    [device] = driver.discover(Scan(driver.host))
+    assert [unit.handles[0].key for unit in device.deployables] == virtual
+    changes = [type(action) for action in root.actions if action.changes]
+    # QEMU's disk holds nothing itself that its functions could have: it need not be reset.
+    assert changes == [SetVfs, ReleaseQueues, StartVirtualControllers]
+    [name] = functions.names(disk, "nvme")
+    action = ReadVirtualControllers(PciAddress.parse(disk), name)
+    states = {one.vf: one for one in root.run(action)}
+    assert [states[vf].online for vf in sorted(states)] == [True, True, False, False]
+    for number, vf in enumerate(virtual, 1):
+        functions.bind(vf, "nvme")
+        eventually(partial(is_live, functions, vf))
+        [controller] = functions.names(vf, "nvme")
+        cntlid = functions.read(vf, f"nvme/{controller}/cntlid")
+        assert cntlid == str(states[number].identifier)
 
-    def manage(controller: int, action: int, kind: int = _QUEUES, count: int = 0) -> None:
-        words = ("-c", str(controller), "-a", str(action), "-r", str(kind), "-n", str(count))
-        command("nvme", "virt-mgmt", f"/dev/{primary}", *words)
 
-    virtual, other = functions.create_vfs(parent, 2)
-    listed = json.loads(command("nvme", "list-secondary", f"/dev/{primary}", "-o", "json"))
-    numbers = {
-        entry["virtual-function-number"]: entry["secondary-controller-identifier"]
-        for entry in next(value for value in listed.values() if isinstance(value, list))
-    }
-    # The PF has all flexible resources first, and gives them up at its next reset.
-    for kind in (_QUEUES, _INTERRUPTS):
-        manage(0, _PRIMARY, kind)
-    functions.write(parent, "reset", 1)
-    manage(numbers[1], _SECONDARY, _QUEUES, 2)
-    manage(numbers[1], _SECONDARY, _INTERRUPTS, 1)
-    manage(numbers[1], _ONLINE)
-    functions.bind(virtual, "nvme")
-    eventually(lambda: functions.names(virtual, "nvme") != [])
-    [controller] = functions.names(virtual, "nvme")
-    eventually(lambda: functions.read(virtual, f"nvme/{controller}/state") == "live")
-    assert functions.read(virtual, f"nvme/{controller}/cntlid") == str(numbers[1])
-    scan = Scan(host)
-    reasons = {
-        address: scan.refusal(scan.functions[PciAddress.parse(address)], managed=False)
-        for address in (parent, virtual, other)
-    }
-    assert "2 virtual functions" in str(reasons.pop(parent))
-    assert reasons == {virtual: None, other: None}
+def test_functions_that_stopped_with_a_reset_of_their_disk_are_started_again(
+    functions: Functions, disk: str, tmp_path: Path
+) -> None:
+    root = Root()
+    driver = NvmeDriver(
+        LocalHost(privileged=root), written(tmp_path / "cyborg.conf", configuration(disk))
+    )
+    driver.partition(disk, "vfs=2")
+    root.run(Reset(PciAddress.parse(disk), "flr"))
+    assert driver.discover(Scan(driver.host)) == []
+    reasons = {item.key: str(item.reason) for item in driver.hardware(Scan(driver.host))}
+    virtual = [str(functions.link(disk, f"virtfn{index}")) for index in range(2)]
+    assert all("its NVMe controller is offline" in reasons[vf] for vf in virtual)
+    [layouts] = driver.layouts(Scan(driver.host))
+    assert (layouts.current, layouts.refusal) == ("vfs=2, stopped", None)
+    driver.partition(disk, "vfs=2")
+    [device] = driver.discover(Scan(driver.host))
+    assert [unit.handles[0].key for unit in device.deployables] == virtual
+
+
+@pytest.mark.proves("nvme_driver", "bind", "cleaning", by="kernel")
+def test_functions_of_a_disk_go_from_one_instance_to_the_next(
+    functions: Functions, disk: str, tmp_path: Path, undo: ExitStack
+) -> None:
+    """The agent divides the disk as its configuration says; nothing else prepares it."""
+    # Only these tests pay for these imports.
+    from cyborg.service import wait_until
+    from cyborg.tests.kernel.deployment import Deployment
+
+    file = tmp_path / "cyborg.conf"
+    file.write_text(configuration(disk))
+    root = Root()
+    deployment = Deployment(
+        NvmeDriver.name, tmp_path, undo, machine=LocalHost(privileged=root), files=[file]
+    )
+    wait_until(lambda: functions.link(disk, "virtfn1") is not None, timeout=120)
+    virtual = [str(functions.link(disk, f"virtfn{index}")) for index in range(2)]
+    providers = [deployment.provider(vf) for vf in virtual]
+    deployment.wait_for_providers(DISK, set(providers))
+    for instance in (str(uuid4()), str(uuid4())):
+        state, info = deployment.bind(DISK, providers[0], instance)
+        assert (state, info) == ("Bound", PciAddress.parse(virtual[0]).info())
+        use(functions, virtual[0])
+        deployment.delete(instance)
+        deployment.wait_for_providers(DISK, set(providers))
+    name = functions.names(disk, "nvme")[0]
+    listed = root.run(ReadVirtualControllers(PciAddress.parse(disk), name))
+    assert [one.online for one in listed if one.vf in (1, 2)] == [True, True]

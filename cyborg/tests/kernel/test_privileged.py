@@ -19,15 +19,10 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.privileged import channel, contexts
-from cyborg.drivers.privileged.actions import (
-    Action,
-    FormatNamespace,
-    ReadClaim,
-    ReadOpenFiles,
-    SetVf,
-    SetVfs,
-)
+from cyborg.drivers.privileged.action import Action
+from cyborg.drivers.privileged.actions import ReadClaim, ReadOpenFiles, SetVf, SetVfs
 from cyborg.drivers.privileged.client import Client
+from cyborg.drivers.privileged.disk_actions import FormatNamespace
 from cyborg.model.pci import PciAddress
 from cyborg.tests.kernel import vfio
 from cyborg.tests.kernel.functions import E1000E, IGB, Functions, eventually

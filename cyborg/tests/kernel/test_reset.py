@@ -11,7 +11,8 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.host import LocalHost
-from cyborg.drivers.privileged.actions import Action, Reset
+from cyborg.drivers.privileged.action import Action
+from cyborg.drivers.privileged.actions import Reset
 from cyborg.drivers.privileged.kernel import LinuxKernel
 from cyborg.drivers.scan import Scan
 from cyborg.model.work import HandleTask

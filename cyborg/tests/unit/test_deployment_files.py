@@ -16,7 +16,7 @@ from oslo_privsep import capabilities
 
 from cyborg.conf.agent import PRIVILEGED_SOCKET
 from cyborg.drivers.local_command import LocalCommand, placeholder_values
-from cyborg.drivers.privileged.actions import Context
+from cyborg.drivers.privileged.action import Context
 from cyborg.drivers.privileged.contexts import EXPORTS
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.loopback import Loopback

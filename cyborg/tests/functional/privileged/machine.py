@@ -17,7 +17,7 @@ from typing import Any
 
 import cyborg
 from cyborg import service
-from cyborg.drivers.privileged.actions import Action
+from cyborg.drivers.privileged.action import Action
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.processes import Program, script
 

@@ -19,15 +19,9 @@ from oslo_privsep import comm
 
 import cyborg
 from cyborg import service
-from cyborg.drivers.privileged.actions import (
-    Action,
-    ReadOpenFiles,
-    ReadSanitize,
-    Reset,
-    SetMigMode,
-    SetVf,
-    SetVfs,
-)
+from cyborg.drivers.privileged.action import Action
+from cyborg.drivers.privileged.actions import ReadOpenFiles, Reset, SetMigMode, SetVf, SetVfs
+from cyborg.drivers.privileged.disk_actions import ReadSanitize
 from cyborg.model.pci import PciAddress
 from cyborg.tests.fixtures.processes import Program, script
 from cyborg.tests.functional.privileged.machine import (

@@ -10,7 +10,8 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.host import Host, LocalHost, OpenFiles, is_missing, read_if_exists, resolve
-from cyborg.drivers.privileged.actions import Action, ReadOpenFiles
+from cyborg.drivers.privileged.action import Action
+from cyborg.drivers.privileged.actions import ReadOpenFiles
 from cyborg.testing.fake_host import FakeHost
 
 FILES = {"/sys/a/value": "1\n", "/sys/b/deep/value": "22\n", "/etc/name": "inside\n"}

@@ -17,26 +17,19 @@ from cyborg import exception
 from cyborg.drivers.command import Completed
 from cyborg.drivers.host import LocalHost, OpenFiles
 from cyborg.drivers.privileged import nvme
+from cyborg.drivers.privileged.action import Action, Context
 from cyborg.drivers.privileged.actions import (
     ACTIONS,
-    Action,
     Bind,
-    Context,
     CreateMdev,
-    FormatNamespace,
     Probe,
     ProgramIntelFpga,
     ProgramXilinxFpga,
     ReadClaim,
-    ReadController,
-    ReadControllerHealth,
     ReadOpenFiles,
     ReadQatHeartbeat,
-    ReadSanitize,
     RemoveMdev,
     Reset,
-    SampleNamespaces,
-    Sanitize,
     SetDriverOverride,
     SetMigLayout,
     SetMigMode,
@@ -47,6 +40,17 @@ from cyborg.drivers.privileged.actions import (
     SetVgpuType,
     Unbind,
     load,
+)
+from cyborg.drivers.privileged.disk_actions import (
+    FormatNamespace,
+    ReadController,
+    ReadControllerHealth,
+    ReadSanitize,
+    ReadVirtualControllers,
+    ReleaseQueues,
+    SampleNamespaces,
+    Sanitize,
+    StartVirtualControllers,
 )
 from cyborg.model.pci import PciAddress
 from cyborg.testing import scenario_hosts
@@ -244,6 +248,9 @@ def test_disk_is_erased_unless_it_is_in_use(
         ReadSanitize(CARD, "nvme0"),
         ReadController(CARD, "nvme0"),
         SampleNamespaces(CARD, "nvme0"),
+        ReadVirtualControllers(CARD, "nvme0"),
+        ReleaseQueues(CARD, "nvme0"),
+        StartVirtualControllers(CARD, "nvme0", 4),
     ],
     ids=str,
 )
@@ -506,6 +513,9 @@ GOOD: list[Action[Any]] = [
     ReadSanitize(CARD, "nvme3"),
     ReadController(CARD, "nvme3"),
     SampleNamespaces(CARD, "nvme3"),
+    ReadVirtualControllers(CARD, "nvme3"),
+    ReleaseQueues(CARD, "nvme3"),
+    StartVirtualControllers(CARD, "nvme3", 4),
     SetMigMode(CARD, True),
     SetMigLayout(CARD, (9, 19)),
     ReadOpenFiles(),

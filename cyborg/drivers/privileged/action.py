@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an action of the privileged process is; ``actions`` and ``disk_actions`` define them."""
+
+import dataclasses
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from cyborg import exception
+from cyborg.drivers.privileged import fields
+from cyborg.drivers.privileged.kernel import Kernel
+from cyborg.model.pci import PciAddress
+
+T = TypeVar("T")
+
+
+class Context(StrEnum):
+    """A kind of action, which has a process and capabilities of its own."""
+
+    SYSFS = "sysfs"
+    NETWORK = "network"
+    NVME = "nvme"
+    VENDOR = "vendor"
+    OBSERVE = "observe"
+
+
+@dataclass(frozen=True)
+class Action(Generic[T]):
+    """One action. The constructor raises exception.Invalid for a field that is not allowed."""
+
+    context: ClassVar[Context] = Context.SYSFS
+    #: Whether the action changes the host; an action that only reads is not journalled.
+    changes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the types that the fields of several actions share, then ``check`` the others."""
+        for field in dataclasses.fields(self):
+            if field.name == "function" and not isinstance(self.__dict__["function"], PciAddress):
+                raise fields.invalid("function", self.__dict__["function"], "a PCI address")
+        self.check()
+
+    def check(self) -> None:
+        """Check the fields; raises exception.Invalid."""
+
+    def run(self, kernel: Kernel) -> T:
+        """Carry the action out; raises exception.HostError with the ``errno`` of the kernel."""
+        raise NotImplementedError
+
+    def answer(self, value: Any) -> T:
+        """Return the result, which lost its class on the way between two processes."""
+        result: T = value
+        return result
+
+    def __str__(self) -> str:
+        """Return the action as one line for the journal."""
+        values = (f"{name}={value}" for name, value in self.plain().items() if value is not None)
+        return f"{type(self).__name__}({', '.join(values)})"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields as plain values, for ``load``."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            name: str(value) if isinstance(value, PciAddress | StrEnum) else value
+            for name, value in values.items()
+        }
+
+
+class Privileged(Protocol):
+    """What can run actions: the agent's client, and the simulated host."""
+
+    def run(self, action: Action[T]) -> T:
+        """Carry the action out and return its result.
+
+        Raises exception.HostError when the host refuses it, with ``errno`` if the kernel did.
+        """
+        ...
+
+
+class NoPrivileges:
+    """The actions of a host without a privileged process: all fail."""
+
+    def run(self, action: Action[T]) -> T:
+        """Raise exception.HostError."""
+        raise exception.HostError(
+            action=str(action), reason="this program has no privileged process"
+        )
