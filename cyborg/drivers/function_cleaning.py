@@ -5,16 +5,17 @@ A step works only on a function that nobody uses, as the ownership check says: t
 taken a file system of the former guest into use when it got the disk back.
 """
 
+import contextlib
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from cyborg import exception
 from cyborg.drivers import pci_function
 from cyborg.drivers.base import CleanStep, Progress
-from cyborg.drivers.host import Host
+from cyborg.drivers.host import Host, read_if_exists
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.privileged import actions, disk_actions, nvme
 from cyborg.drivers.scan import Scan
@@ -72,15 +73,9 @@ def is_alone(scan: Scan, function: PciFunction) -> bool:
 
 
 def step_names(host: Host, scan: Scan, function: PciFunction) -> tuple[str, ...]:
-    """Return the names of the safe steps that a function has; empty: nothing can be cleaned.
-
-    A virtual function of a disk shares its namespaces with other controllers.
-    """
+    """Return the names of the safe steps that a function has; empty: nothing can be cleaned."""
     names = [RESET] if reset_method(host, function, is_alone(scan, function)) else []
-    return (
-        *names,
-        *((ERASE,) if function.class_code >> 8 == _NVME and function.parent is None else ()),
-    )
+    return (*names, *((ERASE,) if function.class_code >> 8 == _NVME else ()))
 
 
 @dataclass(frozen=True)
@@ -144,12 +139,12 @@ class FunctionCleaner:
 
     def _erase(self, progress: Progress) -> None:
         """Erase all namespaces, and check that nothing of the former content is left."""
-        controller = self._controller()
-        self.erasing.add(self.function)
-        try:
-            self._erase_disk(controller, progress)
-        finally:
-            self.erasing.discard(self.function)
+        with self._controller() as controller:
+            self.erasing.add(self.function)
+            try:
+                self._erase_disk(controller, progress)
+            finally:
+                self.erasing.discard(self.function)
 
     def _erase_disk(self, controller: str, progress: Progress) -> None:
         facts = self.host.privileged.run(disk_actions.ReadController(self.function, controller))
@@ -157,15 +152,13 @@ class FunctionCleaner:
             # An earlier agent began it, or the guest: the disk takes no data meanwhile.
             self._await_sanitize(controller, progress)
             return
-        before = self._samples(controller)
-        if not before:
-            raise self._failed(ERASE, "it has no namespace any more; create one")
+        before = self._all_samples(controller)
         if facts.sanitizes and not facts.shared:
             method = facts.sanitizes[0]
             progress(0.0, f"sanitize ({method})")
             self.host.privileged.run(disk_actions.Sanitize(self.function, controller, method))
             self._await_sanitize(controller, progress)
-        elif facts.shared:
+        elif facts.shared and not facts.private:
             # A sanitize always, and a format often, erases the data of other controllers as well.
             raise self._failed(
                 ERASE,
@@ -201,6 +194,20 @@ class FunctionCleaner:
                     reason = f"namespace {namespace} still has data of its last guest; replace it"
                     raise self._failed(ERASE, reason)
 
+    def _all_samples(self, controller: str) -> dict[int, tuple[str, ...]]:
+        """Return the samples of all namespaces, of which the host shows each after a while."""
+        read = disk_actions.ReadNamespaces(self.function, controller)
+        for _ in range(_ANSWER):
+            namespaces = {*self.host.privileged.run(read)}
+            samples = self._samples(controller)
+            if namespaces and namespaces == set(samples):
+                return samples
+            self.host.pause(_INTERVAL)
+        if not namespaces:
+            raise self._failed(ERASE, "it has no namespace; create one, or attach one to it")
+        hidden = ", ".join(map(str, sorted(namespaces ^ set(samples))))
+        raise self._failed(ERASE, f"the host does not show namespace {hidden} as a disk")
+
     def _samples(self, controller: str) -> dict[int, tuple[str, ...]]:
         samples = self.host.privileged.run(disk_actions.SampleNamespaces(self.function, controller))
         return dict(samples)
@@ -220,30 +227,49 @@ class FunctionCleaner:
             self.host.pause(_SANITIZE_INTERVAL)
         raise self._failed(ERASE, f"its sanitize did not end within {_ERASE_LIMIT:g} s")
 
-    def _controller(self) -> str:
-        """Return the name of the controller of a function that nobody uses."""
-        directory = f"/sys/bus/pci/devices/{self.function}"
-        probed = False
-        for _ in range(_PATIENCE):
-            scan = self._idle()
-            driver = scan.functions[self.function].host_driver
-            if driver is None and not probed:
-                probed = True
-                self.host.privileged.run(actions.Probe(self.function))
-            if driver == "nvme":
-                names = [
-                    name
-                    for name in self.host.list_dir(f"{directory}/nvme")
-                    if _CONTROLLER.fullmatch(name)
-                ]
-                if len(names) == 1:
-                    return names[0]
-            self.host.pause(_INTERVAL)
-        raise self._failed(
-            ERASE,
-            f"its driver is {driver} and not nvme {_PATIENCE} s after the guest; bind it to nvme, "
-            "or set option clean to reset",
-        )
+    @contextlib.contextmanager
+    def _controller(self) -> Iterator[str]:
+        """Give the name of the controller of a function that nobody uses.
+
+        A virtual function of a divided disk has no driver between its guests. It has the driver
+        ``nvme`` for this time; one that an interrupted step has left there stays.
+        """
+        run = self.host.privileged.run
+        lent = False
+        try:
+            for _ in range(_PATIENCE):
+                function = self._idle().functions[self.function]
+                driver = function.host_driver
+                if driver is None and not lent:
+                    lent = True
+                    if function.parent is not None:
+                        run(actions.SetDriverOverride(self.function, "nvme"))
+                    run(actions.Probe(self.function))
+                if driver == "nvme" and (name := self._ready_controller()) is not None:
+                    break
+                self.host.pause(_INTERVAL)
+            else:
+                raise self._failed(
+                    ERASE,
+                    f"its driver is {driver} and not nvme {_PATIENCE} s after the guest, or its "
+                    "controller is not ready; bind it to nvme, or set option clean to reset",
+                )
+            yield name
+        finally:
+            if lent and function.parent is not None:
+                run(actions.Unbind(self.function))
+                run(actions.SetDriverOverride(self.function, ""))
+
+    def _ready_controller(self) -> str | None:
+        """Return the name of the function's controller if it works and has its namespaces."""
+        directory = f"/sys/bus/pci/devices/{self.function}/nvme"
+        if not self.host.exists(directory):
+            return None
+        names = [name for name in self.host.list_dir(directory) if _CONTROLLER.fullmatch(name)]
+        if len(names) != 1:
+            return None
+        state = read_if_exists(self.host.read_text, f"{directory}/{names[0]}/state")
+        return names[0] if state is None or state.strip() == "live" else None
 
     def _idle(self) -> Scan:
         """Return a scan in which nobody uses the function; wait for that for a limited time."""

@@ -5,8 +5,9 @@ The actions are those of the agent. Files are the host's own. What is a request 
 real machine is the command of the field here, so a test answers it like any other command:
 ``ip link set dev IF vf N …``, and ``nvme`` with ``format /dev/nvme0n1 -s N``, ``sanitize /dev/nvme0
 -a N``, ``virt-mgmt /dev/nvme0 -c N -a N -r N -n N``, and with ``-o json`` ``sanitize-log``,
-``id-ctrl``, ``list-ctrl``, ``primary-ctrl-caps`` and ``list-secondary``. The content of a namespace
-is that of its node. A disk whose node below /dev has the fault EBUSY is claimed exclusively.
+``id-ctrl``, ``id-ns``, ``list-ns``, ``list-ctrl``, ``primary-ctrl-caps`` and ``list-secondary``.
+The content of a namespace is that of its node. A disk whose node below /dev has the fault EBUSY is
+claimed exclusively.
 """
 
 import errno
@@ -159,11 +160,22 @@ class _SimulatedKernel:
             action, resource = request.cdw10 & 0xF, request.cdw10 >> 8 & 0x7
             words = ["nvme", "virt-mgmt", path, "-c", str(request.cdw10 >> 16), "-a", str(action)]
             self._checked([*words, "-r", str(resource), "-n", str(request.cdw11)])
+        elif request == nvme.identify_namespaces():
+            answer = json.loads(self._checked(["nvme", "list-ns", path, "-o", "json"]))
+            numbers = [row["nsid"] for row in answer["nsid_list"]]
+            return struct.pack(f"<{len(numbers)}I", *numbers).ljust(request.data_length, b"\0")
+        elif request.opcode == nvme.IDENTIFY and request.namespace:
+            words = ["nvme", "id-ns", path, "-n", str(request.namespace), "-o", "json"]
+            answer = json.loads(self._checked(words))
+            identity = bytearray(request.data_length)
+            identity[26], identity[29], identity[30] = (
+                answer[name] for name in ("flbas", "dps", "nmic")
+            )
+            return bytes(identity)
         elif request == nvme.identify_controllers():
             answer = json.loads(self._checked(["nvme", "list-ctrl", path, "-o", "json"]))
             count = struct.pack("<H", len(answer["ctrl_list"]))
             return count.ljust(request.data_length, b"\0")
-        # A namespace in its first format, without metadata.
         return bytes(request.data_length)
 
     def sample(self, disk: Node, places: Sequence[int], length: int) -> list[str]:

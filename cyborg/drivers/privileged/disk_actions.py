@@ -117,8 +117,14 @@ class ReadController(Action[nvme.ControllerFacts]):
         fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> nvme.ControllerFacts:
-        _, node = places.controller(kernel, self.function, self.controller)
+        path, node = places.controller(kernel, self.function, self.controller)
         facts = nvme.controller_facts(kernel.nvme_admin(node, nvme.identify_controller()))
+        if facts.private:
+            private = all(
+                nvme.is_private(kernel.nvme_admin(node, nvme.identify_namespace(namespace)))
+                for namespace in places.namespaces(kernel, path)
+            )
+            facts = facts._replace(private=private)
         if facts.shared:
             # A controller that cannot list them may have some.
             with contextlib.suppress(exception.HostError):
@@ -127,9 +133,30 @@ class ReadController(Action[nvme.ControllerFacts]):
         return facts
 
     def answer(self, value: Any) -> nvme.ControllerFacts:
-        formats, crypto, shared, methods = value
+        formats, crypto, shared, private, methods = value
         sanitizes = tuple(map(nvme.SanitizeMethod, methods))
-        return nvme.ControllerFacts(formats, crypto, shared, sanitizes)
+        return nvme.ControllerFacts(formats, crypto, shared, private, sanitizes)
+
+
+@dataclass(frozen=True)
+class ReadNamespaces(Action[tuple[int, ...]]):
+    """List the namespaces of an NVMe disk, also those that the host does not show."""
+
+    context = Context.NVME
+    changes = False
+
+    function: PciAddress
+    controller: str
+
+    def check(self) -> None:
+        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+
+    def run(self, kernel: Kernel) -> tuple[int, ...]:
+        _, node = places.controller(kernel, self.function, self.controller)
+        return nvme.namespace_numbers(kernel.nvme_admin(node, nvme.identify_namespaces()))
+
+    def answer(self, value: Any) -> tuple[int, ...]:
+        return tuple(value)
 
 
 @dataclass(frozen=True)
@@ -299,5 +326,6 @@ class StartVirtualControllers(Action[None]):
 #: The actions of this module.
 ACTIONS: Final[tuple[type[Action[Any]], ...]] = (
     *(FormatNamespace, Sanitize, ReadSanitize, ReadController, ReadControllerHealth),
-    *(SampleNamespaces, ReadVirtualControllers, ReleaseQueues, StartVirtualControllers),
+    *(ReadNamespaces, SampleNamespaces, ReadVirtualControllers, ReleaseQueues),
+    StartVirtualControllers,
 )

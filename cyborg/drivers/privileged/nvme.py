@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The NVMe admin commands that the agent sends; numbers from the NVMe base specification 2.0."""
 
+import itertools
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -18,8 +19,10 @@ _SANITIZE_LOG: Final = 0x81
 _HEALTH_LOG: Final = 0x02
 #: The structure of the controller itself, as opposed to that of a namespace.
 _CNS_CONTROLLER: Final = 1
-#: The list of all controllers of the subsystem; what a controller can give to those of virtual
-#: functions; and these controllers, which have entries of 32 bytes.
+#: The namespaces that the controller has.
+_CNS_NAMESPACES: Final = 2
+#: All controllers of the subsystem; what a controller can give to those of virtual functions; and
+#: these controllers, which have entries of 32 bytes.
 _CNS_CONTROLLERS, _CNS_CAPABILITIES, _CNS_SECONDARY = 0x13, 0x14, 0x15
 _SECONDARY: Final = struct.Struct("<HHB3xHHH18x")
 _LOG_LENGTH: Final = 512
@@ -65,13 +68,15 @@ class ControllerFacts(NamedTuple):
     """What a controller says about erasing, from its answer to ``identify_controller``.
 
     ``formats``: it has the format command. ``crypto``: a format can destroy the key of the data.
-    ``shared``: the subsystem has, or may have, other controllers. ``sanitizes`` are the supported
+    ``shared``: the subsystem has, or may have, other controllers. ``private``: a format of the
+    namespaces that this controller has does not affect them. ``sanitizes`` are the supported
     methods.
     """
 
     formats: bool
     crypto: bool
     shared: bool
+    private: bool
     sanitizes: tuple[SanitizeMethod, ...]
 
 
@@ -220,7 +225,8 @@ def manage(
 def controller_facts(identity: bytes) -> ControllerFacts:
     """Return the facts of a controller: CMIC (byte 76), OACS (256), SANICAP (328), FNA (524).
 
-    CMIC only tells whether the subsystem may have several controllers.
+    CMIC only tells whether the subsystem may have several controllers, and FNA whether a format is
+    of one namespace: whether others have this namespace, too, ``is_private`` tells.
     """
     (oacs,), (sanicap,) = struct.unpack_from("<H", identity, 256), identity[328:329]
     methods = (SanitizeMethod.CRYPTO, SanitizeMethod.BLOCK, SanitizeMethod.OVERWRITE)
@@ -228,13 +234,30 @@ def controller_facts(identity: bytes) -> ControllerFacts:
         formats=bool(oacs >> 1 & 1),
         crypto=bool(identity[524] >> 2 & 1),
         shared=bool(identity[76] >> 1 & 0x3),
+        private=not identity[524] & 0x3,
         sanitizes=tuple(method for bit, method in enumerate(methods) if sanicap >> bit & 1),
     )
+
+
+def identify_namespaces() -> AdminCommand:
+    """Return the command that lists the namespaces of the controller."""
+    return AdminCommand(IDENTIFY, cdw10=_CNS_NAMESPACES, data_length=_IDENTIFY_LENGTH)
+
+
+def namespace_numbers(listed: bytes) -> tuple[int, ...]:
+    """Return the numbers in the answer to ``identify_namespaces``, which end with 0."""
+    numbers = (number for (number,) in struct.iter_unpack("<I", listed))
+    return tuple(itertools.takewhile(bool, numbers))
 
 
 def identify_namespace(namespace: int) -> AdminCommand:
     """Return the command that reads the properties of a namespace."""
     return AdminCommand(IDENTIFY, namespace, data_length=_IDENTIFY_LENGTH)
+
+
+def is_private(identity: bytes) -> bool:
+    """Return whether only one controller can have a namespace (NMIC, byte 30)."""
+    return not identity[30] & 1
 
 
 def format_namespace(namespace: int, identity: bytes, erase: Erase) -> AdminCommand:

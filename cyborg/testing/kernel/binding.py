@@ -4,7 +4,7 @@
 import errno
 import fnmatch
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cyborg.testing.fake_host import FakeHost, Subtree
 from cyborg.testing.kernel.host_driver import HostDriver
@@ -153,6 +153,10 @@ class Binding:
         self._sysfs.refresh(path)
         self._sysfs.emit_function("unbind", path)
 
+    def provide(self, path: str, driver: str, made: Sequence[Subtree]) -> None:
+        """Let a driver make these files when it gets a function."""
+        self._children[path, driver] = list(made)
+
     def forget(self, path: str) -> None:
         """Drop what drivers had made for a function, because another card takes its place."""
         for key in [key for key in self._children if key[0] == path]:
@@ -164,7 +168,8 @@ class Binding:
         if self._kept_by_user(path) and not (driver.vfio or driver.shares_dma):
             raise error(errno.EBUSY)
         accepted = driver.any_function or self._identified(driver, path)
-        if not accepted or (is_vf and not driver.vfs):
+        marked = driver.vf_mark and self._sysfs.exists(f"{path}/{driver.vf_mark}")
+        if not accepted or (is_vf and not driver.vfs and not marked):
             raise error(errno.ENODEV)
         if driver.vfio and self._sysfs.number(f"{path}/sriov_numvfs"):
             raise error(errno.EBUSY)

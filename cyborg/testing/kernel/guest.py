@@ -8,16 +8,17 @@ ones, a switch with two functions that make mediated devices, and a network card
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.host_driver import HostDriver, MdevProfile, MdevType, VgpuProfile
-from cyborg.testing.kernel.nvme_tool import NvmeTool
+from cyborg.testing.kernel.nvme_tool import ONLINE, NvmeTool
 from cyborg.testing.kernel.simulated import SimulatedKernel
 
 _MDEV_TEXT = "num_heads=1, framebuffer={}M, max_instance={}"
-#: The drivers of the guest. Its NVMe VFs do not work until they get queues, so nvme refuses them.
+#: The drivers of the guest. The driver nvme refuses a VF whose controller is not online.
 DRIVERS = (
     HostDriver(
         "nvme",
         ids=frozenset({"class:010802"}),
         vfs=False,
+        vf_mark=ONLINE,
         sriov=True,
         children=("msi_irqs", "nvme", "pools"),
     ),

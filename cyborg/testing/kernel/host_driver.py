@@ -42,20 +42,22 @@ class VgpuProfile:
 class HostDriver:
     """One driver of the PCI bus.
 
-    ``ids`` has entries ``vendor:device`` and ``class:CCCCCC`` in hex digits. ``any_function``
-    says that the driver also accepts a function that only ``driver_override`` gives to it;
-    all others refuse it with ENODEV. ``vfs`` says that its probe succeeds on a VF. ``sriov`` is
-    the callback for ``sriov_numvfs``. ``children`` are name patterns of what the driver adds to
-    the directory of a function. ``leaves_enabled`` marks a driver that does not disable the
-    function when it is unbound. ``shares_dma`` marks a driver that does not make an IOMMU group
-    unviable, such as the driver of PCI Express ports. ``qat_services`` is how many services a
-    QuickAssist device can combine, 0 for another driver.
+    ``ids`` has entries ``vendor:device`` and ``class:CCCCCC`` in hex digits. ``any_function`` says
+    that the driver also accepts a function that only ``driver_override`` gives to it; all others
+    refuse it with ENODEV. ``vfs`` says that its probe succeeds on a VF; without it, that succeeds
+    only on one that has the file ``vf_mark``. ``sriov`` is the callback for ``sriov_numvfs``.
+    ``children`` are name patterns of what the driver adds to the directory of a function.
+    ``leaves_enabled`` marks a driver that does not disable the function when it is unbound.
+    ``shares_dma`` marks a driver that does not make an IOMMU group unviable, such as the driver of
+    PCI Express ports. ``qat_services`` is how many services a QuickAssist device can combine, 0 for
+    another driver.
     """
 
     name: str
     ids: frozenset[str] = frozenset()
     any_function: bool = False
     vfs: bool = True
+    vf_mark: str = ""
     sriov: bool = False
     enables: bool = True
     leaves_enabled: bool = False

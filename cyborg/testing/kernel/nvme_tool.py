@@ -12,6 +12,7 @@ import re
 
 from cyborg.drivers.command import Completed
 from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.kernel.simulated import SimulatedKernel
 
 #: Values of ``--sanact``: by number and by name; 1 leaves the failure mode, the others erase.
 _LEAVE_FAILURE = frozenset({"1", "exit-failure"})
@@ -25,6 +26,8 @@ _STATUS = {
 }
 #: How many queues and interrupts the controllers of all virtual functions can have.
 _FLEXIBLE = 8, 4
+#: The mark of a virtual function whose controller is online.
+ONLINE = ".online"
 #: Actions of virtualization management.
 _RELEASE, _ASSIGN, _ONLINE = 1, 8, 9
 #: The progress of a sanitize that is complete, or of a log without one.
@@ -41,7 +44,8 @@ class NvmeTool:
     ``dirty`` are the namespaces (``nvme0n1``) that have data of a former user, ``busy`` those that
     somebody has open. A sanitize takes ``seconds`` of the host's clock; it ends in a failure with
     ``fails``, and there is none with ``sanitizes`` false. ``crypto``: a format can destroy the key
-    of the data. ``shared``: other controllers may have the same namespaces. ``holds``: a disk has
+    of the data. ``shared``: other controllers may have the same namespaces. ``private``: others
+    have only namespaces of their own. ``holds``: a disk has
     what its virtual functions can have until it releases it. What erases a namespace
     makes the content of its node zeros.
     """
@@ -54,6 +58,7 @@ class NvmeTool:
         sanitizes: bool = True,
         crypto: bool = True,
         shared: bool = False,
+        private: bool = False,
         holds: bool = False,
     ) -> None:
         self._holds = holds
@@ -71,7 +76,8 @@ class NvmeTool:
         self._seconds = seconds
         self._fails = fails
         self._sanitizes = sanitizes
-        self._controllers = 2 if shared else 1
+        self._controllers = 2 if shared or private else 1
+        self._common = int(shared)
         self._identity = {
             # As that of QEMU: there may be others, and the list tells.
             "cmic": 2,
@@ -93,6 +99,16 @@ class NvmeTool:
         self._settle(host, controller)
         if verb == "id-ctrl":
             return Completed(0, json.dumps(self._identity), "")
+        if verb == "id-ns":
+            return Completed(0, json.dumps({"flbas": 0, "dps": 0, "nmic": self._common}), "")
+        if verb == "list-ns":
+            places = (
+                host.realpath(f"/sys/class/block/{disk}/nsid")
+                for disk in host.list_dir("/dev")
+                if re.fullmatch(rf"{controller}n[0-9]+", disk)
+            )
+            numbers = [int(host.read_text(place)) for place in places]
+            return Completed(0, json.dumps({"nsid_list": [{"nsid": n} for n in numbers]}), "")
         if verb == "smart-log":
             return Completed(0, json.dumps(self.smart), "")
         if verb == "list-ctrl":
@@ -116,7 +132,8 @@ class NvmeTool:
         """Do virtualization management, with the numbers and refusals of QEMU's controller.
 
         What the controllers have is in files that sysfs does not have, so it vanishes with the
-        function. A disk that holds the resources releases them at once, without a reset.
+        function. One that goes online has a namespace that an operator has attached. A disk that
+        holds the resources releases them at once, without a reset.
         """
         disk = host.realpath(f"/sys/class/nvme/{controller}").partition("/nvme/")[0]
 
@@ -140,7 +157,7 @@ class NvmeTool:
                     "secondary-controller-identifier": index,
                     "virtual-function-number": index,
                     "secondary-controller-state": int(
-                        index in functions and host.exists(f"{functions[index]}/.online")
+                        index in functions and host.exists(f"{functions[index]}/{ONLINE}")
                     ),
                 }
                 for index in range(1, number(f"{disk}/sriov_totalvfs") + 1)
@@ -159,7 +176,8 @@ class NvmeTool:
             number(f"{functions[target]}/.share-{kind}") >= least
             for kind, least in ((0, 2), (1, 1))
         ):
-            host.add_file(f"{functions[target]}/.online", "")
+            host.add_file(f"{functions[target]}/{ONLINE}", "")
+            _make_controller(host, functions[target], 100 * (1 + int(controller[4:])) + target)
         else:
             return _refused("NVMe status: Invalid Number of Controller Resources(0x4122)")
         return Completed(0, "", "")
@@ -222,6 +240,29 @@ class NvmeTool:
             "cdw10_info": 0,
         }
         return Completed(0, json.dumps({controller: log}), "")
+
+
+def _make_controller(host: FakeHost, function: str, number: int) -> None:
+    """Let the driver show a controller of a virtual function, with a disk, when it gets it."""
+    name = f"nvme{number}"
+    place = f"{function}/nvme/{name}"
+    for path, text in {
+        f"{place}/dev": f"239:{number}",
+        f"{place}/state": "live",
+        f"{place}/{name}n1/dev": f"259:{number}",
+        f"{place}/{name}n1/nsid": "1",
+        f"{place}/{name}n1/size": "8",
+    }.items():
+        host.add_file(path, f"{text}\n")
+    links = {f"/sys/class/nvme/{name}": place, f"/sys/class/block/{name}n1": f"{place}/{name}n1"}
+    for path, target in links.items():
+        host.add_link(path, target)
+    for node in (f"/dev/{name}", f"/dev/{name}n1"):
+        if not host.exists(node):
+            host.add_file(node, bytes(4096))
+    made = [host.take(path) for path in (f"{function}/nvme", *links)]
+    if isinstance(host.kernel, SimulatedKernel):
+        host.kernel.binding.provide(function, "nvme", made)
 
 
 def _option(options: list[str], name: str, default: str) -> str:

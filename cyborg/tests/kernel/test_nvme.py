@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVMe: a virtual function becomes a controller when its physical function gives it resources."""
 
+import re
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from cyborg.drivers.privileged.disk_actions import (
 from cyborg.drivers.scan import Scan
 from cyborg.model.pci import PciAddress
 from cyborg.tests.kernel.functions import Functions, eventually
+from cyborg.tests.kernel.test_cleaning import CANARY, PLACES, read, write
 from cyborg.tests.kernel.test_lives import DISK, use
 from cyborg.tests.kernel.test_reset import Root
 from cyborg.tests.unit.drivers.configured import written
@@ -41,6 +44,13 @@ def is_live(functions: Functions, function: str) -> bool:
     """Return whether the host's driver has the function, and its controller works."""
     names = functions.names(function, "nvme")
     return [functions.read(function, f"nvme/{name}/state") for name in names] == ["live"]
+
+
+def has_disk(functions: Functions, function: str) -> bool:
+    """Return whether the host shows a namespace of the function."""
+    [controller] = functions.names(function, "nvme") or [""]
+    names = functions.names(function, f"nvme/{controller}") if controller else []
+    return any(re.fullmatch(r"nvme\d+(c\d+)?n\d+", name) for name in names)
 
 
 @pytest.mark.proves("nvme_driver", "discover", "partition", by="kernel")
@@ -93,10 +103,17 @@ def test_functions_that_stopped_with_a_reset_of_their_disk_are_started_again(
 
 
 @pytest.mark.proves("nvme_driver", "bind", "cleaning", by="kernel")
-def test_functions_of_a_disk_go_from_one_instance_to_the_next(
-    functions: Functions, disk: str, tmp_path: Path, undo: ExitStack
+def test_next_instance_finds_no_data_of_the_first_on_its_function(
+    functions: Functions,
+    disk: str,
+    tmp_path: Path,
+    undo: ExitStack,
+    command: Callable[..., str],
 ) -> None:
-    """The agent divides the disk as its configuration says; nothing else prepares it."""
+    """The agent divides the disk as its configuration says, and only the namespace is given.
+
+    Between its guests a function has no driver of the host.
+    """
     # Only these tests pay for these imports.
     from cyborg.service import wait_until
     from cyborg.tests.kernel.deployment import Deployment
@@ -111,12 +128,28 @@ def test_functions_of_a_disk_go_from_one_instance_to_the_next(
     virtual = [str(functions.link(disk, f"virtfn{index}")) for index in range(2)]
     providers = [deployment.provider(vf) for vf in virtual]
     deployment.wait_for_providers(DISK, set(providers))
+    [name] = functions.names(disk, "nvme")
+    listed = root.run(ReadVirtualControllers(PciAddress.parse(disk), name))
+    [controller] = [part.identifier for part in listed if part.vf == 1]
+    for verb, owner in (("detach-ns", 0), ("attach-ns", controller)):
+        command("nvme", verb, f"/dev/{name}", "-n", "1", "-c", str(owner))
+    undo.callback(command, "nvme", "attach-ns", f"/dev/{name}", "-n", "1", "-c", "0")
+    undo.callback(command, "nvme", "detach-ns", f"/dev/{name}", "-n", "1", "-c", str(controller))
+    cleaned = ""
     for instance in (str(uuid4()), str(uuid4())):
         state, info = deployment.bind(DISK, providers[0], instance)
         assert (state, info) == ("Bound", PciAddress.parse(virtual[0]).info())
+        with ExitStack() as guest:
+            # What the guest reads and writes: here the driver of this kernel does it.
+            Functions(LocalHost(), guest).bind(virtual[0], "nvme")
+            eventually(partial(has_disk, functions, virtual[0]))
+            node = Path("/dev", functions.disk(virtual[0]))
+            assert read(node) == [bytes(len(CANARY))] * len(PLACES)
+            write(node)
+            assert read(node) == [CANARY] * len(PLACES)
         use(functions, virtual[0])
         deployment.delete(instance)
+        cleaned, steps = deployment.wait_for_cleaning(virtual[0], cleaned)
+        assert steps == ["function reset", "NVMe erase"]
         deployment.wait_for_providers(DISK, set(providers))
-    name = functions.names(disk, "nvme")[0]
-    listed = root.run(ReadVirtualControllers(PciAddress.parse(disk), name))
-    assert [one.online for one in listed if one.vf in (1, 2)] == [True, True]
+        assert functions.link(virtual[0], "driver") is None

@@ -2,6 +2,7 @@
 """Whole PCI functions are reset and erased after their guests, on a simulated kernel."""
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.nvme_disk import NvmeDriver
 from cyborg.drivers.pci import PciDriver
+from cyborg.drivers.privileged.disk_actions import StartVirtualControllers
 from cyborg.model.cleaning import CleanLevel, HostClean
+from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
@@ -148,6 +151,55 @@ def test_disk_that_may_have_other_controllers_is_not_erased(host: FakeHost) -> N
     host.programs["nvme"] = NvmeTool(shared=True)
     assert "may have other controllers" in refusal(pci(host))
     assert host.content(NODE) == CANARY.ljust(SIZE, b"\0")
+
+
+def test_disk_whose_namespaces_only_it_has_is_formatted(host: FakeHost) -> None:
+    """Other controllers of its subsystem keep their data."""
+    host.programs["nvme"] = NvmeTool(private=True)
+    clean(pci(host))
+    assert host.content(NODE) == bytes(SIZE)
+    assert not any("sanitize" in command for command in host.commands)
+
+
+def test_namespace_that_the_host_does_not_show_fails_the_step(host: FakeHost) -> None:
+    """Its data would stay."""
+    tool = NvmeTool()
+
+    def hiding(host: FakeHost, argv: tuple[str, ...]) -> Completed:
+        if argv[1] == "list-ns":
+            return Completed(0, json.dumps({"nsid_list": [{"nsid": 1}, {"nsid": 3}]}), "")
+        return tool(host, argv)
+
+    host.programs["nvme"] = hiding
+    assert "the host does not show namespace 3 as a disk" in refusal(pci(host))
+
+
+def test_disk_without_a_namespace_fails_the_step(host: FakeHost) -> None:
+    def empty(host: FakeHost, argv: tuple[str, ...]) -> Completed:
+        if argv[1] == "list-ns":
+            return Completed(0, json.dumps({"nsid_list": []}), "")
+        return NvmeTool()(host, argv)
+
+    host.programs["nvme"] = empty
+    assert "it has no namespace; create one, or attach one to it" in refusal(pci(host))
+
+
+def test_virtual_function_has_its_driver_for_the_erasure_only(host: FakeHost) -> None:
+    """It has none between its guests; a controller that is offline does not get it."""
+    parent = "0000:01:00.0"
+    host.write_text(f"/sys/bus/pci/devices/{parent}/sriov_drivers_autoprobe", "0")
+    host.write_text(f"/sys/bus/pci/devices/{parent}/sriov_numvfs", "1")
+    virtual = "0000:01:00.1"
+    assert [step.name for step in steps(pci(host), virtual)] == ["function reset", "NVMe erase"]
+    assert "its driver is None and not nvme" in refusal(pci(host), virtual)
+    host.programs["nvme"] = NvmeTool(sanitizes=False, private=True)
+    host.privileged.run(StartVirtualControllers(PciAddress.parse(parent), "nvme0", 1))
+    node = "/dev/nvme101n1"
+    host.add_file(node, CANARY.ljust(4096, b"\0"))
+    clean(pci(host), virtual)
+    assert host.content(node) == bytes(4096)
+    assert not host.exists(f"/sys/bus/pci/devices/{virtual}/driver")
+    assert host.read_text(f"/sys/bus/pci/devices/{virtual}/driver_override").strip() == "(null)"
 
 
 def test_sanitize_that_an_earlier_agent_began_is_awaited(host: FakeHost) -> None:

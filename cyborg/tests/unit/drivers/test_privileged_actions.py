@@ -45,6 +45,7 @@ from cyborg.drivers.privileged.disk_actions import (
     FormatNamespace,
     ReadController,
     ReadControllerHealth,
+    ReadNamespaces,
     ReadSanitize,
     ReadVirtualControllers,
     ReleaseQueues,
@@ -58,6 +59,8 @@ from cyborg.testing.fake_host import FakeHost
 
 CARD = PciAddress.parse("0000:3b:00.0")
 OTHER = PciAddress.parse("0000:3b:00.1")
+#: What a namespace in its first format says, which only one controller can have.
+NAMESPACE = {"flbas": 0, "dps": 0, "nmic": 0}
 PATH = f"/sys/devices/pci0000:3a/0000:3a:00.0/{CARD}"
 UUID = "8f3c1d2e-0b5a-4c6d-9e7f-1a2b3c4d5e6f"
 PARENT = "/sys/devices/virtual/mtty/mtty"
@@ -228,15 +231,18 @@ def test_sanitize_command_has_method_and_one_pass(method: str, cdw10: int) -> No
 def test_disk_is_erased_unless_it_is_in_use(
     host: FakeHost, action: Action[None], words: str
 ) -> None:
-    host.programs["nvme"] = lambda host, argv: Completed(0, "", "")
+    host.programs["nvme"] = lambda host, argv: Completed(0, json.dumps(NAMESPACE), "")
     host.privileged.run(action)
-    assert host.commands == [("nvme", *words.split())]
+    assert [command for command in host.commands if command[1] != "id-ns"] == [
+        ("nvme", *words.split())
+    ]
+    host.commands.clear()
     for disk in ("/dev/nvme3n1", "/dev/nvme3n2"):
         host.faults[disk] = errno.EBUSY
     with pytest.raises(exception.HostError) as caught:
         host.privileged.run(action)
     assert caught.value.fields["errno"] == errno.EBUSY
-    assert len(host.commands) == 1
+    assert [command[1] for command in host.commands] in ([], ["id-ns"])
 
 
 @pytest.mark.parametrize(
@@ -248,6 +254,7 @@ def test_disk_is_erased_unless_it_is_in_use(
         ReadSanitize(CARD, "nvme0"),
         ReadController(CARD, "nvme0"),
         SampleNamespaces(CARD, "nvme0"),
+        ReadNamespaces(CARD, "nvme0"),
         ReadVirtualControllers(CARD, "nvme0"),
         ReleaseQueues(CARD, "nvme0"),
         StartVirtualControllers(CARD, "nvme0", 4),
@@ -290,21 +297,25 @@ def test_progress_of_a_simulated_disk_is_read_from_its_log(host: FakeHost) -> No
     [
         (
             {"oacs": 2, "fna": 4, "cmic": 0, "sanicap": 5},
-            (True, True, False, ("crypto", "overwrite")),
+            (True, True, False, True, ("crypto", "overwrite")),
         ),
-        ({"oacs": 1, "fna": 2, "cmic": 2, "sanicap": 2}, (False, False, True, ("block",))),
-        ({"oacs": 0, "fna": 1, "cmic": 4, "sanicap": 0}, (False, False, True, ())),
+        ({"oacs": 1, "fna": 2, "cmic": 2, "sanicap": 2}, (False, False, True, False, ("block",))),
+        ({"oacs": 0, "fna": 1, "cmic": 4, "sanicap": 0}, (False, False, True, False, ())),
+        (
+            {"oacs": 2, "fna": 0, "cmic": 2, "sanicap": 0, "nmic": 1},
+            (True, False, True, False, ()),
+        ),
     ],
 )
 def test_controller_says_how_its_data_can_be_erased(
     host: FakeHost, values: dict[str, int], facts: tuple[Any, ...]
 ) -> None:
     host.programs["nvme"] = lambda host, argv: Completed(
-        0, json.dumps({**values, "ctrl_list": [{}, {}]}), ""
+        0, json.dumps({**NAMESPACE, **values, "ctrl_list": [{}, {}]}), ""
     )
     action = ReadController(CARD, "nvme3")
     assert host.privileged.run(action) == facts
-    assert action.answer([*facts[:3], list(facts[3])]) == facts
+    assert action.answer([*facts[:-1], list(facts[-1])]) == facts
     assert host.commands[0] == ("nvme", "id-ctrl", "/dev/nvme3", "-o", "json")
 
 
@@ -317,10 +328,11 @@ def test_list_of_controllers_tells_whether_a_disk_is_shared(
     def answer(host: FakeHost, argv: tuple[str, ...]) -> Completed:
         if argv[1] == "id-ctrl":
             values: dict[str, Any] = {"oacs": 2, "fna": 4, "cmic": 2, "sanicap": 0}
-        elif count is None:
+        elif count is None and argv[1] == "list-ctrl":
             return Completed(1, "", "NVMe status: Invalid Field in Command(0x4002)\n")
         else:
-            values = {"ctrl_list": [{"ctrl_id": number} for number in range(count)]}
+            controllers = [{"ctrl_id": number} for number in range(count or 0)]
+            values = {**NAMESPACE, "ctrl_list": controllers}
         return Completed(0, json.dumps(values), "")
 
     host.programs["nvme"] = answer
@@ -513,6 +525,7 @@ GOOD: list[Action[Any]] = [
     ReadSanitize(CARD, "nvme3"),
     ReadController(CARD, "nvme3"),
     SampleNamespaces(CARD, "nvme3"),
+    ReadNamespaces(CARD, "nvme3"),
     ReadVirtualControllers(CARD, "nvme3"),
     ReleaseQueues(CARD, "nvme3"),
     StartVirtualControllers(CARD, "nvme3", 4),

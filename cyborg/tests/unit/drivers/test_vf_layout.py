@@ -11,8 +11,10 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.generic import GenericDriver
+from cyborg.drivers.privileged.disk_actions import StartVirtualControllers
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachType, Hardware
+from cyborg.model.pci import PciAddress
 from cyborg.testing import situations
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -71,10 +73,21 @@ class TestLayout(DriverContract):
         self.conf = written(tmp_path / "cyborg.conf", TEXT.format(address=CARD, layout="vfs=2"))
 
     def make_host(self) -> FakeHost:
-        return machine(vfs=2)
+        """Return a host whose operator has taken the controllers of the functions online."""
+        host = machine(vfs=2)
+        host.privileged.run(StartVirtualControllers(PciAddress.parse(CARD), "nvme0", 2))
+        host.write_text("/sys/bus/pci/drivers_probe", FIRST)
+        host.write_text("/sys/bus/pci/drivers_probe", SECOND)
+        host.writes.clear()
+        return host
 
     def make_driver(self, host: FakeHost) -> Driver:
         return GenericDriver(host, self.conf)
+
+    def test_cards_are_divided_and_made_whole_again(self) -> None:
+        """The operator takes controllers online, and the driver does not do so again."""
+        self.make_host = lambda: machine(vfs=2)  # type: ignore[method-assign]
+        super().test_cards_are_divided_and_made_whole_again()
 
 
 #: Makes the driver of a host with a configuration.
