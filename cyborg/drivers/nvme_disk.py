@@ -119,9 +119,10 @@ class _DiskDriver(CardDriver):
 
     def _stopped(self, scan: Scan, disk: PciFunction) -> tuple[Mapping[PciAddress, str], bool]:
         """Return why virtual functions of a disk do not work, and whether that is known."""
-        if self._states is None or self._states[0] is not scan:
-            self._states = scan, {}
-        states = self._states[1]
+        memory = self._states
+        if memory is None or memory[0] is not scan:
+            memory = self._states = scan, {}
+        states = memory[1]
         if disk.address not in states:
             vfs = [vf.address for vf in scan.functions.values() if vf.parent == disk.address]
             try:

@@ -145,6 +145,8 @@ class Binding:
                 target = self._sysfs.target(link)
                 if target is not None and f"{target}/".startswith(inside):
                     taken.append(self._host.take(link))
+                    if driver.vf_mark and self._sysfs.exists(f"{path}/{driver.vf_mark}"):
+                        taken.append(self._host.take(f"/dev/{posixpath.basename(link)}"))
         self._children[path, driver.name] = taken
         if driver.enables and not driver.leaves_enabled:
             self._count_enable(path, -1)

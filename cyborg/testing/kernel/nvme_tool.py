@@ -138,7 +138,8 @@ class NvmeTool:
         disk = host.realpath(f"/sys/class/nvme/{controller}").partition("/nvme/")[0]
 
         def number(path: str) -> int:
-            return int(host.read_text(path)) if host.exists(path) else 0
+            text = host.read_text(path).strip() if host.exists(path) else ""
+            return int(text) if text.isdecimal() else 0
 
         functions = {
             index + 1: host.realpath(f"{disk}/virtfn{index}")
@@ -257,10 +258,10 @@ def _make_controller(host: FakeHost, function: str, number: int) -> None:
     links = {f"/sys/class/nvme/{name}": place, f"/sys/class/block/{name}n1": f"{place}/{name}n1"}
     for path, target in links.items():
         host.add_link(path, target)
-    for node in (f"/dev/{name}", f"/dev/{name}n1"):
-        if not host.exists(node):
-            host.add_file(node, bytes(4096))
-    made = [host.take(path) for path in (f"{function}/nvme", *links)]
+    nodes = (f"/dev/{name}", f"/dev/{name}n1")
+    for node in nodes:
+        host.add_file(node, bytes(4096))
+    made = [host.take(path) for path in (f"{function}/nvme", *links, *nodes)]
     if isinstance(host.kernel, SimulatedKernel):
         host.kernel.binding.provide(function, "nvme", made)
 

@@ -194,12 +194,19 @@ def test_virtual_function_has_its_driver_for_the_erasure_only(host: FakeHost) ->
     assert "its driver is None and not nvme" in refusal(pci(host), virtual)
     host.programs["nvme"] = NvmeTool(sanitizes=False, private=True)
     host.privileged.run(StartVirtualControllers(PciAddress.parse(parent), "nvme0", 1))
-    node = "/dev/nvme101n1"
+    node, place = "/dev/nvme101n1", f"/sys/bus/pci/devices/{virtual}"
+    host.write_text(f"{place}/driver_override", "nvme\n")
+    host.write_text("/sys/bus/pci/drivers_probe", virtual)
     host.add_file(node, CANARY.ljust(4096, b"\0"))
+    host.write_text(f"{place}/driver_override", "\n")
+    host.write_text(f"{place}/driver/unbind", virtual)
+    assert not host.exists(node)
     clean(pci(host), virtual)
+    assert not host.exists(f"{place}/driver")
+    assert host.read_text(f"{place}/driver_override").strip() == "(null)"
+    host.write_text(f"{place}/driver_override", "nvme\n")
+    host.write_text("/sys/bus/pci/drivers_probe", virtual)
     assert host.content(node) == bytes(4096)
-    assert not host.exists(f"/sys/bus/pci/devices/{virtual}/driver")
-    assert host.read_text(f"/sys/bus/pci/devices/{virtual}/driver_override").strip() == "(null)"
 
 
 def test_sanitize_that_an_earlier_agent_began_is_awaited(host: FakeHost) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers import nvme_disk
-from cyborg.drivers.base import CardLayouts
+from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.nvme_disk import InspurNvmeSsdDriver, NvmeDriver
 from cyborg.drivers.privileged import disk_actions
 from cyborg.drivers.privileged.action import Action
@@ -24,6 +24,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.guest import guest
 from cyborg.testing.kernel.nvme_tool import NvmeTool
 from cyborg.tests.unit.drivers.configured import written
+from cyborg.tests.unit.drivers.test_nvme_disk import Contract
 
 DISK, PLAIN = "0000:01:00.0", "0000:02:00.0"
 VFS = [f"0000:01:00.{index}" for index in range(1, 5)]
@@ -50,6 +51,23 @@ def host_with(*, holds: bool = False) -> FakeHost:
 
 def driver_on(host: FakeHost, tmp_path: Path, text: str = DIVIDED) -> NvmeDriver:
     return NvmeDriver(host, written(tmp_path / "cyborg.conf", text))
+
+
+class TestDivided(Contract):
+    """The driver contract on a disk whose virtual functions work, and one that is whole."""
+
+    selects_by_address = True
+    #: The controller itself tells which of the others are online.
+    commands_in_discover = True
+
+    def make_host(self) -> FakeHost:
+        host = host_with()
+        driver_on(host, self.tmp_path).partition(DISK, "vfs=2")
+        host.writes.clear()
+        return host
+
+    def make_driver(self, host: FakeHost) -> Driver:
+        return driver_on(host, self.tmp_path)
 
 
 def offered(driver: NvmeDriver, **scan: Any) -> dict[str, list[str]]:
