@@ -6,7 +6,6 @@ of the pci_driver on the simulated host, whose content is that of their nodes.
 """
 
 import contextlib
-import logging
 import os
 import random
 import re
@@ -42,8 +41,6 @@ from cyborg.tests.fixtures.single_step_processes import (
 from cyborg.tests.functional.crash.cloud import NOVA
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.unit.drivers.configured import configured
-
-LOG = logging.getLogger(__name__)
 
 #: How many sequences run; "tools/test --full" runs all.
 SEQUENCES = 1000 if os.environ.get("CYBORG_TEST_FULL") == "1" else 20
@@ -348,12 +345,15 @@ def play_all(cloud: Cloud, profile: str, sequences: int) -> None:
 
 
 @pytest.mark.proves("pci_driver", "bind", "cleaning", by="simulated")
-def test_canary_of_a_tenant_is_never_read_by_the_next(cloud: Cloud) -> None:
+def test_canary_of_a_tenant_is_never_read_by_the_next(
+    cloud: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
     play_all(cloud, make_profile(cloud), SEQUENCES)
-    LOG.info(
-        "%d sequences: %d guests, %d erasures, %d crashes",
-        *(SEQUENCES, cloud.boots, cloud.cleanings, cloud.crashes),
-    )
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n{SEQUENCES} sequences: {cloud.boots} guests, {cloud.cleanings} erasures, "
+            f"{cloud.crashes} crashes"
+        )
     # Without these the test would not test what it says.
     assert cloud.boots > SEQUENCES / 2
     assert cloud.cleanings > SEQUENCES / 2
