@@ -8,12 +8,14 @@ Sources: Documentation/ABI/testing/sysfs-platform-dfl-fme, -dfl-port and sysfs-c
 Linux 6.12; the tables and the tools of OPAE; the format of GBS images in the documents of OPAE.
 """
 
+import errno
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cyborg import exception
 from cyborg.drivers.base import Health, Progress
 from cyborg.drivers.card_driver import Card, info_of
 from cyborg.drivers.fpga import FpgaDriver, uuids
@@ -54,12 +56,16 @@ _CARD_ERRORS = (
     ("errors/pcie0_errors", Condition.DEGRADED, "errors of PCIe link 0"),
     ("errors/pcie1_errors", Condition.DEGRADED, "errors of PCIe link 1"),
 )
-#: What the power states of a port other than 0 mean.
+#: What the power states of a port other than 0 mean. The DFL driver shows them in hexadecimal with
+#: the prefix 0x (dfl-afu-main.c in the kernel), other than the documents of the ABI say.
 _POWER_STATES = {
-    "1": (Condition.DEGRADED, "AP1: it is throttled"),
-    "2": (Condition.DEGRADED, "AP2: it is throttled"),
-    "6": (Condition.DRAIN, "AP6: it was too hot, and is off until the next cold boot"),
+    1: (Condition.DEGRADED, "AP1: it is throttled"),
+    2: (Condition.DEGRADED, "AP2: it is throttled"),
+    6: (Condition.DRAIN, "AP6: it was too hot, and is off until the next cold boot"),
 }
+#: States of an FPGA manager that loads an image, when the ports are disabled for a while.
+_LOADING = frozenset({"parse header", "write init", "write", "write complete"})
+_BIND_AGAIN = "Unbind the driver of the card and bind it again, then load an image into the card."
 _CLEAR_ERRORS = "Write the value of each file of errors back into it, which clears the errors."
 
 
@@ -154,7 +160,10 @@ class IntelFpgaDriver(FpgaDriver):
             self.failed(
                 "program", f"the image is for region {image.region}, and {card.key} has {has}"
             )
-        before = self._functions(Scan(self.host), card)
+        scan = Scan(self.host)
+        for address in self._disabled(scan, card):
+            self.failed("program", f"the port of {address} is disabled. {_BIND_AGAIN}")
+        before = self._functions(scan, card)
         progress(0.1, "loading the image")
         self.host.privileged.run(actions.ProgramIntelFpga(card.function.address, path))
         progress(0.9, "reading the functions")
@@ -180,24 +189,31 @@ class IntelFpgaDriver(FpgaDriver):
         """
         card = self.card(device_key, "health", scan)
         faults: list[tuple[Condition, str, str | None]] = []
+        loading = False
         for unit in self._units(card.function.address, _UNITS):
             faults += [
                 (meaning, words, None if meaning is Condition.DEAD else _CLEAR_ERRORS)
                 for file, meaning, words in _CARD_ERRORS
-                if _has_bits(self._value(f"{unit}/{file}"))
+                if _number(self._value(f"{unit}/{file}"))
             ]
             for manager in self._below(unit, "dfl-fme-mgr.", "fpga_manager"):
                 state = self._value(f"{manager}/state")
                 # "write error", for example: fpga_mgr_states in the kernel.
                 if state.endswith(" error"):
                     words = f"the last image was not loaded: {state[:40]}"
-                    faults.append((Condition.DRAIN, words, "Load an image into the card."))
+                    faults.append((Condition.DRAIN, words, _BIND_AGAIN))
+                loading |= state in _LOADING
+        if not loading:
+            faults += [
+                (Condition.DRAIN, f"the port of {address} is disabled", _BIND_AGAIN)
+                for address in self._disabled(scan, card)
+            ]
         for function in (card.function, *self._vfs(scan, card.function)):
             for port in self._units(function.address, _PORTS):
-                if _has_bits(self._value(f"{port}/errors/errors")):
+                if _number(self._value(f"{port}/errors/errors")):
                     words = f"errors of the port of {function.address}"
                     faults.append((Condition.DRAIN, words, _CLEAR_ERRORS))
-                power = _POWER_STATES.get(self._value(f"{port}/power_state"))
+                power = _POWER_STATES.get(_number(self._value(f"{port}/power_state")))
                 if power is not None:
                     condition, words = power
                     faults.append((condition, f"power state of {function.address} {words}", None))
@@ -226,6 +242,23 @@ class IntelFpgaDriver(FpgaDriver):
             for function in (card.function, *self._vfs(scan, card.function))
         }
 
+    def _disabled(self, scan: Scan, card: Card) -> list[PciAddress]:
+        """Return the functions with a port that the kernel has disabled, and does not read.
+
+        After an image that was not loaded a port stays disabled, even when a later one is loaded,
+        until the driver of the card is bound again: ``fpga_region_program_fpga`` enables ports
+        after success only, and dfl-afu-main.c counts how often a port was disabled.
+        """
+        addresses = []
+        for function in (card.function, *self._vfs(scan, card.function)):
+            for port in self._units(function.address, _PORTS):
+                try:
+                    self.host.read_text(f"{port}/afu_id")
+                except exception.HostError as error:
+                    if error.fields.get("errno") == errno.EBUSY:
+                        addresses.append(function.address)
+        return addresses
+
     def _regions(self, card: Card) -> tuple[str, ...]:
         """Return the ids of the regions of a card that can be reconfigured."""
         texts = []
@@ -249,9 +282,9 @@ class IntelFpgaDriver(FpgaDriver):
         return (read_if_exists(self.host.read_text, path) or "").strip()
 
 
-def _has_bits(text: str) -> bool:
-    """Return whether a file of errors, a hexadecimal number, has any bit set."""
+def _number(text: str) -> int:
+    """Return the hexadecimal number in a file of errors or states, 0 if there is none."""
     try:
-        return int(text or "0", 16) != 0
+        return int(text or "0", 16)
     except ValueError:
-        return False
+        return 0

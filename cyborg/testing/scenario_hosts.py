@@ -367,18 +367,21 @@ class _Builder:
         inner = f"{engine}/dfl-fme-region.{number}/fpga_region/region{2 * number + 1}"
         manager = f"{engine}/dfl-fme-mgr.{number}/fpga_manager/fpga{number}"
         self._file(f"{inner}/compat_id", fpga.compat_id)
-        for name, text in {"name": fpga.manager, "state": "operating", "status": ""}.items():
+        # A manager says "unknown" until it loads the first image.
+        for name, text in {"name": fpga.manager, "state": "unknown", "status": ""}.items():
             self._file(f"{manager}/{name}", text)
         for name, text in fpga.files.items():
             self._file(f"{engine}/{name}", text)
         port_files = {
             "id": "0",
             "afu_id": fpga.afu_id,
+            "ltr": "0",
             "power_state": "0x0",
             "ap1_event": "0",
             "ap2_event": "0",
             "errors/errors": "0x0",
             "errors/first_error": "0x0",
+            "errors/first_malformed_req": f"0x{0:032x}",
             **fpga.port_files,
         }
         for name, text in port_files.items():

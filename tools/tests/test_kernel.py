@@ -3,6 +3,7 @@
 
 import argparse
 import io
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from cyborg_tools.kernel.__main__ import (
     script,
     unavailable,
 )
-from cyborg_tools.kernel.build import Build, Parts, digest
+from cyborg_tools.kernel.build import BUILT, MODULE_SOURCES, Build, Parts, digest
 from cyborg_tools.kernel.guest import Guest, Machine, machines
 from cyborg_tools.kernel.packages import REQUIRED, NotPossibleHere, Packages, execute
 
@@ -55,14 +56,16 @@ class Commands:
             case ["apt-cache", "search", *_]:
                 # The newest is not the last in the alphabet.
                 return "".join(f"linux-image-6.12.{n}+deb12-amd64 - Linux\n" for n in (10, 8, 9))
+            case ["apt-cache", "show", *_]:
+                return "Version: 6.12-1\n"
             case ["qemu-system-x86_64", "--version"]:
                 return "QEMU emulator version 10.0.2"
             case ["sh", "-c", script, tree, target] if "cpio" in script:
                 Path(target).write_text(f"archive of {tree}")
             case ["make", *_]:
                 [place] = [Path(word[2:]) for word in words if word.startswith("M=")]
-                for name in ("simaccel", "netdevsim"):
-                    (place / name / f"{name}.ko").write_text(name)
+                for name in BUILT:
+                    (place / f"{name}.ko").write_text(name)
         return ""
 
     def count(self, command: str) -> int:
@@ -86,10 +89,16 @@ def sources(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A cache with an unpacked kernel."""
+    """A cache with an unpacked kernel and the source of its further modules."""
     place = tmp_path / "cache"
-    (place / f"kernel-{KERNEL}" / "netdevsim").mkdir(parents=True)
+    add_kernel(place, KERNEL)
     return place
+
+
+def add_kernel(cache: Path, release: str) -> None:
+    (cache / f"kernel-{release}").mkdir(parents=True)
+    for name in MODULE_SOURCES:
+        (cache / f"source-{digest(release, *MODULE_SOURCES)}" / Path(name).name).mkdir(parents=True)
 
 
 @pytest.fixture
@@ -205,8 +214,30 @@ def test_machine_that_cannot_run_guests_fails_only_in_ci(
 
 def test_newest_kernel_of_the_cache_boots(build: Callable[[Commands], Parts], cache: Path) -> None:
     newer = "6.12.10+deb12-amd64"
-    (cache / f"kernel-{newer}" / "netdevsim").mkdir(parents=True)
+    add_kernel(cache, newer)
     assert build(Commands(*REQUIRED)).kernel.name == f"vmlinuz-{newer}"
+
+
+@pytest.mark.parametrize(
+    ("cached", "package"),
+    [("6.12.9", "linux-source-6.12=6.12-1"), ("6.12.7", "linux-image-6.12.10")],
+)
+def test_kernel_of_an_older_cache_gets_its_source_while_the_distribution_has_it(
+    build: Callable[[Commands], Parts], cache: Path, cached: str, package: str
+) -> None:
+    class Offline(Commands):
+        def __call__(self, *argv: str) -> str:
+            output = super().__call__(*argv)
+            if "download" in argv:
+                raise exception.ConfigError(reason="apt-get fails")
+            return output
+
+    shutil.rmtree(cache)
+    (cache / f"kernel-{cached}+deb12-amd64" / "netdevsim").mkdir(parents=True)
+    commands = Offline(*REQUIRED)
+    with pytest.raises(exception.ConfigError, match="apt-get fails"):
+        build(commands)
+    assert package in commands.log[-1]
 
 
 def test_parts_in_the_cache_are_not_made_again(

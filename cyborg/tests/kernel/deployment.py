@@ -18,6 +18,7 @@ from cyborg.db import schema
 from cyborg.db.engine import Database
 from cyborg.drivers.host import LocalHost
 from cyborg.model.provider import provider_uuid
+from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import shared
 from cyborg.tests.fixtures.stack import Peers, Stack, Times
@@ -43,8 +44,8 @@ class Deployment:
     """API, conductor, Placement and the agent with one driver; ``undo`` stops them.
 
     ``directory`` gets their files. ``machine`` is the host of the agent, by default without
-    privileges, and ``files`` are its configuration files. The methods do what Nova does for one
-    instance.
+    privileges, and ``files`` are its configuration files. ``glance`` has the images; without it the
+    agent can load none. The methods do what Nova does for one instance.
     """
 
     #: The name of the compute host.
@@ -58,6 +59,7 @@ class Deployment:
         *,
         machine: LocalHost | None = None,
         files: Sequence[Path] = (),
+        glance: SimulatedGlance | None = None,
     ) -> None:
         self.conf = configuration.prepare(
             [], prog="tests", default_config_files=[str(file) for file in files]
@@ -74,7 +76,11 @@ class Deployment:
             conf=self.conf,
             database_url=url,
             transport_url="fake://",
-            peers=Peers(placement=shared().adapter, nova=nova.adapter),
+            peers=Peers(
+                placement=shared().adapter,
+                nova=nova.adapter,
+                glance=glance.adapter if glance else None,
+            ),
             times=_TIMES,
         )
         undo.callback(stack.stop)

@@ -17,12 +17,13 @@ from cyborg.drivers.host import LocalHost
 PATIENCE = 300.0
 BUS = "/sys/bus/pci"
 #: QEMU's NVMe controller, its card for education (an accelerator of simaccel), and the network
-#: cards and the CXL memory of the machine ``pci``: vendor and device id.
+#: cards, the CXL memory and the display (see dfl.py) of the machine ``pci``: vendor and device id.
 NVME = ("0x1b36", "0x0010")
 CARD = ("0x1234", "0x11e8")
 E1000E = ("0x8086", "0x10d3")
 IGB = ("0x8086", "0x10c9")
 CXL = ("0x8086", "0x0d93")
+DISPLAY = ("0x1234", "0x1111")
 
 
 @contextmanager

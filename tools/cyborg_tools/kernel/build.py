@@ -15,7 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,9 +37,24 @@ _MODULES: Final = (
     *("cxl_acpi", "cxl_pci", "cxl_mem", "cxl_port", "cxl_pmem"),
     *("ahci", "i2c-i801"),
 )
-#: Modules that are built here: ours, and one whose source is in the kernel but not in its package.
-_BUILT: Final = ("simaccel", "netdevsim")
-_NETDEVSIM: Final = "drivers/net/netdevsim/"
+#: Directories of the kernel's source with modules that its package does not have, in order.
+MODULE_SOURCES: Final = ("drivers/fpga", "drivers/net/netdevsim")
+#: The switches of their Makefiles.
+_SWITCHES: Final = (
+    *("CONFIG_NETDEVSIM=m", "CONFIG_FPGA=m", "CONFIG_FPGA_BRIDGE=m", "CONFIG_FPGA_REGION=m"),
+    *("CONFIG_FPGA_DFL=m", "CONFIG_FPGA_DFL_FME=m", "CONFIG_FPGA_DFL_FME_MGR=m"),
+    *("CONFIG_FPGA_DFL_FME_BRIDGE=m", "CONFIG_FPGA_DFL_FME_REGION=m"),
+    *("CONFIG_FPGA_DFL_AFU=m", "CONFIG_FPGA_DFL_PCI=m"),
+    # Without the type information of BTF, which takes a further program.
+    "CONFIG_DEBUG_INFO_BTF_MODULES=",
+)
+#: Modules that are built here in the order of their loading: ours, and those of MODULE_SOURCES.
+BUILT: Final = (
+    *("simaccel/simaccel", "netdevsim/netdevsim"),
+    *("fpga/fpga-mgr", "fpga/fpga-bridge", "fpga/fpga-region", "fpga/dfl"),
+    *("fpga/dfl-fme-mgr", "fpga/dfl-fme-br", "fpga/dfl-fme-region"),
+    *("fpga/dfl-fme", "fpga/dfl-afu", "fpga/dfl-pci"),
+)
 _DIRECTORIES: Final = ("dev", "lower", "modules", "proc", "sys", "tree", "upper")
 
 
@@ -54,7 +69,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """An unpacked kernel: its release, and the directory with image, headers and source."""
+    """An unpacked kernel: its release, and the directory with image and headers."""
 
     release: str
     path: Path
@@ -108,7 +123,8 @@ class Build:
                 self._report(f"packages installed: {' '.join(installed)}", started)
             qemu = self._qemu()
             kernel = self._kernel()
-            initramfs = self._initramfs(kernel, self._modules(kernel))
+            modules = self._modules(kernel, self._source(kernel))
+            initramfs = self._initramfs(kernel, modules)
         return Parts(qemu, kernel.image / "boot" / f"vmlinuz-{kernel.release}", initramfs)
 
     def _make(self, path: Path, title: str, fill: Callable[[Path], None]) -> Path:
@@ -142,14 +158,20 @@ class Build:
         return (f"{path}/usr/bin/qemu-system-x86_64", *data)
 
     def _kernel(self) -> _Kernel:
-        """Return the newest kernel of the cache, or fetch the newest of the distribution."""
+        """Return the newest kernel of the cache, or fetch the newest of the distribution.
+
+        A kernel of the cache that has no source yet, and of which the distribution has none any
+        more, is no longer used.
+        """
         cached = [path.name.removeprefix("kernel-") for path in self._cache.glob("kernel-*")]
-        series = re.escape(SERIES)
-        # Without the variants: cloud, real time, unsigned.
-        names = cached or [
-            name.removeprefix("linux-image-")
-            for name in self._packages.names(rf"^linux-image-{series}[.][^-]*-amd64$")
-        ]
+        names = [release for release in cached if self._source_path(release).exists()]
+        if not names:
+            # Without the variants: cloud, real time, unsigned.
+            pattern = rf"^linux-image-{re.escape(SERIES)}[.][^-]*-amd64$"
+            available = [
+                name.removeprefix("linux-image-") for name in self._packages.names(pattern)
+            ]
+            names = [release for release in cached if release in available] or available
         if not names:
             raise NotPossibleHere(f"the distribution has no kernel {SERIES} for x86-64.")
         release = max(names, key=_numbers)
@@ -166,29 +188,42 @@ class Build:
                 makefile.read_text().replace("/usr/src/", f"{path}/headers/usr/src/")
             )
             self._run("/sbin/depmod", "-b", str(target / "image"), release)
-            version = self._packages.version(f"linux-image-{release}")
-            source = f"linux-source-{SERIES}={version}"
-            [archive] = self._packages.fetch(target, source)
-            extract(archive, _NETDEVSIM, target / "netdevsim")
-            archive.unlink()
 
         return _Kernel(release, self._make(path, f"kernel {release} unpacked", fetch))
 
-    def _modules(self, kernel: _Kernel) -> Path:
+    def _source(self, kernel: _Kernel) -> Path:
+        """Return a directory that has MODULE_SOURCES, each under the last part of its name.
+
+        It is apart from the unpacked kernel, which stays when the list changes.
+        """
+
+        def fetch(target: Path) -> None:
+            target.mkdir()
+            version = self._packages.version(f"linux-image-{kernel.release}")
+            [archive] = self._packages.fetch(target, f"linux-source-{SERIES}={version}")
+            extract(archive, MODULE_SOURCES, target)
+            archive.unlink()
+
+        return self._make(self._source_path(kernel.release), "source of modules unpacked", fetch)
+
+    def _source_path(self, release: str) -> Path:
+        return self._cache / f"source-{digest(release, *MODULE_SOURCES)}"
+
+    def _modules(self, kernel: _Kernel, source: Path) -> Path:
         """Return the directory with the modules that this class compiles."""
         ours = self._sources / "simaccel"
-        key = digest(kernel.release, *sorted(ours.iterdir()))
+        key = digest(kernel.release, source.name, *_SWITCHES, *BUILT, *sorted(ours.iterdir()))
 
         def build(target: Path) -> None:
-            shutil.copytree(ours, target / "simaccel")
-            shutil.copytree(kernel.path / "netdevsim", target / "netdevsim")
-            (target / "Kbuild").write_text("obj-m += simaccel/ netdevsim/\n")
+            places = [ours, *(source / Path(name).name for name in MODULE_SOURCES)]
+            for place in places:
+                shutil.copytree(place, target / place.name)
+            names = " ".join(f"{place.name}/" for place in places)
+            (target / "Kbuild").write_text(f"obj-m += {names}\n")
             make = ["make", "-s", "-C", str(kernel.headers), f"-j{os.cpu_count() or 1}"]
-            # Without the type information of BTF, which takes a further program.
-            switches = ["CONFIG_NETDEVSIM=m", "CONFIG_DEBUG_INFO_BTF_MODULES="]
-            self._run(*make, f"M={target}", *switches, "modules")
-            for name in _BUILT:
-                self._run("strip", "--strip-debug", f"{target}/{name}/{name}.ko")
+            self._run(*make, f"M={target}", *_SWITCHES, "modules")
+            for name in BUILT:
+                self._run("strip", "--strip-debug", f"{target}/{name}.ko")
 
         return self._make(self._cache / f"modules-{key}", "modules compiled", build)
 
@@ -210,9 +245,9 @@ class Build:
                 content = path.read_bytes()
                 plain = lzma.decompress(content) if path.suffix == ".xz" else content
                 (tree / "modules" / order[-1]).write_bytes(plain)
-            for name in _BUILT:
-                order.append(f"{name}.ko")
-                shutil.copy(modules / name / order[-1], tree / "modules")
+            for name in BUILT:
+                order.append(f"{Path(name).name}.ko")
+                shutil.copy(modules / f"{name}.ko", tree / "modules")
             (tree / "modules" / "order").write_text("".join(f"{name}\n" for name in order))
             # Not compressed: the guest unpacks it slowly, and reads it fast.
             archive = 'cd "$0" && find . | cpio --quiet --create --format=newc > "$1"'
@@ -238,25 +273,31 @@ def digest(*parts: str | Path) -> str:
     return value.hexdigest()[:16]
 
 
-def extract(package: Path, directory: str, target: Path) -> None:
-    """Extract one directory of the source archive in a package linux-source.
+def extract(package: Path, directories: Sequence[str], target: Path) -> None:
+    """Extract directories of the source archive in a package linux-source, without those below.
 
-    The archive has 1.5 GB; reading stops after the directory, which ends in a slash.
+    ``directories`` are in the order of the archive. Each becomes a directory of ``target`` with
+    the last part of its name. The archive has 1.5 GB; reading stops after the last of them.
     """
-    target.mkdir()
     command = ["dpkg-deb", "--fsys-tarfile", str(package)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as reader:
         with tarfile.open(fileobj=reader.stdout, mode="r|") as outer:
             archive = next(item for item in outer if item.name.endswith(".tar.xz"))
             with tarfile.open(fileobj=outer.extractfile(archive), mode="r|xz") as inner:
-                begun = False
+                last = False
                 for item in inner:
-                    if item.name.partition("/")[2].startswith(directory):
-                        begun = True
-                        if item.isfile() and (content := inner.extractfile(item)):
-                            (target / Path(item.name).name).write_bytes(content.read())
-                    elif begun:
+                    # The first part is the name and the version of the kernel.
+                    path = item.name.partition("/")[2]
+                    directory, _, name = path.rpartition("/")
+                    if item.isfile() and directory in directories:
+                        place = target / Path(directory).name
+                        place.mkdir(exist_ok=True)
+                        if content := inner.extractfile(item):
+                            (place / name).write_bytes(content.read())
+                    inside = f"{path}/".startswith(f"{directories[-1]}/")
+                    if last and not inside:
                         break
+                    last = inside
         reader.kill()
 
 

@@ -27,6 +27,8 @@ _PARAMETERS: Final = (
     "no_timer_check",
     *("intel_iommu=on", "iommu.strict=0", "console=ttyS0", "quiet", "loglevel=3"),
     *("panic=-1", "tsc=reliable", "net.ifnames=0"),
+    # A test plays a card while the driver of the card has its registers.
+    "iomem=relaxed",
 )
 
 

@@ -78,7 +78,7 @@ def host_with_cards() -> FakeHost:
     for name in ("fme_errors", "pcie0_errors", "nonfatal_errors", "catfatal_errors"):
         host.add_file(f"{fme}/errors/{name}", "0x0\n")
     host.add_file(f"{port}/afu_id", f"{LOADED}\n")
-    host.add_file(f"{port}/power_state", "0\n")
+    host.add_file(f"{port}/power_state", "0x0\n")
     host.add_file(f"{port}/errors/errors", "0x0\n")
     place = servers.add_function(host, ARRIA10, "8086:09c4:120000", driver="intel-fpga-pci", node=1)
     servers.add_vfs(host, ARRIA10, ARRIA10_VFS, "8086:09c5:120000")
@@ -382,8 +382,8 @@ def health(host: FakeHost, tmp_path: Path, key: str = N6001) -> Health:
         (f"{FME}/errors/pcie0_errors", "0x100", Condition.DEGRADED, "errors of PCIe link 0"),
         (f"{PORT}/errors/errors", "0x40", Condition.DRAIN, f"errors of the port of {N6001}"),
         (f"{MANAGER}/state", "write error", Condition.DRAIN, "the last image was not loaded"),
-        (f"{PORT}/power_state", "1", Condition.DEGRADED, f"power state of {N6001} AP1"),
-        (f"{PORT}/power_state", "6", Condition.DRAIN, f"power state of {N6001} AP6"),
+        (f"{PORT}/power_state", "0x1", Condition.DEGRADED, f"power state of {N6001} AP1"),
+        (f"{PORT}/power_state", "0x6", Condition.DRAIN, f"power state of {N6001} AP6"),
     ],
 )
 @pytest.mark.proves("intel_fpga_driver", "health", by="simulated")
@@ -400,6 +400,21 @@ def test_health_has_the_errors_and_the_power_state(
     assert health(host, tmp_path) == Health(Condition.OK)
 
 
+def test_card_whose_port_stays_disabled_is_drained_and_gets_no_image(tmp_path: Path) -> None:
+    """As after an image that was not loaded, even when the card has got another one since."""
+    host = host_with_cards()
+    host.add_file(PATH, gbs())
+    host.faults[f"{PORT}/afu_id"] = errno.EBUSY
+    found = health(host, tmp_path)
+    assert found.verdict is Condition.DRAIN
+    assert found.evidence == (f"the port of {N6001} is disabled",)
+    with pytest.raises(exception.DriverFailed, match=r"is disabled\. Unbind the driver"):
+        driver_on(host, tmp_path).program(task_for(), PATH)
+    assert host.commands == []
+    host.add_file(f"{MANAGER}/state", "write\n")
+    assert health(host, tmp_path) == Health(Condition.OK)
+
+
 def test_health_is_unknown_when_its_files_cannot_be_read(tmp_path: Path) -> None:
     host = host_with_cards()
     host.faults[f"{FME}/errors/catfatal_errors"] = errno.EIO
@@ -410,7 +425,7 @@ def test_health_is_unknown_when_its_files_cannot_be_read(tmp_path: Path) -> None
 
 def test_health_has_the_worst_first_and_takes_garbage_for_nothing(tmp_path: Path) -> None:
     host = host_with_cards()
-    host.add_file(f"{PORT}/power_state", "2\n")
+    host.add_file(f"{PORT}/power_state", "0x2\n")
     host.add_file(f"{FME}/errors/catfatal_errors", "0x1\n")
     found = health(host, tmp_path)
     assert found.verdict is Condition.DEAD
