@@ -65,6 +65,8 @@ _POWER_STATES = {
 }
 #: States of an FPGA manager that loads an image, when the ports are disabled for a while.
 _LOADING = frozenset({"parse header", "write init", "write", "write complete"})
+#: Longer than the kernel takes between a port and the state of its manager, in seconds.
+_MOMENT = 0.5
 _BIND_AGAIN = "Unbind the driver of the card and bind it again, then load an image into the card."
 _CLEAR_ERRORS = "Write the value of each file of errors back into it, which clears the errors."
 
@@ -189,7 +191,6 @@ class IntelFpgaDriver(FpgaDriver):
         """
         card = self.card(device_key, "health", scan)
         faults: list[tuple[Condition, str, str | None]] = []
-        loading = False
         for unit in self._units(card.function.address, _UNITS):
             faults += [
                 (meaning, words, None if meaning is Condition.DEAD else _CLEAR_ERRORS)
@@ -202,11 +203,18 @@ class IntelFpgaDriver(FpgaDriver):
                 if state.endswith(" error"):
                     words = f"the last image was not loaded: {state[:40]}"
                     faults.append((Condition.DRAIN, words, _BIND_AGAIN))
-                loading |= state in _LOADING
-        if not loading:
+        if self._disabled(scan, card):
+            # The manager says so a moment after the kernel has disabled the ports for an image.
+            self.host.pause(_MOMENT)
+            loading = any(
+                self._value(f"{manager}/state") in _LOADING
+                for unit in self._units(card.function.address, _UNITS)
+                for manager in self._below(unit, "dfl-fme-mgr.", "fpga_manager")
+            )
             faults += [
                 (Condition.DRAIN, f"the port of {address} is disabled", _BIND_AGAIN)
                 for address in self._disabled(scan, card)
+                if not loading
             ]
         for function in (card.function, *self._vfs(scan, card.function)):
             for port in self._units(function.address, _PORTS):

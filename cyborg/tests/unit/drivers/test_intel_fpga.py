@@ -411,7 +411,23 @@ def test_card_whose_port_stays_disabled_is_drained_and_gets_no_image(tmp_path: P
     with pytest.raises(exception.DriverFailed, match=r"is disabled\. Unbind the driver"):
         driver_on(host, tmp_path).program(task_for(), PATH)
     assert host.commands == []
-    host.add_file(f"{MANAGER}/state", "write\n")
+
+
+@pytest.mark.parametrize("state", ["write init", "operating"])
+def test_port_that_is_disabled_while_an_image_is_loaded_is_no_fault(
+    tmp_path: Path, state: str
+) -> None:
+    """The kernel disables it before the manager says so, and enables it after the last state."""
+    host = host_with_cards()
+    port = f"{PORT}/afu_id"
+    host.faults[port] = errno.EBUSY
+
+    def go_on() -> None:
+        host.add_file(f"{MANAGER}/state", f"{state}\n")
+        if state == "operating":
+            host.faults.pop(port, None)
+
+    host.on_pause = go_on
     assert health(host, tmp_path) == Health(Condition.OK)
 
 
