@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cyborg import exception
-from cyborg.drivers import pci_function
+from cyborg.drivers import pci_function, vf_settings
 from cyborg.drivers.base import CleanStep, Progress
 from cyborg.drivers.host import Host, read_if_exists
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.privileged import actions, disk_actions, nvme
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.vf_settings import VfSettings
 from cyborg.model.cleaning import CleanLevel
 from cyborg.model.pci import PciAddress
 
@@ -44,7 +45,8 @@ _SANITIZE_INTERVAL: Final = 5.0
 #: The steps, by the names that operators read.
 RESET: Final = "function reset"
 ERASE: Final = "NVMe erase"
-FUNCTION_STEPS: Final = (RESET, ERASE)
+SETTINGS: Final = "VF settings"
+FUNCTION_STEPS: Final = (SETTINGS, RESET, ERASE)
 _CONTROLLER = re.compile(r"nvme[0-9]{1,4}")
 
 
@@ -74,8 +76,11 @@ def is_alone(scan: Scan, function: PciFunction) -> bool:
 
 def step_names(host: Host, scan: Scan, function: PciFunction) -> tuple[str, ...]:
     """Return the names of the safe steps that a function has; empty: nothing can be cleaned."""
-    names = [RESET] if reset_method(host, function, is_alone(scan, function)) else []
-    return (*names, *((ERASE,) if function.class_code >> 8 == _NVME else ()))
+    return (
+        *((SETTINGS,) if vf_settings.port_interface(host, scan, function) is not None else ()),
+        *((RESET,) if reset_method(host, function, is_alone(scan, function)) else ()),
+        *((ERASE,) if function.class_code >> 8 == _NVME else ()),
+    )
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,8 @@ class FunctionCleaner:
     def steps(self, names: Iterable[str]) -> list[CleanStep]:
         """Return the steps with these names, see ``step_names``."""
         steps = {
+            # A card may need a reset of the function before new settings are valid.
+            SETTINGS: CleanStep(SETTINGS, self._settings, priority=70, timeout=_RESET_LIMIT),
             RESET: CleanStep(RESET, self._reset, priority=60, timeout=_RESET_LIMIT),
             ERASE: CleanStep(
                 ERASE,
@@ -107,6 +114,16 @@ class FunctionCleaner:
             ),
         }
         return [steps[name] for name in names]
+
+    def _settings(self, progress: Progress) -> None:
+        """Reset what the card keeps for a virtual function."""
+        scan = self._idle()
+        function = scan.functions[self.function]
+        parent = None if function.parent is None else scan.functions.get(function.parent)
+        interface = vf_settings.port_interface(self.host, scan, function)
+        if parent is None or interface is None:
+            raise self._failed(SETTINGS, "its port has no network interface; bind its driver")
+        VfSettings(self.host, function, parent, interface).reset(progress)
 
     def _reset(self, progress: Progress) -> None:
         """Reset the function, and check that it answers and has its driver again.

@@ -95,6 +95,8 @@ class _SimulatedKernel:
         for name, flag in (("spoofchk", settings.spoof_check), ("trust", settings.trust)):
             if flag is not None:
                 words += [name, "on" if flag else "off"]
+        if settings.auto_link is not None:
+            words += ["state", "auto"]
         self._checked(words)
 
     def nvme_admin(

@@ -456,7 +456,8 @@ class _Builder:
                 self._host.programs[place] = RecordedTool(tuple(commands))
         if any(function.nvme for function in self._scenario.functions):
             self._host.programs["nvme"] = NvmeTool()
-        self._host.programs["ip"] = IpTool()
+        self._file("/usr/sbin/ip", "")
+        self._host.programs["ip"] = self._host.programs["/usr/sbin/ip"] = IpTool()
 
     def _bars(self, sizes: Iterable[str]) -> Iterator[str]:
         """Yield the lines of ``resource``: each BAR has 64 bits, and so two lines."""

@@ -5,6 +5,7 @@ from cyborg.drivers.host import INITIAL_PROCESSES
 from cyborg.drivers.pci_function import parse_name
 from cyborg.model.pci import PciAddress
 from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.kernel.ip_tool import IpTool
 from cyborg.testing.kernel.nvme_tool import NvmeTool
 
 #: Functions of ``server()``, by what is special about them.
@@ -47,6 +48,8 @@ def bare() -> FakeHost:
     host.add_file("/proc/swaps", _SWAP_HEADER)
     host.add_file("/proc/self/mountinfo", "")
     host.add_link("/proc/self/ns/pid", INITIAL_PROCESSES)
+    host.add_file("/usr/sbin/ip", "")
+    host.programs["ip"] = host.programs["/usr/sbin/ip"] = IpTool()
     return host
 
 
@@ -159,6 +162,9 @@ def add_interface(host: FakeHost, address: str | None, name: str) -> str:
     path = f"{above}/net/{name}"
     host.add_file(f"{path}/operstate", "up\n")
     host.add_link(f"/sys/class/net/{name}", f"../..{path.removeprefix('/sys')}")
+    if address:
+        host.add_link(f"{path}/device", f"../../../{address}")
+        host.add_file(f"{path}/ifindex", f"{len(host.list_dir('/sys/class/net')) + 1}\n")
     return path
 
 

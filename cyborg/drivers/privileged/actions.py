@@ -294,7 +294,8 @@ class SetVf(Action[None]):
     """Change settings of one virtual function of a network card; None leaves a setting as it is.
 
     ``function`` is the physical function and ``interface`` one of its interfaces. ``vlan`` 0 is
-    none. ``min_rate`` and ``max_rate`` are in Mbit/s, 0 for no limit, and are set together.
+    none. ``min_rate`` and ``max_rate`` are in Mbit/s, 0 for no limit, and are set together. With
+    ``auto_link`` the link of the function follows that of the port.
     """
 
     context = Context.NETWORK
@@ -308,6 +309,7 @@ class SetVf(Action[None]):
     spoof_check: bool | None = None
     min_rate: int | None = None
     max_rate: int | None = None
+    auto_link: bool | None = None
 
     def check(self) -> None:
         fields.text("interface", self.interface, _INTERFACE, "the name of an interface")
@@ -318,6 +320,8 @@ class SetVf(Action[None]):
             fields.number("vlan", self.vlan, 0, 4094)
         fields.flag("trust", self.trust)
         fields.flag("spoof_check", self.spoof_check)
+        if self.auto_link is not None and self.auto_link is not True:
+            raise fields.invalid("auto_link", self.auto_link, "true or nothing")
         if (self.min_rate is None) is not (self.max_rate is None):
             raise fields.invalid("max_rate", self.max_rate, "set together with min_rate")
         for name, rate in (("min_rate", self.min_rate), ("max_rate", self.max_rate)):
@@ -341,6 +345,7 @@ class SetVf(Action[None]):
             trust=self.trust,
             spoof_check=self.spoof_check,
             rate=rates,
+            auto_link=self.auto_link,
         )
         kernel.set_vf(self.interface, int(index), settings)
 

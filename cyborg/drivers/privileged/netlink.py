@@ -21,6 +21,9 @@ _IFLA_VF_INFO: Final = 1
 _IFLA_VF_MAC: Final = 1
 _IFLA_VF_VLAN: Final = 2
 _IFLA_VF_SPOOFCHK: Final = 4
+_IFLA_VF_LINK_STATE: Final = 5
+#: IFLA_VF_LINK_STATE_AUTO: that of the port.
+_LINK_AUTO: Final = 0
 _IFLA_VF_RATE: Final = 6
 _IFLA_VF_TRUST: Final = 9
 #: struct nlmsghdr: length, type, flags, sequence number, port.
@@ -45,6 +48,7 @@ class VfSettings:
     trust: bool | None = None
     spoof_check: bool | None = None
     rate: tuple[int, int] | None = None
+    auto_link: bool | None = None
 
 
 def vf_request(index: int, settings: VfSettings) -> bytes:
@@ -61,6 +65,8 @@ def vf_request(index: int, settings: VfSettings) -> bytes:
         attributes += _attribute(_IFLA_VF_SPOOFCHK, struct.pack("=II", vf, settings.spoof_check))
     if settings.trust is not None:
         attributes += _attribute(_IFLA_VF_TRUST, struct.pack("=II", vf, settings.trust))
+    if settings.auto_link is not None:
+        attributes += _attribute(_IFLA_VF_LINK_STATE, struct.pack("=II", vf, _LINK_AUTO))
     function = _attribute(_IFLA_VF_INFO | _NESTED, attributes)
     body = _LINK.pack(0, 0, index, 0, 0) + _attribute(_IFLA_VFINFO_LIST | _NESTED, function)
     flags = _NLM_F_REQUEST | _NLM_F_ACK

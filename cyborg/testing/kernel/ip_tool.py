@@ -57,7 +57,7 @@ class IpTool:
         shown: dict[str, Any] = {_KEYS.get(name, name): text for name, text in values.items()}
         for name in ("spoofchk", "trust"):
             shown[name] = values[name] == "on"
-        rates = {name: int(shown.pop(name)) for name in ("min_tx_rate", "max_tx_rate")}
-        vlans = [] if values["vlan"] == "0" else [{"vlan": int(values["vlan"])}]
+        rates = {name: int(shown.pop(f"{name}_rate")) for name in ("min_tx", "max_tx")}
+        vlan = {} if values["vlan"] == "0" else {"vlan": int(values["vlan"])}
         del shown["vlan"]
-        return {"vf": number, **shown, "rate": rates, **({"vlan_list": vlans} if vlans else {})}
+        return {"vf": number, **shown, "rate": rates, "vlan_list": [vlan]}

@@ -4,8 +4,11 @@
 As libvirt does, the tests open a function through VFIO while its instance has it.
 """
 
+import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -22,6 +25,8 @@ from cyborg.tests.kernel.test_cleaning import CANARY, PLACES, read, write
 from cyborg.tests.kernel.test_reset import Root
 
 DISK = {"resources:CUSTOM_NVME": "1", "trait:CUSTOM_NVME_1B36_0010": "required"}
+#: What libvirt and Neutron set for a guest.
+GIVEN = ("mac 52:54:00:11:22:33", "vlan 7", "spoofchk off", "trust on")
 PORT = {"resources:CUSTOM_NIC": "1", "trait:CUSTOM_PHYSNET1": "required"}
 
 
@@ -67,9 +72,19 @@ def test_next_instance_finds_no_data_of_the_first_on_its_disk(
     assert changes == 2 * [Reset, FormatNamespace]
 
 
+def shown(command: Callable[..., str], interface: str, number: int) -> dict[str, Any]:
+    """Return what the card keeps for a virtual function."""
+    [link] = json.loads(command("ip", "-j", "link", "show", "dev", interface))
+    return dict(link["vfinfo_list"][number])
+
+
 @pytest.mark.proves("intel_nic_driver", "discover", "bind", "cleaning", by="kernel")
 def test_virtual_functions_of_a_port_go_to_instances_with_their_network(
-    functions: Functions, tmp_path: Path, undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+    functions: Functions,
+    tmp_path: Path,
+    undo: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Callable[..., str],
 ) -> None:
     """The card is not one of the driver's table of ids, which the test replaces."""
     from cyborg.tests.kernel.deployment import Deployment
@@ -94,10 +109,20 @@ def test_virtual_functions_of_a_port_go_to_instances_with_their_network(
     state, info = deployment.bind(PORT, provider, instance)
     assert state == "Bound"
     assert info == {**PciAddress.parse(virtual).info(), "physical_network": "physnet1"}
+    new = shown(command, interface, 0)
+    for setting in GIVEN:
+        command("ip", "link", "set", "dev", interface, "vf", "0", *setting.split())
+    given = shown(command, interface, 0)
+    assert {name: given[name] for name in ("address", "spoofchk", "trust")} == {
+        "address": "52:54:00:11:22:33",
+        "spoofchk": False,
+        "trust": True,
+    }
     use(functions, virtual)
     deployment.delete(instance)
     _, steps = deployment.wait_for_cleaning(virtual)
-    assert steps == ["function reset"]
+    assert steps == ["VF settings", "function reset"]
+    assert shown(command, interface, 0) == new
     resets = [str(action) for action in root.actions if isinstance(action, Reset)]
     assert len(resets) == 1
     assert virtual in resets[0]

@@ -98,6 +98,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
         (f"{_CONDUCTOR}/notifications.py", "cyborg/db/notifications.py", "cyborg/db/events.py"),
         (
             f"{_UNIT}/conductor/test_notifications.py",
+            f"{_UNIT}/conductor/test_device_health.py",
             f"{_UNIT}/db/test_events.py",
             f"{_FUNCTIONAL}/watching/test_health.py",
         ),

@@ -32,10 +32,11 @@ def test_settings_of_a_function_are_kept_and_shown(host: FakeHost) -> None:
         "spoofchk": True,
         "trust": False,
         "link_state": "auto",
-        "rate": {"min_tx_rate": 0, "max_tx_rate": 0},
+        "rate": {"min_tx": 0, "max_tx": 0},
+        "vlan_list": [{}],
     }
     assert (third["address"], third["trust"]) == ("02:00:00:00:00:01", True)
-    assert (third["vlan_list"], third["rate"]["max_tx_rate"]) == ([{"vlan": 7}], 100)
+    assert (third["vlan_list"], third["rate"]["max_tx"]) == ([{"vlan": 7}], 100)
     assert len(shown["vfinfo_list"]) == 8
 
 
