@@ -25,6 +25,7 @@ from cyborg.db.models import (
     Deployable,
     Device,
     DeviceProfile,
+    Driver,
     Event,
     Service,
 )
@@ -193,6 +194,26 @@ def test_device_is_notified_with_its_users(site: Site) -> None:
     )
     assert (state["users"], state["vendor"]) == ([], "0xABCD")
     assert (gone["state"], gone["type"], gone["users"]) == ("gone", None, [])
+
+
+def test_driver_is_notified_with_its_devices_and_their_users(site: Site) -> None:
+    """One event stands for all devices of the driver; a driver may have none."""
+    arq, instance = site.hold(1)
+    with site.db.writer() as tx:
+        host = sa.select(Device.host_id).limit(1).scalar_subquery()
+        idle = {"uuid": "idle", "name": "idle_driver", "state": "active"}
+        tx.execute(sa.insert(Driver).values(host_id=host, **idle))
+        own = sa.select(Driver.uuid).where(Driver.name == "bench_driver")
+        bench_uuid = tx.execute(own).scalar_one()
+    site.record(
+        events.Entry("driver", bench_uuid, "health drain"),
+        events.Entry("driver", "idle", "health drain"),
+    )
+    bench, other = site.sent()
+    assert (bench["type of event"], bench["driver"]) == ("driver.health", "bench_driver")
+    assert bench["devices"] == sorted((site.device(0), site.device(1)))
+    assert bench["users"] == [{"arq": arq, "instance": instance, "project_id": "project"}]
+    assert (other["driver"], other["devices"], other["users"]) == ("idle_driver", [], [])
 
 
 def test_events_of_other_nouns_do_not_wait(site: Site) -> None:

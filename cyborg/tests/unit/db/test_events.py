@@ -15,7 +15,7 @@ from cyborg.db.engine import Database, Reader
 from cyborg.db.models import METADATA, Event, Host
 from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
-from cyborg.model.scope import EVERYWHERE
+from cyborg.model.scope import EVERYWHERE, Scope
 from cyborg.tests.fixtures.stored import stored
 
 CALLER = Caller("project", "user", "req-1")
@@ -171,3 +171,13 @@ def test_newest_events_of_a_subject_or_device_come_first(written: Database) -> N
         assert [row.action for row in events.of_subject(tx, "device", "card", EVERYWHERE)] == [
             "enabled"
         ]
+
+
+def test_project_sees_the_events_that_it_has_caused_only(db: Database) -> None:
+    """And those about its own ARQs, of which there are none here."""
+    for project in ("project", "other"):
+        with db.writer(Caller(project, "user", "req-1"), project) as tx:
+            events.record(tx, [events.Entry("device", project, "enabled")])
+    with db.reader() as tx:
+        rows = events.page(tx, listing.Page(), Scope.of_project("project"), {})
+    assert [row.subject_uuid for row in rows] == ["project"]
