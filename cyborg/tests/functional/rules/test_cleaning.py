@@ -17,7 +17,7 @@ from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.conductor.tasks.units import UnitTasks
 from cyborg.db import work
-from cyborg.db.models import AttachHandle, Deployable, Device, Event, Work
+from cyborg.db.models import AttachHandle, Deployable, Device, Event, Host, Work
 from cyborg.model.arq import State
 from cyborg.model.caller import Caller
 from cyborg.model.cleaning import CleanedStep, CleanResult
@@ -109,6 +109,12 @@ class Site:
         epoch = self.arena.epochs[PLAIN]
         (provider,) = DesiredStates(db=self.arena.db).desired(PLAIN, epoch).tree.providers
         return provider.reserved
+
+    def generation(self) -> int:
+        """Return the generation of what Placement must have of the host."""
+        with self.arena.db.reader() as tx:
+            query = sa.select(Host.desired_generation).where(Host.name == PLAIN)
+            return int(tx.execute(query).scalar_one())
 
     def events(self) -> list[tuple[str, str | None]]:
         """Return the events of handles and devices."""
@@ -207,7 +213,10 @@ def test_unit_that_is_not_to_be_cleaned_is_free_at_once(
 def test_progress_is_stored_while_the_agent_cleans(site: Site) -> None:
     handle = site.released()
     site.agent.answer = {"done": False, "progress": "NVMe erase, 40%: sanitize"}
+    generation = site.generation()
     site.run()
+    # An agent that misses the message learns it at its next report.
+    assert site.generation() == generation + 1
     row = site.handle(handle)
     assert (row.state, row.cleaning) == ("releasing", True)
     assert (row.clean_record["result"], row.clean_record["reason"]) == (
