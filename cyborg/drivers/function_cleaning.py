@@ -278,7 +278,7 @@ class FunctionCleaner:
                 run(actions.SetDriverOverride(self.function, ""))
 
     def _ready_controller(self) -> str | None:
-        """Return the name of the function's controller if it works and has its namespaces."""
+        """Return the name of the function's controller if it works."""
         directory = f"/sys/bus/pci/devices/{self.function}/nvme"
         if not self.host.exists(directory):
             return None

@@ -21,7 +21,7 @@ from cyborg.drivers.base import Health
 from cyborg.drivers.card_driver import Card, CardDriver, info_of
 from cyborg.drivers.host import Host, is_missing
 from cyborg.drivers.pci import network_trait
-from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_name
+from cyborg.drivers.pci_function import PciFunction, parse_name
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Deployable, Device, DeviceType, Hardware
 from cyborg.model.health import Condition
@@ -169,12 +169,7 @@ class NicDriver(CardDriver):
 
     def _names_of(self, scan: Scan, function: PciFunction) -> list[str]:
         """Return by which names options call a port: its address, and its interfaces."""
-        interfaces = (
-            interface.name
-            for interface in scan.snapshot.network.interfaces
-            if addresses_in_path(interface.path)[-1:] == [function.address]
-        )
-        return [str(function.address), *interfaces]
+        return [str(function.address), *scan.interfaces(function.address)]
 
     def _mapped(
         self, card: Card, names: Sequence[str], mappings: Sequence[Mapping[str, str]]

@@ -14,7 +14,7 @@ from cyborg import exception
 from cyborg.drivers import ownership, pci_scan
 from cyborg.drivers.host import Host
 from cyborg.drivers.ownership import Ownership
-from cyborg.drivers.pci_function import PciFunction, parse_function
+from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_function
 from cyborg.drivers.pci_scan import Snapshot
 from cyborg.drivers.prober import Prober
 from cyborg.drivers.topology import Cards, FactCache
@@ -110,6 +110,14 @@ class Scan:
         with self._lock:
             self._refusals[question] = reason
         return reason
+
+    def interfaces(self, address: PciAddress) -> list[str]:
+        """Return the names of the network interfaces of a function."""
+        return [
+            interface.name
+            for interface in self.snapshot.network.interfaces
+            if addresses_in_path(interface.path)[-1:] == [address]
+        ]
 
     def numa_node(self, address: PciAddress) -> int | None:
         """Return the NUMA node of a function, None where the firmware does not tell it.

@@ -17,7 +17,7 @@ from cyborg import exception
 from cyborg.drivers.base import Progress
 from cyborg.drivers.host import Host, read_if_exists
 from cyborg.drivers.local_command import summary
-from cyborg.drivers.pci_function import PciFunction, addresses_in_path
+from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.privileged import actions
 from cyborg.drivers.scan import Scan
 
@@ -48,11 +48,7 @@ def port_interface(host: Host, scan: Scan, function: PciFunction) -> str | None:
             return None
     except exception.HostError:
         return None
-    names = [
-        interface.name
-        for interface in scan.snapshot.network.interfaces
-        if addresses_in_path(interface.path)[-1:] == [function.parent]
-    ]
+    names = scan.interfaces(function.parent)
     if len(names) > 1:
         names = [name for name in names if _is_uplink(host, name)]
     return names[0] if names else None

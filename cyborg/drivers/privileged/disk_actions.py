@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cyborg import exception
 from cyborg.drivers.privileged import fields, nvme, places
-from cyborg.drivers.privileged.action import Action, Context
+from cyborg.drivers.privileged.action import Action, Context, T
 from cyborg.drivers.privileged.kernel import Kernel
 from cyborg.model.pci import PciAddress
 
@@ -25,22 +25,31 @@ _CONTROLLER: Final = re.compile(r"nvme[0-9]{1,4}")
 
 
 @dataclass(frozen=True)
-class FormatNamespace(Action[None]):
+class ControllerAction(Action[T]):
+    """An action on an NVMe controller of a PCI function."""
+
+    context = Context.NVME
+
+    function: PciAddress
+    controller: str
+
+    def check(self) -> None:
+        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+
+
+@dataclass(frozen=True)
+class FormatNamespace(ControllerAction[None]):
     """Erase one namespace of an NVMe disk by a format that keeps block size and protection.
 
     A namespace that is in use is refused with EBUSY; the controller would not ask. ``erase`` is
     ``user-data`` or ``crypto``. The action returns when the controller has finished.
     """
 
-    context = Context.NVME
-
-    function: PciAddress
-    controller: str
     namespace: int
     erase: str
 
     def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+        super().check()
         fields.number("namespace", self.namespace, 1, 2**32 - 2)
         fields.choice("erase", self.erase, frozenset(nvme.Erase))
 
@@ -56,7 +65,7 @@ class FormatNamespace(Action[None]):
 
 
 @dataclass(frozen=True)
-class Sanitize(Action[None]):
+class Sanitize(ControllerAction[None]):
     """Begin to erase all data of an NVMe disk; ``ReadSanitize`` tells how far it is.
 
     A disk with a namespace in use is refused with EBUSY. Other controllers of the same NVMe
@@ -64,14 +73,10 @@ class Sanitize(Action[None]):
     ``method`` is ``block``, ``overwrite`` or ``crypto``.
     """
 
-    context = Context.NVME
-
-    function: PciAddress
-    controller: str
     method: str
 
     def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+        super().check()
         fields.choice("method", self.method, frozenset(nvme.SanitizeMethod))
 
     def run(self, kernel: Kernel) -> None:
@@ -82,17 +87,10 @@ class Sanitize(Action[None]):
 
 
 @dataclass(frozen=True)
-class ReadSanitize(Action[nvme.SanitizeProgress]):
+class ReadSanitize(ControllerAction[nvme.SanitizeProgress]):
     """Read the progress of the last sanitize operation."""
 
-    context = Context.NVME
     changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> nvme.SanitizeProgress:
         _, node = places.controller(kernel, self.function, self.controller)
@@ -104,17 +102,10 @@ class ReadSanitize(Action[nvme.SanitizeProgress]):
 
 
 @dataclass(frozen=True)
-class ReadController(Action[nvme.ControllerFacts]):
+class ReadController(ControllerAction[nvme.ControllerFacts]):
     """Read how the data of an NVMe disk can be erased."""
 
-    context = Context.NVME
     changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> nvme.ControllerFacts:
         path, node = places.controller(kernel, self.function, self.controller)
@@ -139,17 +130,10 @@ class ReadController(Action[nvme.ControllerFacts]):
 
 
 @dataclass(frozen=True)
-class ReadNamespaces(Action[tuple[int, ...]]):
+class ReadNamespaces(ControllerAction[tuple[int, ...]]):
     """List the namespaces of an NVMe disk, also those that the host does not show."""
 
-    context = Context.NVME
     changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> tuple[int, ...]:
         _, node = places.controller(kernel, self.function, self.controller)
@@ -160,17 +144,10 @@ class ReadNamespaces(Action[tuple[int, ...]]):
 
 
 @dataclass(frozen=True)
-class ReadControllerHealth(Action[nvme.ControllerHealth]):
+class ReadControllerHealth(ControllerAction[nvme.ControllerHealth]):
     """Read the health of an NVMe disk from its log."""
 
-    context = Context.NVME
     changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> nvme.ControllerHealth:
         _, node = places.controller(kernel, self.function, self.controller)
@@ -182,7 +159,7 @@ class ReadControllerHealth(Action[nvme.ControllerHealth]):
 
 
 @dataclass(frozen=True)
-class SampleNamespaces(Action[Samples]):
+class SampleNamespaces(ControllerAction[Samples]):
     """Read digests of blocks that are spread over each namespace of an NVMe disk.
 
     The result has the digests of each namespace by its number: of the same places at each call, and
@@ -190,14 +167,7 @@ class SampleNamespaces(Action[Samples]):
     privileged process. A disk with a namespace in use is refused with EBUSY.
     """
 
-    context = Context.NVME
     changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> Samples:
         path, _ = places.controller(kernel, self.function, self.controller)
@@ -217,17 +187,10 @@ class SampleNamespaces(Action[Samples]):
 
 
 @dataclass(frozen=True)
-class ReadVirtualControllers(Action[tuple[nvme.VirtualController, ...]]):
+class ReadVirtualControllers(ControllerAction[tuple[nvme.VirtualController, ...]]):
     """List the controllers of the virtual functions of an NVMe disk."""
 
-    context = Context.NVME
     changes = False
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> tuple[nvme.VirtualController, ...]:
         _, node = places.controller(kernel, self.function, self.controller)
@@ -240,20 +203,12 @@ class ReadVirtualControllers(Action[tuple[nvme.VirtualController, ...]]):
 
 
 @dataclass(frozen=True)
-class ReleaseQueues(Action[bool]):
+class ReleaseQueues(ControllerAction[bool]):
     """Let a disk release the queues and interrupts that its virtual functions can have.
 
     Returns whether it has some now, and releases them at its next reset. A disk with a namespace in
     use is refused with EBUSY: it will be reset.
     """
-
-    context = Context.NVME
-
-    function: PciAddress
-    controller: str
-
-    def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
 
     def run(self, kernel: Kernel) -> bool:
         path, node = places.controller(kernel, self.function, self.controller)
@@ -267,21 +222,17 @@ class ReleaseQueues(Action[bool]):
 
 
 @dataclass(frozen=True)
-class StartVirtualControllers(Action[None]):
+class StartVirtualControllers(ControllerAction[None]):
     """Give the controllers of the first ``count`` virtual functions of a disk equal shares.
 
     Each gets as many queues and interrupts as ``count`` controllers can have, and goes online. One
     that is online is not changed. The disk must have released them, see ``ReleaseQueues``.
     """
 
-    context = Context.NVME
-
-    function: PciAddress
-    controller: str
     count: int
 
     def check(self) -> None:
-        fields.text("controller", self.controller, _CONTROLLER, "the name of an NVMe controller")
+        super().check()
         fields.number("count", self.count, 1, 127)
 
     def run(self, kernel: Kernel) -> None:

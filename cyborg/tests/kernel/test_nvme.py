@@ -36,6 +36,18 @@ def disk(functions: Functions, undo: ExitStack) -> str:
     return address
 
 
+@pytest.fixture
+def root() -> Root:
+    return Root()
+
+
+@pytest.fixture
+def driver(disk: str, root: Root, tmp_path: Path) -> NvmeDriver:
+    """Return a driver that divides the disk."""
+    conf = written(tmp_path / "cyborg.conf", configuration(disk))
+    return NvmeDriver(LocalHost(privileged=root), conf)
+
+
 def configuration(disk: str) -> str:
     return f'[nvme]\ndevice_spec = {{"address": "{disk}"}}\nvirtual_functions = 2\n'
 
@@ -55,13 +67,9 @@ def has_disk(functions: Functions, function: str) -> bool:
 
 @pytest.mark.proves("nvme_driver", "discover", "partition", by="kernel")
 def test_functions_of_a_disk_get_controllers_that_work(
-    functions: Functions, disk: str, tmp_path: Path
+    functions: Functions, disk: str, driver: NvmeDriver, root: Root
 ) -> None:
     """The driver ``nvme`` of the host can use them, so that of a guest can."""
-    root = Root()
-    driver = NvmeDriver(
-        LocalHost(privileged=root), written(tmp_path / "cyborg.conf", configuration(disk))
-    )
     assert driver.discover(Scan(driver.host)) == []
     driver.partition(disk, "vfs=2")
     virtual = [str(functions.link(disk, f"virtfn{index}")) for index in range(2)]
@@ -83,12 +91,8 @@ def test_functions_of_a_disk_get_controllers_that_work(
 
 
 def test_functions_that_stopped_with_a_reset_of_their_disk_are_started_again(
-    functions: Functions, disk: str, tmp_path: Path
+    functions: Functions, disk: str, driver: NvmeDriver, root: Root
 ) -> None:
-    root = Root()
-    driver = NvmeDriver(
-        LocalHost(privileged=root), written(tmp_path / "cyborg.conf", configuration(disk))
-    )
     driver.partition(disk, "vfs=2")
     root.run(Reset(PciAddress.parse(disk), "flr"))
     assert driver.discover(Scan(driver.host)) == []
