@@ -109,6 +109,7 @@ def pytest_words(words: Sequence[str]) -> list[str]:
     return [
         *("env", "COLUMNS=100", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "PYTHONDONTWRITEBYTECODE=1"),
         *(f"PYTHONPATH={ROOT}", sys.executable, "-m", "pytest", "-p", "no:cacheprovider"),
+        *("-p", "pytest_timeout"),
         *("-q", "--color=no", "--durations=5", "--confcutdir", TESTS, *words),
         *(() if named else (TESTS,)),
     ]
