@@ -35,7 +35,7 @@ from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
 #: What meets neither database nor bus, or brings its own.
-_ONCE = [
+_SERVERLESS = [
     "cli",
     "clients",
     "deployed/test_files.py",
@@ -43,67 +43,37 @@ _ONCE = [
     "devstack/test_documents.py",
     "devstack/test_pci_sim.py",
     "devstack/test_upgrade_hooks.py",
+    "edge",
     "privileged",
     "rolling/test_page.py",
     "rolling/test_readers.py",
 ]
-#: Minutes of processes that start and end, of real clients before a real Keystone, and of damage to
-#: hosts and Placement, which ask for nothing of a server that others do not.
-_ON_SQLITE = [
-    "audit/test_command.py",
-    "crash/test_canary.py",
-    "daemons/test_start.py",
-    "daemons/test_unconfigured.py",
-    "drift",
-    "keystone",
-]
-#: ``api``, ``races``, ``rules``, most of ``schema``, and what shows how a transaction meets those
-#: of others, run on both database servers. Everything else runs on one of them.
-_ON_MARIADB = [
-    "apiref",
-    "bus",
-    "cost",
-    "crash",
-    "daemons",
-    "deployed",
-    "devstack",
-    "life",
-    "machine",
-    "rolling",
-    "schema/test_commands.py",
-    "schema/test_unreachable.py",
-    "schema/test_upgraded_drivers.py",
-]
-_ON_POSTGRESQL = [
-    "audit/test_damages.py",
-    "audit/test_divided.py",
-    "audit/test_parts.py",
-    "audit/test_reconciler.py",
-    "audit/test_retirement.py",
-    "audit/test_wired.py",
-    "audit/test_agent_failover.py",
-    "instances",
-    "readiness",
-    "sequences",
-    "watching/test_following.py",
-    "watching/test_health.py",
-    "watching/test_metrics.py",
-    "watching/test_notifications.py",
-    "watching/test_usage.py",
-]
-#: "tools/test --full" leaves nothing of that out.
-_FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
-#: On SQLite these are the tests of unit/api, which run there.
-_left_out = _ONCE if SERVER else ["api"]
-if SERVER and not _FULL:
-    other = _ON_MARIADB if SERVER.startswith("postgresql") else _ON_POSTGRESQL
-    _left_out = [*_ONCE, *_ON_SQLITE, *other]
+#: What is about dialects, locks, and how a transaction meets others: it runs on both servers.
+_DIALECTS = ["api", "races", "rules", "schema"]
+_IS_SERVERLESS_RUN = os.environ.get("CYBORG_TEST_SERVERLESS") == "1"
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave these out; ``collect_ignore`` would not be heard where a package has its own."""
-    place = collection_path.relative_to(Path(__file__).parent).as_posix()
-    return True if place in _left_out else None
+    """Leave out what does not belong to this run."""
+    place = collection_path.relative_to(Path(__file__).parent)
+    if SERVER.startswith("postgresql"):
+        belongs = _is_in(place, _DIALECTS) or _leads_to(place, _DIALECTS)
+    elif SERVER:
+        belongs = not _is_in(place, _SERVERLESS)
+    elif _IS_SERVERLESS_RUN:
+        belongs = _is_in(place, _SERVERLESS) or _leads_to(place, _SERVERLESS)
+    else:
+        # These are the tests of unit/api, which run on SQLite.
+        belongs = not _is_in(place, ["api"])
+    return None if belongs else True
+
+
+def _is_in(place: Path, names: list[str]) -> bool:
+    return any(place.is_relative_to(name) for name in names)
+
+
+def _leads_to(place: Path, names: list[str]) -> bool:
+    return any(Path(name).is_relative_to(place) for name in names)
 
 
 TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")

@@ -21,7 +21,10 @@ _SAMPLED_SUBJECTS = 4
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the mutants of the chosen subjects; return 1 if one survives that is not explained."""
+    """Run the mutants of the chosen subjects; return 1 if one survives that is not explained.
+
+    With --measure a survivor is only printed.
+    """
     options = _parse(arguments)
     names = sampled = options.subject or list(SUBJECTS)
     if options.sample is not None:
@@ -67,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         _summarise(name, [result for result in results if result.mutant.name in own])
     if len(chosen) > 1:
         _summarise("all", results)
-    return status or int(any(_verdict(result) in (SURVIVED, NOT_RUN) for result in results))
+    survivors = any(_verdict(result) in (SURVIVED, NOT_RUN) for result in results)
+    return status or int(survivors and not options.measure)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -84,6 +88,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help=f"try N mutants of {_SAMPLED_SUBJECTS} subjects, chosen at random",
     )
     parser.add_argument("--seed", default=_commit(), help="of the choice (default: the commit)")
+    parser.add_argument(
+        "--measure", action="store_true", help="end with status 0 although mutants survive"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.subject) - set(SUBJECTS)):

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which long jobs a run takes, and why.
+
+The file ``PASSED`` says at which commit each of them passed last.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cyborg_tools.ci.history import History
+from cyborg_tools.ci.jobs import TURNS, Job
+
+#: The file, below the root, that ``.ci/run --full`` writes and its author commits.
+PASSED: Final = Path(".ci/passed.json")
+#: Without a commit that passed, the paths of so many commits decide.
+_RECENT: Final = 50
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Whether a run takes a long job, with the reason."""
+
+    job: Job
+    runs: bool
+    reason: str
+
+
+def choose(jobs: Iterable[Job], history: History, passed: Mapping[str, str]) -> list[Choice]:
+    """Return a choice for each job; ``passed`` has the commits that passed them, by their names.
+
+    In doubt a job runs.
+    """
+    turn = history.number() % TURNS
+    return [_choose(job, history, passed.get(job.name), turn) for job in jobs]
+
+
+def _choose(job: Job, history: History, commit: str | None, turn: int) -> Choice:
+    changed = history.changed_since(commit) if commit else None
+    since = f"since {commit[:12]} passed" if commit else ""
+    if changed is None:
+        changed, since = history.recently_changed(_RECENT), f"in the last {_RECENT} commits"
+    if changed is None:
+        return Choice(job, True, "the history does not say what has changed")
+    subject = next((path for path in changed if concerns(job.subjects, path)), None)
+    if subject:
+        return Choice(job, True, f"{subject} has changed {since}")
+    if job.turn == turn:
+        return Choice(job, True, f"it is its turn: every {TURNS} commits, number {turn}")
+    return Choice(job, False, f"none of its files has changed {since}")
+
+
+def concerns(subjects: Sequence[str], path: str) -> bool:
+    """Return whether a path is one of the subjects, or in a directory of them."""
+    return any(path == subject or path.startswith(f"{subject}/") for subject in subjects)
+
+
+def read(root: Path) -> dict[str, str]:
+    """Return the commits that passed long jobs; what the file does not say is not there."""
+    try:
+        document = json.loads((root / PASSED).read_text())
+        return {str(name): str(entry["commit"]) for name, entry in document.items()}
+    except (FileNotFoundError, ValueError, AttributeError, KeyError, TypeError):
+        return {}
+
+
+def write(root: Path, commit: str, seconds: Mapping[str, float]) -> None:
+    """Write the file after all long jobs have passed; ``seconds`` has how long each took."""
+    day = datetime.now(UTC).date().isoformat()
+    document = {
+        name: {"commit": commit, "seconds": round(took), "date": day}
+        for name, took in sorted(seconds.items())
+    }
+    (root / PASSED).write_text(json.dumps(document, indent=2) + "\n")
