@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
@@ -27,6 +27,7 @@ from cyborg.db.engine import Database, retried
 from cyborg.db.models import METADATA
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, shared
@@ -51,11 +52,15 @@ _SERVERLESS = [
 #: What is about dialects, locks, and how a transaction meets others: it runs on both servers.
 _DIALECTS = ["api", "races", "rules", "schema"]
 _IS_SERVERLESS_RUN = os.environ.get("CYBORG_TEST_SERVERLESS") == "1"
+#: Minutes of suites of other projects: they run where they are named, and in a full run.
+_LONG: Final = ["keystone/long"]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out what does not belong to this run."""
     place = collection_path.relative_to(Path(__file__).parent)
+    if _is_in(place, _LONG) and not FULL:
+        return True
     if SERVER.startswith("postgresql"):
         belongs = _is_in(place, _DIALECTS) or _leads_to(place, _DIALECTS)
     elif SERVER:
