@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server on each scenario host: report, profile, claim, bind, handle, release, free again.
 
-Each driver that a file names, and that is installed, has a host of its own. Vendors add a driver to
-the file, and it is tested here.
+Each driver that a file names, and that is installed, has a host of its own: in a full run each host
+that names it, else one that the commit decides. Vendors add a driver to the file, and it is tested
+here.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.simulated import SimulatedKernel
 from cyborg.testing.scenario_file import CyborgDriver
+from cyborg.tests.fixtures import choice
 from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -38,7 +40,11 @@ PAIRS = [
     for driver in scenario_hosts.read(name).drivers
     if driver.name in INSTALLED
 ]
-CASES = [pytest.param(*pair, id=f"{pair[0]}-{pair[1].name}") for pair in PAIRS]
+CASES = [
+    pytest.param(*pair, id=f"{pair[0]}-{pair[1].name}")
+    for name in sorted(INSTALLED)
+    for pair in choice.chosen((pair for pair in PAIRS if pair[1].name == name), f"life of {name}")
+]
 
 
 class Site:
@@ -165,6 +171,8 @@ def test_marks_name_the_drivers_of_the_hosts(tmp_path: Path) -> None:
     claims = {mark.args[0]: set(mark.args[1:]) for mark in marks if mark.name == "proves"}
     expected: dict[str, set[str]] = {}
     for name, driver in PAIRS:
+        if "cleaning" in expected.get(driver.name, ()):
+            continue
         conf = written(tmp_path / "cyborg.conf", driver.options)
         (loaded,) = load([driver.name], scenario_hosts.load(name), conf)
         assert loaded.driver is not None

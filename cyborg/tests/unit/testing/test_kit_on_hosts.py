@@ -1,41 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of drivers on the scenario hosts, for each driver for cards of one kind.
+"""The contract of drivers on the scenario hosts.
 
-A driver is tested on the hosts that name it and, if these are few, on hosts without a device for
-it. The tests of a driver have its contract on hosts of their own, where its devices can be broken.
+A driver is tested on hosts that name it and on hosts without a device for it. In a full run these
+are all hosts that name it, and others if these are few; else one of each, which the commit decides.
+The tests of a driver have its contract on hosts of their own, where its devices can be broken.
 """
 
+import functools
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Any, Final
 
+from cyborg.drivers.base import Driver
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.loader import NAMESPACE
 from cyborg.drivers.nvidia_gpu import NvidiaGpuDriver
 from cyborg.drivers.nvmf_spdk import NvmfSpdkDriver
 from cyborg.testing import scenario_hosts, subject
-from cyborg.testing.driver_checks import look
+from cyborg.testing.driver_absence import AbsenceContract
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.driver_reading import ReadingContract
-from cyborg.testing.driver_suite import contracts
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.scenario_file import Function
-from cyborg.testing.subject import Subject
+from cyborg.testing.scenario_file import CyborgDriver
+from cyborg.tests.fixtures import choice
 from cyborg.tests.unit.drivers.simulated_spdk import SimulatedSpdk
 from cyborg.tests.unit.drivers.test_nvidia_gpu import Nvml
 from cyborg.tests.unit.drivers.test_nvmf_spdk import SOCKET
-from cyborg.tests.unit.testing.test_scenario_contract import HOSTS
 
-#: The least number of hosts on which each driver is tested.
+#: The least number of hosts on which a full run tests each driver.
 _LEAST: Final = 4
-#: How often corruption and removal are tried on each host; the longest contract takes 5 s.
-_LIMITS: Final = {"rounds": 20, "moments": 25}
+#: How often corruption and removal are tried on each host; in full, the longest contract takes 5 s.
+_LIMITS: Final = {"rounds": 20, "moments": 25} if choice.FULL else {"rounds": 5, "moments": 5}
 #: The nvidia_gpu_driver asks NVML, and reads which types each virtual function can have.
 _NVIDIA: Final = {"commands_in_discover": True, "calls": 260}
-_SCENARIOS: Final = {name: scenario_hosts.read(name) for name in scenario_hosts.names()}
+#: Drivers that all hosts name → hosts of different kinds. The tests of these drivers have more.
+_SOME: Final = {
+    "pci_driver": {"dgx-h100", "mi300x", "e810", "mixed"},
+    "generic_driver": {"gaudi3", "alveo-u250", "n6001", "qat-4xxx"},
+}
+#: Driver → hosts that have its cards, too, and do not name it.
+_UNNAMED: Final = {
+    "mlx5_driver": {"nvme-24", "qat-4xxx"},
+    "nvme_driver": set(scenario_hosts.names()),
+}
+_DRIVERS: Final = sorted(entry_points(group=NAMESPACE).names - {FakeDriver.name})
+#: Driver → the hosts that name it, with what they say about it.
+_NAMED: Final[dict[str, dict[str, CyborgDriver]]] = {driver: {} for driver in _DRIVERS}
+for _host in scenario_hosts.names():
+    for _entry in scenario_hosts.read(_host).drivers:
+        _NAMED[_entry.name][_host] = _entry
 
 
 class _Contract(DriverContract):
@@ -44,87 +60,99 @@ class _Contract(DriverContract):
     test_health_follows_the_device = None  # type: ignore[assignment]
 
 
-def with_vendor_software(one: Subject) -> Subject:
-    """Return the subject on the same host with NVML, or with an SPDK application."""
+@dataclass(frozen=True)
+class Pair:
+    """A driver and a host, which with ``absent`` has no device for the driver."""
 
-    def make_host() -> FakeHost:
-        host = one.make_host()
-        if one.name == NvidiaGpuDriver.name:
-            host.programs[sys.executable] = Nvml()
-        elif one.name == NvmfSpdkDriver.name:
-            host.add_socket(SOCKET, SimulatedSpdk().answer)
-        return host
+    driver: str
+    host: str
+    absent: bool = False
 
-    return replace(one, make_host=make_host)
+    @functools.cached_property
+    def subject(self) -> subject.Subject:
+        """The driver on a host with NVML, or with an SPDK application, if it uses them."""
+        if self.absent:
+            entries = _NAMED[self.driver].values()
+            with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+                file.write(next(iter(entries)).options if entries else "")
+                file.flush()
+                loaded = subject.load(self.driver, self.host, file.name)
+        else:
+            loaded = subject.load(self.driver, self.host, None)
 
+        def make_host() -> FakeHost:
+            host = loaded.make_host()
+            if self.driver == NvidiaGpuDriver.name:
+                host.programs[sys.executable] = Nvml()
+            elif self.driver == NvmfSpdkDriver.name:
+                host.add_socket(SOCKET, SimulatedSpdk().answer)
+            return host
 
-def subjects(driver: str) -> list[Subject]:
-    """Return a driver on each host that names it, and on others so that it has enough hosts."""
-    entries = {
-        name: entry
-        for name, scenario in _SCENARIOS.items()
-        for entry in scenario.drivers
-        if entry.name == driver
-    }
-    named = [subject.load(driver, name, None) for name in entries]
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
-        file.write(next(iter(entries.values())).options if entries else "")
-        file.flush()
-        count = max(0, _LEAST - len(named))
-        others = [
-            replace(subject.load(driver, name, file.name), absent=True)
-            for name in (others_of(named)[:count] if count else ())
-        ]
-    return [with_vendor_software(one) for one in (*named, *others)]
+        return replace(loaded, make_host=make_host)
 
+    def contract(self, *, corrupted: bool) -> type[ReadingContract]:
+        """Return the contract; it is without its test of corruption unless ``corrupted``."""
 
-def others_of(named: Sequence[Subject]) -> list[str]:
-    """Return the hosts without devices of a driver, first those with the most similar cards."""
-    similar: set[str] = set()
-    for one in named:
-        keys = {device.key for device in look(one.make_driver(one.make_host())).discover()}
-        functions = _SCENARIOS[one.host].functions
-        similar |= words_of(function for function in functions if function.address in keys)
-    rest = _SCENARIOS.keys() - {one.host for one in named}
-    return sorted(
-        rest, key=lambda name: (-len(words_of(_SCENARIOS[name].functions) & similar), name)
-    )
+        def make_host(_: ReadingContract) -> FakeHost:
+            return self.subject.make_host()
 
+        def make_driver(_: ReadingContract, host: FakeHost) -> Driver:
+            return self.subject.make_driver(host)
 
-def words_of(functions: Iterable[Function]) -> set[str]:
-    """Return the vendors and class codes, without interface, of functions other than bridges."""
-    return {
-        word
-        for function in functions
-        if not function.class_.startswith("06")
-        for word in (function.ids.partition(":")[0], f"class {function.class_[:4]}")
-    }
+        members: dict[str, Any] = {**_LIMITS, "make_host": make_host, "make_driver": make_driver}
+        if self.driver == NvidiaGpuDriver.name:
+            members |= _NVIDIA
+        if not self.absent:
+            members["selects_by_address"] = _NAMED[self.driver][self.host].selects_by_address
+        if not corrupted:
+            members["test_corrupted_hosts_do_no_harm"] = None
+        words = f"{self.driver}_on_{self.host}".replace("-", "_").split("_")
+        name = f"Test{''.join(word[:1].upper() + word[1:] for word in words)}"
+        base = AbsenceContract if self.absent else _Contract
+        return type(name, (base,), {**members, "__module__": __name__, "__doc__": base.__doc__})
 
 
-def classes(driver: str) -> dict[str, type[ReadingContract]]:
-    """Return the contract of a driver on each of its hosts, as classes by name."""
-    limits: dict[str, float] = dict(_LIMITS)
-    if driver == NvidiaGpuDriver.name:
-        limits |= _NVIDIA
-    kinds = contracts(_SUBJECTS[driver], _Contract, **limits)  # type: ignore[type-abstract]
-    for kind in kinds.values():
-        kind.__module__ = __name__
-    return kinds
+def others_of(driver: str) -> list[str]:
+    """Return the hosts without a device for a driver."""
+    having = _NAMED[driver].keys() | _UNNAMED.get(driver, set())
+    return [name for name in scenario_hosts.names() if name not in having]
 
 
-#: The pci_driver and the generic_driver are tested with more options by tests of their own.
-_SUBJECTS: Final[Mapping[str, Sequence[Subject]]] = {
-    driver: subjects(driver)
-    for driver in sorted(entry_points(group=NAMESPACE).names - {*HOSTS, FakeDriver.name})
-}
-for _driver in _SUBJECTS:
-    globals().update(classes(_driver))
+def pairs_of(driver: str) -> list[Pair]:
+    """Return a driver with each host on which this run tests it."""
+    named = _NAMED[driver].keys() & _SOME.get(driver, _NAMED[driver].keys())
+    others = others_of(driver)
+    count = min(len(others), max(1, _LEAST - len(named)) if choice.FULL else 1)
+    foreign = choice.generator(f"foreign hosts of {driver}").sample(others, count)
+    own = choice.chosen(sorted(named), f"hosts of {driver}")
+    return [Pair(driver, host) for host in own] + [Pair(driver, host, True) for host in foreign]
+
+
+_PAIRS: Final[Mapping[str, list[Pair]]] = {driver: pairs_of(driver) for driver in _DRIVERS}
+#: Corruption takes the most time by far.
+_CORRUPTED: Final = choice.chosen(
+    [pair for pairs in _PAIRS.values() for pair in pairs if choice.FULL or not pair.absent],
+    "corruption",
+)
+for _pairs in _PAIRS.values():
+    for _pair in _pairs:
+        _kind = _pair.contract(corrupted=_pair in _CORRUPTED)
+        globals()[_kind.__name__] = _kind
+del _kind
 
 
 def test_every_driver_is_tested_on_enough_hosts() -> None:
-    hosts = {driver: [one.host for one in listed] for driver, listed in _SUBJECTS.items()} | HOSTS
-    assert hosts.keys() == entry_points(group=NAMESPACE).names - {FakeDriver.name}
-    few = {driver: names for driver, names in hosts.items() if len({*names}) < _LEAST}
-    assert not few
-    collected = sum(name.startswith("Test") for name in globals())
-    assert collected == sum(map(len, _SUBJECTS.values()))
+    assert _PAIRS.keys() == entry_points(group=NAMESPACE).names - {FakeDriver.name}
+    for driver, pairs in _PAIRS.items():
+        own = {pair.host for pair in pairs if not pair.absent}
+        foreign = {pair.host for pair in pairs if pair.absent}
+        assert own or not _NAMED[driver]
+        if choice.FULL:
+            assert len(own | foreign) >= _LEAST
+            assert own == set(_SOME.get(driver, _NAMED[driver]))
+        else:
+            assert foreign or not others_of(driver)
+    kinds = [value for name, value in globals().items() if name.startswith("Test")]
+    assert len(kinds) == sum(map(len, _PAIRS.values()))
+    corrupted = [kind for kind in kinds if kind.test_corrupted_hosts_do_no_harm is not None]
+    assert len(corrupted) == (len(kinds) if choice.FULL else 1)
