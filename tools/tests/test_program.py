@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import environment
 import pytest
 
+import environment
 from cyborg import exception
 from cyborg_tools import program
 
