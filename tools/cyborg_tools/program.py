@@ -56,17 +56,17 @@ def run(prog: str, body: Callable[[], int]) -> int:
 def run_in(directory: Path, prog: str, body: Callable[[], int], *, keep: bool) -> int:
     """Return the status of ``body`` as ``run`` does; remove the directory with its logs.
 
-    With ``keep``, or when ``body`` fails, the directory stays, below the one that the variable
-    CYBORG_KEPT names if it is set. After a failure the last lines of all logs are shown, too.
+    With ``keep``, or when ``body`` fails and there are logs, the directory stays, below the one
+    that the variable CYBORG_KEPT names if it is set. After a failure the last lines of all logs are
+    shown, too.
     """
     status = 1
     try:
         status = run(prog, body)
     finally:
         failed = status not in (0, _INTERRUPTED)
-        if failed:
-            _show_logs(directory)
-        if failed or keep:
+        has_logs = failed and _show_logs(directory)
+        if has_logs or keep:
             say(prog, f"logs, configuration and data are in {_kept(directory)}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
@@ -101,14 +101,15 @@ class Environment(ABC):
         """Start everything; ``endings`` is told how each thing ends."""
 
 
-def _show_logs(directory: Path) -> None:
-    """Show the ends of all logs that are not empty, the one that was written last at the end."""
-    paths = {path for pattern in _LOGS for path in directory.rglob(pattern) if path.is_file()}
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime):
+def _show_logs(directory: Path) -> bool:
+    """Show the end of each log, the one that was written last at the end; False without logs."""
+    found = {path for pattern in _LOGS for path in directory.rglob(pattern) if path.is_file()}
+    logs = [path for path in found if path.stat().st_size]
+    for path in sorted(logs, key=lambda path: path.stat().st_mtime):
         lines = path.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-        if lines:
-            title = f"the last lines of {path.relative_to(directory)}:"
-            print("", title, *(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
+        title = f"the last lines of {path.relative_to(directory)}:"
+        print("", title, *(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
+    return bool(logs)
 
 
 def _kept(directory: Path) -> Path:

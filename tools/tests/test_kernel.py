@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -136,6 +137,12 @@ def test_short_run_has_the_ownership_check_and_a_whole_service_on_one_machine() 
     assert (chosen.machine, chosen.words) == ("pci", ["-x", *SHORT])
     assert pytest_words(chosen.words)[-2:] == list(SHORT)
     assert all((ROOT / name).is_file() for name in SHORT)
+
+
+def test_guest_goes_on_while_pytest_waits_for_a_test_that_hangs() -> None:
+    """pytest then says which test it was."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+    assert options("test").timeout > 1.5 * settings["ini_options"]["timeout"]
 
 
 def test_words_of_a_command_keep_its_options() -> None:

@@ -103,6 +103,16 @@ def test_successful_run_removes_its_directory(
     assert not directory.exists()
 
 
+def test_failed_run_without_logs_leaves_nothing(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "cyborg-agent-0.out").unlink()
+    (directory / "mariadb" / "output").write_text("")
+    assert program.run_in(directory, "test", raising(FAULT), keep=False) == 1
+    assert capsys.readouterr().err == f"test: {FAULT}\n"
+    assert not directory.exists()
+
+
 def test_interrupted_run_removes_its_directory(directory: Path) -> None:
     body = raising(KeyboardInterrupt())
     assert program.run_in(directory, "test", body, keep=False) == 130

@@ -310,7 +310,7 @@ class Load:
         cloud: Cloud,
         profiles: Sequence[str],
         client_log: ClientLog,
-        seed: int,
+        seed: str,
     ) -> None:
         self.cloud = cloud
         self.profiles = profiles

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cyborg import exception
+from cyborg_tools import program
 from cyborg_tools.chaos.fault_run import FaultRun
 from cyborg_tools.chaos.load import Cloud, Load
 from cyborg_tools.chaos.results import ClientLog, Part, Results
@@ -51,6 +52,7 @@ class Run:
         self.judge = Judge(world, self.load)
 
     def carry_out(self) -> Results:
+        """Inject the faults; raises BrokenEnvironment when a server does not come back."""
         began = time.monotonic()
         self.load.start()
         try:
@@ -102,6 +104,8 @@ class Run:
         part = Part(name, title, self.client_log.page)
         try:
             yield part
+        except program.BrokenEnvironment:
+            raise
         except exception.CyborgError as error:
             self.client_log.violation(str(error))
         self.load.halt()

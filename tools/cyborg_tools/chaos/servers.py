@@ -11,6 +11,7 @@ import ssl
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import amqp
@@ -20,6 +21,7 @@ from cyborg import exception, service
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.processes import Program
+from cyborg_tools.program import BrokenEnvironment
 
 #: Seconds within which a server must answer; RabbitMQ takes ten on a busy machine.
 _PATIENCE = 60.0
@@ -56,7 +58,7 @@ class Server(ABC):
         self._program = Program(self._command, log=log, environment=self._environment)
 
     def wait(self) -> None:
-        """Wait until it answers; raises ConfigError with its last words when it does not."""
+        """Wait until it answers; raises BrokenEnvironment with its last words if it does not."""
         program = self._program
         service.wait_until(lambda: not program.running or self.answers(), timeout=_PATIENCE)
         if not self.answers():
@@ -211,6 +213,14 @@ def needed(program: str, package: str) -> str:
     return path
 
 
-def _failed(what: str, output: str) -> exception.ConfigError:
+def started(keystone: Future[None]) -> None:
+    """Wait for a Keystone that another thread starts; raises BrokenEnvironment if it does not."""
+    try:
+        keystone.result()
+    except (RuntimeError, subprocess.SubprocessError) as fault:
+        raise BrokenEnvironment(reason=f"Keystone does not start: {fault}") from fault
+
+
+def _failed(what: str, output: str) -> BrokenEnvironment:
     last = "\n".join(output.splitlines()[-10:])
-    return exception.ConfigError(reason=f"{what}:\n{last}")
+    return BrokenEnvironment(reason=f"{what}:\n{last}")

@@ -31,7 +31,7 @@ from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.fixtures.proxy import Proxy
 from cyborg_tools.chaos import driver
 from cyborg_tools.chaos.front import Front
-from cyborg_tools.chaos.servers import MariaDb, RabbitMq
+from cyborg_tools.chaos.servers import MariaDb, RabbitMq, started
 from cyborg_tools.program import Environment
 from cyborg_tools.servers import daemon_options
 
@@ -308,7 +308,7 @@ class NightWorld(World):
         super().start(endings)
 
     def _start_daemons(self, endings: ExitStack) -> None:
-        self._identity_runs.result()
+        started(self._identity_runs)
         self._account = self._identity.make_account("cyborg", "service", "service", "admin")
         port = urlsplit(self._identity.url).port or 0
         self.keystone = endings.enter_context(Proxy("127.0.0.1", port))

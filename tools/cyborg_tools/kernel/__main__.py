@@ -24,6 +24,8 @@ SHORT = (f"{TESTS}/test_guard.py", f"{TESTS}/test_template.py")
 #: The status when this machine cannot run guests; in CI that is a failure, 1.
 NOT_POSSIBLE = 77
 _DEFAULT_MACHINE = "pci"
+#: Timeouts of a guest in seconds. pytest ends a test that hangs after 1200 s and tells its name.
+_COMMAND, _TESTS = 600.0, 2400.0
 #: The status of pytest when it has selected no test.
 _NO_TESTS = 5
 _DESCRIPTION = """\
@@ -54,7 +56,7 @@ def parse(arguments: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
     verbs.add_parser("build", help="prepare what a guest boots, unless it is in the cache")
     run = verbs.add_parser("run", help="run a command in the root of the checkout in a guest")
     test = verbs.add_parser("test", help=f"run {TESTS} in the guests", allow_abbrev=False)
-    for verb, default in ((run, _DEFAULT_MACHINE), (test, None)):
+    for verb, default, timeout in ((run, _DEFAULT_MACHINE, _COMMAND), (test, None, _TESTS)):
         verb.add_argument(
             "--machine", choices=names, default=default, help="default: " + (default or "all")
         )
@@ -64,7 +66,7 @@ def parse(arguments: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
         verb.add_argument(
             "--timeout",
             type=float,
-            default=600.0,
+            default=timeout,
             metavar="S",
             help="seconds after which the guest is stopped (default: %(default)g)",
         )
