@@ -21,10 +21,9 @@ from cyborg import exception, service
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.processes import Program
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.program import BrokenEnvironment
 
-#: Seconds within which a server must answer; RabbitMQ takes ten on a busy machine.
-_PATIENCE = 60.0
 _HERE = "127.0.0.1"
 _PATH = os.environ.get("PATH", os.defpath)
 
@@ -60,7 +59,7 @@ class Server(ABC):
     def wait(self) -> None:
         """Wait until it answers; raises BrokenEnvironment with its last words if it does not."""
         program = self._program
-        service.wait_until(lambda: not program.running or self.answers(), timeout=_PATIENCE)
+        service.wait_until(lambda: not program.running or self.answers(), timeout=PATIENCE)
         if not self.answers():
             raise _failed(f"{self.title} does not start", program.output)
 
@@ -70,7 +69,7 @@ class Server(ABC):
 
     def stop(self) -> None:
         """Let it end orderly; stopping twice does no harm."""
-        self._program.stop(_PATIENCE)
+        self._program.stop()
 
 
 class MariaDb(Server):

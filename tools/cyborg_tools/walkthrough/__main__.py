@@ -33,7 +33,7 @@ be signed: the program starts a MariaDB, a RabbitMQ and a Keystone of its own, a
 plain text, clients without the authority and messages without a signature are refused.
 """
 #: Timeout of the whole walkthrough, in seconds. Over TLS on a busy machine it takes nine minutes.
-_LONGEST = 900
+_LONGEST = 1800
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
