@@ -38,8 +38,16 @@ _UNREACHABLE = (
 _PROGRESS_INTERVAL = 5.0
 
 
+#: The status if the package index did not answer: see cyborg_tools.program.
+ENVIRONMENT = os.EX_TEMPFAIL
+
+
 class Trouble(Exception):
-    """An error that ends the command; its text is one sentence for the user."""
+    """An error that ends the command with a status; its text is one sentence for the user."""
+
+    def __init__(self, text, status=1):
+        super().__init__(text)
+        self.status = status
 
 
 def say(text, colour="36"):
@@ -52,14 +60,14 @@ def say(text, colour="36"):
 def finish(main):
     """Run ``main`` as a command, on a Python that is new enough; does not return.
 
-    On Trouble it prints one sentence to stderr and ends with status 1.
+    On Trouble it prints one sentence to stderr and ends with its status.
     """
     try:
         _modern()
         status = main()
     except Trouble as trouble:
         print(f"{pathlib.Path(sys.argv[0]).name}: {trouble}", file=sys.stderr)
-        status = 1
+        status = trouble.status
     except KeyboardInterrupt:
         status = 130
     sys.exit(status)
@@ -219,7 +227,8 @@ def _install(command, log):
     if any(word in output for word in _UNREACHABLE):
         raise Trouble(
             "the package index cannot be reached, so nothing was installed; check the network "
-            f"and pip's configuration (details in {_short(log)})."
+            f"and pip's configuration (details in {_short(log)}).",
+            ENVIRONMENT,
         )
     errors = [line for line in output.splitlines() if "ERROR" in line or "error:" in line]
     reason = errors[0].replace("ERROR:", "").strip() if errors else "pip gave no reason"

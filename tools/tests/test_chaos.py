@@ -4,7 +4,12 @@
 import importlib.metadata
 import io
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from oslo_config import cfg
@@ -15,11 +20,13 @@ from cyborg.drivers.host import LocalHost
 from cyborg.model.work import HandleTask
 from cyborg.testing.driver_checks import look
 from cyborg_tools.chaos import driver, servers
-from cyborg_tools.chaos.__main__ import parse
-from cyborg_tools.chaos.faults import CATALOGUE
+from cyborg_tools.chaos.__main__ import outcome, parse, repetition
+from cyborg_tools.chaos.faults import CATALOGUE, Fault
 from cyborg_tools.chaos.night import NIGHT, WELL
 from cyborg_tools.chaos.results import Chapter, ClientLog, Part, Results
+from cyborg_tools.chaos.run import Run
 from cyborg_tools.chaos.views import View, wrong
+from cyborg_tools.program import BrokenEnvironment
 from cyborg_tools.quickstart.screen import Screen
 
 CARD = "0000:81:00.0"
@@ -64,10 +71,42 @@ def test_faults_are_those_of_the_chosen_run():
     assert faults("--night", "--only", "night-bus") == ["night-bus"]
 
 
+def test_sample_has_short_faults_that_the_seed_chooses():
+    short = faults("--short")
+    samples = [faults("--sample", "2", "--seed", str(seed)) for seed in range(40)]
+    assert samples[3] == faults("--sample", "2", "--seed", "3")
+    assert all(len(one) == 2 and set(one) < set(short) for one in samples)
+    # In the order of the catalogue, and each of them sometimes.
+    assert all(one == [name for name in short if name in one] for one in samples)
+    assert set().union(*samples) == set(short)
+    assert faults("--sample", str(len(short))) == short
+    # The outages are short, too.
+    assert parse(["--sample", "1"]).short
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        ("--short", "tools/chaos --short --seed 7"),
+        ("--sample 2 --seed 7", "tools/chaos --sample 2 --seed 7"),
+        ("--seed=7 --json", "tools/chaos --seed=7 --json"),
+        ("", "tools/chaos --seed 7"),
+    ],
+)
+def test_run_tells_the_command_that_repeats_it(arguments: str, command: str):
+    words = arguments.split()
+    plan = parse(words)
+    plan.seed = "7"
+    assert repetition(words, plan) == command
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ("--night --short", "different runs"),
+        ("--night --short", "--night is another run"),
+        ("--night --sample 2", "--night is another run"),
+        ("--sample 2 --only api-kill", "both choose"),
+        ("--sample 0", "invalid choice"),
         ("--night --only api-kill", "api-kill"),
         ("--only night-bus", "night-bus"),
         ("--only earthquake", "earthquake"),
@@ -109,6 +148,87 @@ def test_view_shows_the_line_that_names_the_cause():
 def test_missing_program_is_named_with_its_package():
     with pytest.raises(exception.ConfigError, match=r"no-such-mariadbd .* package mariadb-server"):
         servers.needed("no-such-mariadbd", "mariadb-server")
+
+
+class NeverStarts(servers.Server):
+    """A server whose program ends at once."""
+
+    title = "MariaDB"
+    _command = [sys.executable, "-c", "raise SystemExit('no space left')"]  # noqa: RUF012
+
+    def answers(self) -> bool:
+        return False
+
+
+def test_server_that_does_not_start_says_nothing_about_the_service(tmp_path: Path):
+    server = NeverStarts(tmp_path / "server")
+    server.begin()
+    with pytest.raises(BrokenEnvironment, match="MariaDB does not start:\nno space left"):
+        server.wait()
+
+
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("see child.log"), subprocess.CalledProcessError(1, ["keystone-manage"])]
+)
+def test_keystone_that_does_not_start_says_nothing_about_the_service(fault: Exception):
+    starting: Future[None] = Future()
+    starting.set_exception(fault)
+    with pytest.raises(BrokenEnvironment, match=r"Keystone does not start: .+"):
+        servers.started(starting)
+
+
+class Faults(Run):
+    """A run of faults that raise these errors, without daemons and clients."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        plan = parse(["--seed", "7"])
+        plan.clients = 0
+        plan.faults = [
+            Fault(f"fault-{number}", "", _raising(error), short=True)
+            for number, error in enumerate(errors)
+        ]
+        world = SimpleNamespace(
+            make_profiles=lambda _profiles: None,
+            open_urls=["http://127.0.0.1:9"],
+            placement=None,
+            nova=None,
+        )
+        super().__init__(plan, world, say=lambda _title: None, tell=lambda _part: None)
+        self.judge = SimpleNamespace(judge=lambda: iter(()))
+
+    def walk(self) -> None:
+        self.inject_all()
+
+    def recovered(self, _fault_run: object) -> float:
+        return 0.0
+
+
+def _raising(error: Exception | None) -> Callable[[object], None]:
+    def do(_fault_run: object) -> None:
+        if error:
+            raise error
+
+    return do
+
+
+LOST = exception.ConfigError(reason="cyborg-agent does not start")
+NO_SERVER = BrokenEnvironment(reason="RabbitMQ does not start")
+
+
+def test_error_of_the_service_is_a_violation_and_the_run_goes_on():
+    results = outcome(Faults(LOST, None))
+    assert [one.chapter.violations for one in results.parts] == [[str(LOST)], []]
+
+
+def test_server_that_does_not_come_back_ends_the_run_without_a_verdict():
+    with pytest.raises(BrokenEnvironment, match="RabbitMQ"):
+        outcome(Faults(None, NO_SERVER, LOST))
+
+
+def test_violation_counts_even_if_a_server_does_not_come_back_later():
+    results = outcome(Faults(LOST, NO_SERVER, None))
+    assert [one.name for one in results.parts] == ["fault-0"]
+    assert results.violations == 1
 
 
 def test_machine_shows_what_the_driver_prepares(
@@ -162,8 +282,8 @@ def chapter() -> Chapter:
 def test_json_document_has_all_results():
     part = Part("conductor-kill", "killed", chapter(), figures={"ARQ resolved": 3.21}, recovery=1.0)
     part.chapter.violations.append("something is wrong")
-    document = Results(seed=7, parts=[part]).document()
-    assert (document["violations"], document["seed"]) == (1, 7)
+    document = Results(seed="7", parts=[part]).document()
+    assert (document["violations"], document["seed"]) == (1, "7")
     (shown,) = document["parts"]
     assert shown["figures_s"] == {"ARQ resolved": 3.21}
     assert shown["bind_ms"] == {"p50": 300.0, "p99": 5000.0}
@@ -180,7 +300,7 @@ def test_json_document_has_all_results():
 def test_text_report_compares_takeover_with_its_target(seconds: float, words: str):
     out = io.StringIO()
     part = Part("conductor-kill", "killed", chapter(), figures={"ARQ resolved": seconds})
-    results = Results(seed=7, parts=[part], seconds=12.0)
+    results = Results(seed="7", parts=[part], seconds=12.0)
     part.show(Screen(out))
     results.show(Screen(out))
     assert words in out.getvalue()

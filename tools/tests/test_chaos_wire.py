@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from cyborg import service
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually, result
 from cyborg_tools.chaos.front import Front
 from cyborg_tools.chaos.load import Endpoints
 from cyborg_tools.chaos.results import ClientLog
@@ -74,17 +74,17 @@ def test_request_is_repeated_until_a_final_response(
 def test_proxy_forwards_requests_and_refuses_them_until_reset(front: tuple[Front, Scripted]):
     proxy, behind = front
     headers = {"X-Auth-Token": "mine"}
-    answer = requests.put(f"{proxy.url}/a/b?c=d", json={"e": 1}, headers=headers, timeout=10)
+    answer = requests.put(f"{proxy.url}/a/b?c=d", json={"e": 1}, headers=headers, timeout=PATIENCE)
     assert (answer.status_code, answer.json()) == (200, {"token": "mine"})
     assert behind.asked == [("PUT", "/a/b?c=d", b'{"e": 1}')]
     assert proxy.met == 0
     proxy.refuse(409, writes_only=True)
-    assert requests.get(proxy.url, timeout=10).status_code == 200
-    refused = requests.put(proxy.url, json={}, timeout=10)
+    assert requests.get(proxy.url, timeout=PATIENCE).status_code == 200
+    refused = requests.put(proxy.url, json={}, timeout=PATIENCE)
     assert refused.status_code == 409
     assert refused.json()["errors"][0]["code"] == "placement.concurrent_update"
     proxy.heal()
-    assert requests.put(proxy.url, json={}, timeout=10).status_code == 200
+    assert requests.put(proxy.url, json={}, timeout=PATIENCE).status_code == 200
     assert (proxy.met, len(behind.asked)) == (1, 3)
 
 
@@ -92,8 +92,8 @@ def test_proxy_holds_requests(front: tuple[Front, Scripted]):
     proxy, behind = front
     proxy.hold()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(requests.get, proxy.url, timeout=30)
-        assert service.wait_until(lambda: proxy.met == 1, timeout=10)
+        waiting = pool.submit(requests.get, proxy.url, timeout=PATIENCE)
+        eventually(lambda: proxy.met == 1)
         assert behind.asked == []
         proxy.heal()
-        assert waiting.result(timeout=30).status_code == 200
+        assert result(waiting).status_code == 200

@@ -3,8 +3,11 @@
 
 import argparse
 import io
+import os
 import shutil
+import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,16 +17,20 @@ from cyborg import exception
 from cyborg_tools.kernel.__main__ import (
     NOT_POSSIBLE,
     ROOT,
+    SHORT,
     SOURCES,
     default_cache,
+    highest_status,
     parse,
     pytest_words,
     script,
     unavailable,
 )
 from cyborg_tools.kernel.build import BUILT, MODULE_SOURCES, Build, Parts, digest
-from cyborg_tools.kernel.guest import Guest, Machine, machines
+from cyborg_tools.kernel.checkout import copied
+from cyborg_tools.kernel.guest import Guest, Machine, Watch, machines
 from cyborg_tools.kernel.packages import REQUIRED, NotPossibleHere, Packages, execute
+from cyborg_tools.program import BrokenEnvironment
 
 DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 KERNEL = "6.12.9+deb12-amd64"
@@ -125,6 +132,19 @@ def test_options_that_are_not_ours_go_to_pytest() -> None:
     assert (chosen.machine, chosen.words) == ("pci", ["-k", "vfio or mdev", "-x"])
 
 
+def test_short_run_has_the_ownership_check_and_a_whole_service_on_one_machine() -> None:
+    chosen = options("test", "--short", "--", "-x")
+    assert (chosen.machine, chosen.words) == ("pci", ["-x", *SHORT])
+    assert pytest_words(chosen.words)[-2:] == list(SHORT)
+    assert all((ROOT / name).is_file() for name in SHORT)
+
+
+def test_guest_goes_on_while_pytest_waits_for_a_test_that_hangs() -> None:
+    """pytest then says which test it was."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+    assert options("test").timeout > 1.5 * settings["ini_options"]["timeout"]
+
+
 def test_words_of_a_command_keep_its_options() -> None:
     chosen = options("run", "--timeout", "5", "lspci", "-nn", "--machine", "x")
     assert (chosen.machine, chosen.timeout) == ("pci", 5.0)
@@ -133,7 +153,14 @@ def test_words_of_a_command_keep_its_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("run",), ("build", "now"), ("test", "--machine", "toaster")]
+    "arguments",
+    [
+        ("run",),
+        ("build", "now"),
+        ("test", "--machine", "toaster"),
+        ("test", "--short", "--machine", "iommu-off"),
+        ("run", "--short", "ls"),
+    ],
 )
 def test_wrong_usage_ends_with_status_2(arguments: Sequence[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -148,14 +175,111 @@ def test_cache_is_where_the_xdg_specification_says() -> None:
 
 
 def test_one_word_is_a_line_for_the_shell_and_several_are_quoted() -> None:
-    assert script(["ls | wc -l"]).endswith("\nls | wc -l\n")
-    assert script(["echo", "a  b", "$HOME"]).endswith("\necho 'a  b' '$HOME'\n")
+    assert script(["ls | wc -l"], ROOT).endswith("\nls | wc -l\n")
+    assert script(["echo", "a  b", "$HOME"], ROOT).endswith("\necho 'a  b' '$HOME'\n")
 
 
 def test_all_kernel_tests_run_unless_the_arguments_name_some() -> None:
     assert pytest_words(["-k", "vfio"])[-1] == "cyborg/tests/kernel"
     test = "cyborg/tests/kernel/test_vfio.py::test_x"
     assert pytest_words([test])[-1] == test
+
+
+@pytest.mark.parametrize(
+    ("statuses", "selected", "status"),
+    [
+        ([0, 0], False, 0),
+        ([0, 1], False, 1),
+        ([0, 5], False, 5),
+        ([0, 5], True, 0),
+        ([5, 5], True, 5),
+        # Tests that have failed count even if the next guest breaks.
+        ([1, None], False, 1),
+    ],
+)
+def test_status_is_the_highest_of_all_machines(
+    statuses: list[int | None], selected: bool, status: int
+) -> None:
+    assert highest_status(["pci", "iommu-off"], running(statuses), selected=selected) == status
+
+
+@pytest.mark.parametrize("statuses", [[None], [0, None]])
+def test_broken_guest_says_nothing_about_the_tests(statuses: list[int | None]) -> None:
+    with pytest.raises(BrokenEnvironment, match="QEMU crashed"):
+        highest_status(["pci", "iommu-off"], running(statuses), selected=False)
+
+
+def running(statuses: list[int | None]) -> Callable[[str], int]:
+    """Return what runs the tests in one guest after the other; None stands for a broken guest."""
+    remaining = iter(statuses)
+
+    def run(_name: str) -> int:
+        status = next(remaining)
+        if status is None:
+            raise BrokenEnvironment(reason="QEMU crashed.")
+        return status
+
+    return run
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with a package that tells where it was imported from."""
+    place = tmp_path / "checkout"
+    for name, text in {
+        "cyborg/__init__.py": "print('imported from', __file__)\n",
+        "cyborg/tests/data.txt": "data",
+        "removed.txt": "",
+        ".gitignore": "ignored*\n",
+        "ignored/file": "",
+        ".test-venv/file": "",
+        "my-venv/pyvenv.cfg": "",
+    }.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    (place / "link").symlink_to("cyborg")
+    return place
+
+
+def under_git(checkout: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=checkout, check=True)
+    subprocess.run(["git", "add", "cyborg", "removed.txt"], cwd=checkout, check=True)
+    (checkout / "removed.txt").unlink()
+    (checkout / ".git" / "info" / "exclude").write_text("*-venv\n")
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_guest_gets_a_copy_without_environments(checkout: Path, git: bool) -> None:
+    if git:
+        under_git(checkout)
+    with copied(checkout) as tree:
+        files = {
+            str(path.relative_to(tree))
+            for path in tree.rglob("*")
+            if path.is_symlink() or path.is_file()
+        }
+        # Whoever runs a part of a test as another user reads the copy, too.
+        assert all(place.stat().st_mode & 0o055 == 0o055 for place in (tree.parent, tree))
+        (checkout / "cyborg" / "tests" / "data.txt").write_text("changed meanwhile")
+        assert (tree / "cyborg" / "tests" / "data.txt").read_text() == "data"
+        assert os.readlink(tree / "link") == "cyborg"
+    compiled = {name for name in files if "__pycache__" in name}
+    assert compiled == {f"cyborg/__pycache__/__init__.{sys.implementation.cache_tag}.pyc"}
+    more = set() if git else {"ignored/file", "removed.txt"}
+    assert files - compiled == {
+        *(".gitignore", "cyborg/__init__.py", "cyborg/tests/data.txt", "link"),
+        *more,
+    }
+    assert not tree.exists()
+
+
+def test_commands_of_a_guest_import_the_copy(checkout: Path) -> None:
+    """Here as well a path entry of the environment leads to another checkout."""
+    with copied(checkout) as tree:
+        line = script([sys.executable, "-c", "import cyborg"], tree)
+        plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        ran = subprocess.run(["sh", "-c", line], env=plain, capture_output=True, text=True)
+    assert ran.stdout == f"imported from {tree}/cyborg/__init__.py\n"
 
 
 def test_user_who_cannot_install_gets_the_command_for_root(tmp_path: Path) -> None:
@@ -202,6 +326,49 @@ def test_machine_without_sources_of_its_release_is_refused(tmp_path: Path) -> No
     trixie = {"ID": "debian", "VERSION_CODENAME": "trixie"}
     with pytest.raises(NotPossibleHere, match="no source of packages for 'trixie'"):
         Packages(tmp_path, Commands(), root=False, release=trixie).names("^linux")
+
+
+class Unanswered(Commands):
+    """A machine whose mirror does not answer commands of apt with this word."""
+
+    def __init__(self, word: str, *installed: str) -> None:
+        super().__init__(*installed)
+        self.word = word
+
+    def __call__(self, *argv: str) -> str:
+        output = super().__call__(*argv)
+        if self.word in argv:
+            reason = f"apt-get fails:\n  E: Failed to fetch http://mirror.example/ {self.word}"
+            raise exception.ConfigError(reason=reason)
+        return output
+
+
+@pytest.mark.parametrize("word", ["update", "install"])
+def test_mirror_that_does_not_answer_an_installation_is_no_failure(
+    tmp_path: Path, word: str
+) -> None:
+    with pytest.raises(BrokenEnvironment, match=word):
+        packages(tmp_path, Unanswered(word), root=True).install(REQUIRED)
+
+
+@pytest.mark.parametrize("word", ["update", "download"])
+def test_mirror_that_does_not_answer_a_download_is_no_failure(tmp_path: Path, word: str) -> None:
+    with pytest.raises(BrokenEnvironment, match=word):
+        packages(tmp_path, Unanswered(word), root=True).fetch(tmp_path, "linux-image")
+
+
+def test_lists_that_cannot_be_read_are_an_error_of_apt(tmp_path: Path) -> None:
+    """By default apt-get says so and succeeds, and there would be no kernel to find."""
+
+    class Words(Commands):
+        def __call__(self, *argv: str) -> str:
+            self.log.append(" ".join(argv))
+            return super().__call__(*argv)
+
+    commands = Words()
+    packages(tmp_path, commands, root=False).names("^linux")
+    [update] = [line for line in commands.log if line.endswith(" update") and "::" in line]
+    assert "-o APT::Update::Error-Mode=any" in update
 
 
 @pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", NOT_POSSIBLE)])
@@ -304,7 +471,7 @@ def test_machines_name_no_placeholder_that_has_no_value() -> None:
         assert not [word for word in words if "{" in word or "#" in word]
 
 
-def guest(tmp_path: Path, program: str, *, timeout: float = 60.0) -> Guest:
+def guest(tmp_path: Path, program: str, *, timeout: float = 600, silence: float = 600) -> Guest:
     """Return a guest whose QEMU is a Python program; ``share`` is its second directory."""
     machine = tmp_path / "small.args"
     machine.write_text("-m 64  # comment\n")
@@ -315,47 +482,91 @@ def guest(tmp_path: Path, program: str, *, timeout: float = 60.0) -> Guest:
         f"share = pathlib.Path(paths[0])\n{program}\n"
     )
     parts = Parts((sys.executable, str(qemu)), tmp_path / "vmlinuz", tmp_path / "initramfs")
-    return Guest(parts, Machine(machine), 64, timeout)
+    return Guest(parts, Machine(machine), 64, timeout, silence)
 
 
 def test_status_and_output_of_the_command_come_back(tmp_path: Path) -> None:
     program = (
-        "print((share / 'command').read_text(), end='\\r\\n')\n(share / 'status').write_text('200')"
+        "print('\\0', (share / 'command').read_text(), sep='', end='\\r\\n\\0')\n"
+        "(share / 'status').write_text('200')"
     )
     output = io.BytesIO()
     assert guest(tmp_path, program).run("true", output) == 200
     assert output.getvalue() == b"true\n"
 
 
-def test_guest_that_ends_without_a_status_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(exception.ConfigError, match="ended before its command did"):
-        guest(tmp_path, "").run("true", io.BytesIO())
-
-
-def test_command_runs_again_after_a_crash_of_qemu_itself(tmp_path: Path) -> None:
-    """An emulator that dies of an assertion of its own says nothing about the command."""
-    program = (
-        "once = pathlib.Path(sys.argv[0]).with_suffix('.once')\n"
-        "if not once.exists():\n"
-        "    once.touch()\n"
-        "    os.abort()\n"
-        "(share / 'status').write_text('3')"
-    )
-    output = io.BytesIO()
-    assert guest(tmp_path, program).run("true", output) == 3
-    assert output.getvalue() == b"kernel: QEMU crashed (SIGABRT), attempt 1 of 3\n"
-
-
-def test_emulator_that_always_crashes_is_an_error(tmp_path: Path) -> None:
-    output = io.BytesIO()
-    with pytest.raises(exception.ConfigError, match=r"QEMU crashed 3 times\."):
-        guest(tmp_path, "os.abort()").run("true", output)
-    assert output.getvalue().count(b"(SIGABRT)") == 3
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("", "ended before its command did"),
+        # An emulator that dies of an assertion of its own says nothing about the command.
+        ("os.abort()", r"QEMU crashed \(SIGABRT\)"),
+        ("os.kill(os.getpid(), 9)", r"QEMU crashed \(SIGKILL\)"),
+    ],
+    ids=["no-status", "assertion", "killed"],
+)
+def test_guest_that_ends_without_a_status_is_broken(
+    tmp_path: Path, program: str, words: str
+) -> None:
+    with pytest.raises(BrokenEnvironment, match=words):
+        guest(tmp_path, program).run("true", io.BytesIO())
 
 
 def test_guest_that_hangs_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(exception.ConfigError, match=r"did not end within 0.5 s"):
         guest(tmp_path, "time.sleep(600)", timeout=0.5).run("true", io.BytesIO())
+
+
+def test_guest_that_prints_on_and_on_is_stopped(tmp_path: Path) -> None:
+    with pytest.raises(exception.ConfigError, match=r"did not end within 0.5 s"):
+        guest(tmp_path, "while print('alive', flush=True) is None: pass", timeout=0.5).run(
+            "true", io.BytesIO()
+        )
+
+
+def test_guest_that_falls_silent_is_broken(tmp_path: Path) -> None:
+    with pytest.raises(BrokenEnvironment, match=r"printed nothing for 0.5 s"):
+        guest(tmp_path, "print('begun', flush=True)\ntime.sleep(600)", silence=0.5).run(
+            "true", io.BytesIO()
+        )
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_silence_is_counted_from_the_last_output_and_time_from_the_begin() -> None:
+    clock = Clock()
+    watch = Watch(100.0, 60.0, clock)
+    for _ in range(2):
+        clock.now += 45.0
+        watch.check()
+        watch.prints()
+    assert watch.left == 10.0
+    clock.now += 10.0
+    with pytest.raises(exception.ConfigError, match="did not end within 100 s"):
+        watch.check()
+    silent = Watch(100.0, 60.0, clock)
+    clock.now += 59.0
+    silent.check()
+    clock.now += 1.0
+    assert silent.left == 0.0
+    with pytest.raises(BrokenEnvironment, match="printed nothing for 60 s"):
+        silent.check()
+
+
+def test_guest_is_never_silent_while_it_loads_modules_and_runs_the_command() -> None:
+    """Else the host takes a slow guest, or a long test, for a guest that hangs."""
+    lines = (SOURCES / "init").read_text().splitlines()
+    begin = lines.index("while :; do")
+    assert lines[begin : begin + 4] == ["while :; do", "    printf '\\0'", "    sleep 5", "done &"]
+    assert begin < lines.index("while read -r module; do")
 
 
 def test_default_machine_has_an_iommu() -> None:

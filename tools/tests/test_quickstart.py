@@ -37,10 +37,10 @@ def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def refusal(*words: str, **env: str) -> str:
+def refusal(*words: str, status: int = 1, **env: str) -> str:
     """The one sentence of a command that could not do what was asked."""
     answer = run(*words, **env)
-    assert (answer.returncode, "Traceback" in answer.stdout) == (1, False)
+    assert (answer.returncode, "Traceback" in answer.stdout) == (status, False)
     (line,) = answer.stderr.splitlines()
     assert line.startswith("quickstart: ")
     return line
@@ -173,6 +173,7 @@ def test_missing_package_index_and_missing_git_are_named(tmp_path: Path) -> None
     demo = (sys.executable, str(checkout / "tools" / "quickstart"), "--demo")
     offline = refusal(
         *demo,
+        status=os.EX_TEMPFAIL,
         PATH=os.environ["PATH"],
         HOME=str(tmp_path),
         PIP_CONFIG_FILE=os.devnull,

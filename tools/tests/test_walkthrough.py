@@ -16,6 +16,7 @@ from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.deployed.page import block
 from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
 from cyborg_tools import servers
@@ -97,7 +98,7 @@ def test_walkthrough_ends_without_a_server():
         [*command, "--mysql-url", nowhere("mysql+pymysql")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         env={**os.environ, "PYTHONPATH": str(_TOOLS)},
     )
     assert ran.returncode == 1

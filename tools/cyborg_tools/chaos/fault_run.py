@@ -14,7 +14,8 @@ from cyborg import exception, service
 from cyborg.db.models import Event, Service, Work
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg_tools.chaos.load import BIND_DEADLINE, RESOLVED, Instance, Load
+from cyborg.tests.fixtures.waiting import PATIENCE
+from cyborg_tools.chaos.load import RESOLVED, Instance, Load
 from cyborg_tools.chaos.results import ClientLog
 from cyborg_tools.chaos.world import NO_LIMIT, PROBE, PROBED_ADDRESS, USUAL, World
 
@@ -22,8 +23,6 @@ from cyborg_tools.chaos.world import NO_LIMIT, PROBE, PROBED_ADDRESS, USUAL, Wor
 _SLOW = 2.0
 _FRESH_MS = 2000
 _CHUNK = b"\0" * 4096
-#: Seconds that one look at the service may take to come true while nothing is broken.
-PATIENCE = 60.0
 (_PROFILE,) = PROBE
 
 
@@ -122,7 +121,7 @@ class FaultRun:
         self.figures["ARQ resolved"] = time.monotonic() - since
         if not resolved:
             self.facts.append("the bind in question failed")
-        self.nova_is_told(one, BIND_DEADLINE, "Nova was not told")
+        self.nova_is_told(one, PATIENCE, "Nova was not told")
         self.figures["ARQ resolved and Nova told"] = time.monotonic() - since
 
     def nova_is_told(self, one: Interrupted, patience: float, otherwise: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import requests
 
 from cyborg.model.process import AGENT, API, CONDUCTOR
-from cyborg_tools.chaos.fault_run import PATIENCE, FaultRun
+from cyborg.tests.fixtures.waiting import PATIENCE
+from cyborg_tools.chaos.fault_run import FaultRun
 from cyborg_tools.chaos.front import Front
 from cyborg_tools.chaos.servers import Server
 from cyborg_tools.chaos.world import CARDS, SPARE, SPARE_ADDRESS

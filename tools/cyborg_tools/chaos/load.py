@@ -19,15 +19,13 @@ import requests
 from cyborg import service
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, requested
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.chaos.results import NOTHING, ClientLog
 
-#: Seconds within which a bind must have ended: ``[DEFAULT] bind_timeout``, and the outage itself.
-BIND_DEADLINE = 120.0
 RESOLVED = frozenset({"Bound", "BindFailed"})
 #: Seconds after which a client gives an answer up: more than the service ever needs for "unknown".
-_PATIENCE = 30.0
-#: Seconds for which a request is repeated, and between two tries.
-_LONGEST = 120.0
+_ANSWER = 30.0
+#: Seconds between two tries of a request.
 _PAUSE = 0.3
 #: Instances that a client keeps while it boots the next one.
 _KEPT = 1
@@ -66,7 +64,7 @@ class Endpoints:
 
         A status that no client may see is written down as a violation.
         """
-        end = time.monotonic() + _LONGEST
+        end = time.monotonic() + PATIENCE
         self.asking = f"{method} {path}"
         for unsure in itertools.count():
             if self._ended.is_set():
@@ -86,7 +84,7 @@ class Endpoints:
                     parsed = answer.text
                 return Answer(answer.status_code, parsed, unsure)
             self._ended.wait(_PAUSE)
-        self._never(f"not answered for {_LONGEST:.0f} s", method, path)
+        self._never(f"not answered for {PATIENCE:.0f} s", method, path)
         return None
 
     def _once(self, verb: str, method: str, path: str, body: Any) -> requests.Response | None:
@@ -94,7 +92,7 @@ class Endpoints:
         answer = None
         try:
             url = f"{self._url}/v2{path}"
-            answer = self._session.request(method, url, json=body, timeout=_PATIENCE)
+            answer = self._session.request(method, url, json=body, timeout=_ANSWER)
         except requests.RequestException:
             self._url = next(self._urls)
         status = NOTHING if answer is None else str(answer.status_code)
@@ -173,9 +171,9 @@ class Client:
             found[:] = now or []
             return now is None or all(one["state"] in RESOLVED for one in found)
 
-        if not service.wait_until(look, timeout=BIND_DEADLINE, step=0.2):
+        if not service.wait_until(look, timeout=PATIENCE, step=0.2):
             states = ", ".join(one["state"] for one in found) or "not there"
-            self._wrong(instance, f"after {BIND_DEADLINE:.0f} s its ARQs are {states}")
+            self._wrong(instance, f"after {PATIENCE:.0f} s its ARQs are {states}")
             return False
         if not found:
             return False
@@ -310,7 +308,7 @@ class Load:
         cloud: Cloud,
         profiles: Sequence[str],
         client_log: ClientLog,
-        seed: int,
+        seed: str,
     ) -> None:
         self.cloud = cloud
         self.profiles = profiles
@@ -336,7 +334,7 @@ class Load:
         """Have all clients stand still after their current instance; who cannot is a violation."""
         self.running.clear()
         service.wait_until(
-            lambda: all(one.stands for one in self.clients), timeout=2 * BIND_DEADLINE, step=0.1
+            lambda: all(one.stands for one in self.clients), timeout=2 * PATIENCE, step=0.1
         )
         for one in self.clients:
             if not one.stands:
@@ -353,7 +351,7 @@ class Load:
         self.running.set()
         for one in self.clients:
             if one.thread.is_alive():
-                one.thread.join(BIND_DEADLINE)
+                one.thread.join(PATIENCE)
 
     @property
     def instances(self) -> list[Instance]:

@@ -184,7 +184,7 @@ class Part:
 class Results:
     """The whole run."""
 
-    seed: int
+    seed: str
     parts: list[Part] = field(default_factory=list)
     seconds: float = 0.0
 

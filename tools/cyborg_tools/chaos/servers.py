@@ -11,6 +11,7 @@ import ssl
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import amqp
@@ -20,9 +21,9 @@ from cyborg import exception, service
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.processes import Program
+from cyborg.tests.fixtures.waiting import PATIENCE
+from cyborg_tools.program import BrokenEnvironment
 
-#: Seconds within which a server must answer; RabbitMQ takes ten on a busy machine.
-_PATIENCE = 60.0
 _HERE = "127.0.0.1"
 _PATH = os.environ.get("PATH", os.defpath)
 
@@ -56,9 +57,9 @@ class Server(ABC):
         self._program = Program(self._command, log=log, environment=self._environment)
 
     def wait(self) -> None:
-        """Wait until it answers; raises ConfigError with its last words when it does not."""
+        """Wait until it answers; raises BrokenEnvironment with its last words if it does not."""
         program = self._program
-        service.wait_until(lambda: not program.running or self.answers(), timeout=_PATIENCE)
+        service.wait_until(lambda: not program.running or self.answers(), timeout=PATIENCE)
         if not self.answers():
             raise _failed(f"{self.title} does not start", program.output)
 
@@ -68,7 +69,7 @@ class Server(ABC):
 
     def stop(self) -> None:
         """Let it end orderly; stopping twice does no harm."""
-        self._program.stop(_PATIENCE)
+        self._program.stop()
 
 
 class MariaDb(Server):
@@ -211,6 +212,14 @@ def needed(program: str, package: str) -> str:
     return path
 
 
-def _failed(what: str, output: str) -> exception.ConfigError:
+def started(keystone: Future[None]) -> None:
+    """Wait for a Keystone that another thread starts; raises BrokenEnvironment if it does not."""
+    try:
+        keystone.result()
+    except (RuntimeError, subprocess.SubprocessError) as fault:
+        raise BrokenEnvironment(reason=f"Keystone does not start: {fault}") from fault
+
+
+def _failed(what: str, output: str) -> BrokenEnvironment:
     last = "\n".join(output.splitlines()[-10:])
-    return exception.ConfigError(reason=f"{what}:\n{last}")
+    return BrokenEnvironment(reason=f"{what}:\n{last}")

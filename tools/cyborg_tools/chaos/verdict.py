@@ -14,15 +14,10 @@ from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
 from cyborg.model.device import HandleState
 from cyborg.model.process import AGENT
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.chaos.load import Load
 from cyborg_tools.chaos.world import World
 
-#: Seconds within which all work must be done once nobody asks for more; work that failed waits
-#: for at most 30 s before it is tried again.
-_PATIENCE = 90.0
-#: Seconds that an agent has to come back after an outage (I4): the longest pause of its RPC server
-#: before it connects again (10 s), a heartbeat that tells so (10 s), and some for a busy machine.
-_BACK = 30.0
 #: Age of a heartbeat, in milliseconds, up to which an agent is back.
 _HEARD_MS = 10_000
 _ENDED = frozenset({State.BOUND.value, State.BIND_FAILED.value})
@@ -39,7 +34,7 @@ class Judge:
         """Sentences for all that does not hold."""
         yield from self._work()
         # Who does not come back is the checker's finding.
-        service.wait_until(self._agents_are_back, timeout=_BACK, step=0.2)
+        service.wait_until(self._agents_are_back, timeout=PATIENCE, step=0.2)
         yield from self._checker()
         yield from self._shared_units()
         yield from self._machine()
@@ -72,7 +67,7 @@ class Judge:
 
     def _work(self) -> Iterator[str]:
         """Everything that was begun comes to its end."""
-        if service.wait_until(lambda: not self._waiting(), timeout=_PATIENCE, step=0.2):
+        if service.wait_until(lambda: not self._waiting(), timeout=PATIENCE, step=0.2):
             return
         for row in self._waiting():
             yield f"{row.kind} work for ARQ {row.arq_uuid} is still there: {row.error}"

@@ -29,9 +29,10 @@ from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.fixtures.proxy import Proxy
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.chaos import driver
 from cyborg_tools.chaos.front import Front
-from cyborg_tools.chaos.servers import MariaDb, RabbitMq
+from cyborg_tools.chaos.servers import MariaDb, RabbitMq, started
 from cyborg_tools.program import Environment
 from cyborg_tools.servers import daemon_options
 
@@ -58,8 +59,6 @@ PROFILES: Mapping[str, Mapping[str, str]] = {
 PROBE: Mapping[str, Mapping[str, str]] = {"probed": {f"resources:{PROBED}": "1"}}
 #: What is said of a disk that could not be made small.
 NO_LIMIT = "not limited in size"
-#: Seconds for which the first start may take its time.
-_PATIENCE = 90.0
 #: Seconds between two heartbeats of the agent of a night, whose silence shows in a short outage.
 _HEARTBEAT = 3
 
@@ -116,7 +115,9 @@ class World(Environment):
         """Write device profiles of one group each."""
         for name, group in profiles.items():
             body: list[Any] = [{"name": name, "groups": [group]}]
-            answer = requests.post(f"{self.urls[0]}/v2/device_profiles", json=body, timeout=60)
+            answer = requests.post(
+                f"{self.urls[0]}/v2/device_profiles", json=body, timeout=PATIENCE
+            )
             answer.raise_for_status()
 
     def begin_all(self) -> None:
@@ -225,12 +226,13 @@ class World(Environment):
         for name, options in self.own_options.items():
             self._extra[name] = self.deployment.write(name, options)
         self.begin_all()
-        if not service.wait_until(self._ready, timeout=_PATIENCE, step=0.2):
+        if not service.wait_until(self._ready, timeout=PATIENCE, step=0.2):
             raise exception.ConfigError(reason="the service does not get ready; see its logs.")
 
     def _ready(self) -> bool:
         return all(self.offered(address) == units for address, (_, units) in CARDS.items()) and all(
-            requests.get(f"{url}/healthcheck", timeout=10).status_code == 200 for url in self.urls
+            requests.get(f"{url}/healthcheck", timeout=PATIENCE).status_code == 200
+            for url in self.urls
         )
 
     def _mount(self, endings: ExitStack) -> None:
@@ -246,7 +248,7 @@ class World(Environment):
     def _wait(self, name: str) -> None:
         """Wait until a daemon runs; raises ConfigError with its last words when it does not."""
         try:
-            self.program(name).wait_for(r"cyborg-\w+ is running", _PATIENCE)
+            self.program(name).wait_for(r"cyborg-\w+ is running")
         except RuntimeError as fault:
             raise exception.ConfigError(reason=f"{name} does not start: {fault}") from None
 
@@ -308,7 +310,7 @@ class NightWorld(World):
         super().start(endings)
 
     def _start_daemons(self, endings: ExitStack) -> None:
-        self._identity_runs.result()
+        started(self._identity_runs)
         self._account = self._identity.make_account("cyborg", "service", "service", "admin")
         port = urlsplit(self._identity.url).port or 0
         self.keystone = endings.enter_context(Proxy("127.0.0.1", port))

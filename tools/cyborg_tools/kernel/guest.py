@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run one command in a guest: QEMU without KVM, on the read-only tree of this machine."""
 
+import os
+import select
 import shlex
 import signal
 import socket
 import subprocess
 import tempfile
-import threading
+import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +17,16 @@ from typing import BinaryIO, Final
 
 from cyborg import exception
 from cyborg_tools.kernel.build import Parts
+from cyborg_tools.program import BrokenEnvironment
 
 #: Bytes of a disk; the file on the host is sparse.
 _DISK: Final = 64 * 1024 * 1024
 _CHUNK: Final = 64 * 1024
-#: How often a guest boots for a command while QEMU itself crashes. QEMU 10.0.2 did so once in some
-#: hundred runs, on a busy machine: "iotlb_to_section: Assertion `section_index < ..." of physmem.c.
-_ATTEMPTS: Final = 3
+#: Seconds in which a guest must print something. While it runs, its first process prints a zero
+#: every 5 seconds, so that a long test is no silence.
+_SILENCE: Final = 60.0
+#: Characters of the console that are no output.
+_NO_OUTPUT: Final = b"\r\0"
 #: Kernel parameters of every machine. A machine without an emulated IOMMU ignores the first.
 _PARAMETERS: Final = (
     # Under load the kernel may find that the timer does not interrupt, and stop.
@@ -57,38 +63,60 @@ def machines(directory: Path) -> dict[str, Machine]:
     return {path.stem: Machine(path) for path in sorted(directory.glob("*.args"))}
 
 
+class Watch:
+    """How long a guest may go on: ``timeout`` in total, and ``silence`` without printing; seconds.
+
+    ``clock`` tells monotonic seconds.
+    """
+
+    def __init__(
+        self, timeout: float, silence: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._timeout = timeout
+        self._silence = silence
+        self._clock = clock
+        self._started = self._printed = clock()
+
+    def prints(self) -> None:
+        """Tell that the guest has printed something."""
+        self._printed = self._clock()
+
+    @property
+    def left(self) -> float:
+        """Return the seconds until the guest is to be stopped if it prints nothing."""
+        end = min(self._started + self._timeout, self._printed + self._silence)
+        return max(0.0, end - self._clock())
+
+    def check(self) -> None:
+        """Raise exception.ConfigError after the timeout, and BrokenEnvironment after silence."""
+        now = self._clock()
+        if now >= self._started + self._timeout:
+            raise exception.ConfigError(reason=f"the guest did not end within {self._timeout:g} s.")
+        if now >= self._printed + self._silence:
+            raise BrokenEnvironment(reason=f"the guest printed nothing for {self._silence:g} s.")
+
+
 @dataclass(frozen=True)
 class Guest:
-    """A machine that boots for each command; ``memory`` is in MB, ``timeout`` in seconds."""
+    """A machine that boots for each command; ``memory`` is in MB, the others are in seconds.
+
+    It is stopped after ``timeout``, and when it prints nothing for ``silence``.
+    """
 
     parts: Parts
     machine: Machine
     memory: int
     timeout: float
+    silence: float = _SILENCE
 
     def run(self, script: str, output: BinaryIO) -> int:
         """Run a shell script in a new guest; return its exit status.
 
         ``output`` gets what the serial console prints. The guest has the files of this machine,
         and what it writes is lost with its memory. Its second serial port is the monitor of its
-        own QEMU (QMP). If QEMU itself crashes, which says nothing about the command, the script
-        runs again in another guest, and ``output`` says so. Raises exception.ConfigError when the
-        guest does not end in time, ends without a status, or QEMU has crashed each time.
+        own QEMU (QMP). Raises exception.ConfigError when the guest does not end in time, and
+        BrokenEnvironment when it falls silent, ends without a status, or QEMU itself crashes.
         """
-        for attempt in range(_ATTEMPTS):
-            status, crash = self._attempt(script, output)
-            if status is not None:
-                return status
-            if crash is None:
-                raise exception.ConfigError(
-                    reason=f"the guest {self.machine.name} ended before its command did."
-                )
-            words = f"kernel: QEMU crashed ({crash}), attempt {attempt + 1} of {_ATTEMPTS}\n"
-            output.write(words.encode())
-        raise exception.ConfigError(reason=f"QEMU crashed {_ATTEMPTS} times.")
-
-    def _attempt(self, script: str, output: BinaryIO) -> tuple[int | None, str | None]:
-        """Run a script in one guest; return its status, and the signal if QEMU died of one."""
         with tempfile.TemporaryDirectory(prefix="cyborg-kernel-") as work:
             share, disks = Path(work, "share"), Path(work, "disks")
             share.mkdir()
@@ -100,10 +128,18 @@ class Guest:
             ended = self._boot(share, disks, output)
             status = share / "status"
             text = status.read_text().strip() if status.exists() else ""
-        return int(text) if text else None, signal.Signals(-ended).name if ended < 0 else None
+        if text:
+            return int(text)
+        if ended < 0:
+            # QEMU 10.0.2 did so once in some hundred runs, on a busy machine:
+            # "iotlb_to_section: Assertion `section_index < ..." of physmem.c.
+            raise BrokenEnvironment(reason=f"QEMU crashed ({signal.Signals(-ended).name}).")
+        raise BrokenEnvironment(
+            reason=f"the guest {self.machine.name} ended before its command did."
+        )
 
     def _boot(self, share: Path, disks: Path, output: BinaryIO) -> int:
-        """Run QEMU until the guest ends; kill it after the timeout. Return its exit status."""
+        """Run QEMU until the guest ends, or kill it. Return its exit status."""
         monitor, port = socket.socketpair()
         with closing(monitor), closing(port):
             sockets = (monitor.fileno(), port.fileno())
@@ -115,29 +151,26 @@ class Guest:
                 stderr=subprocess.STDOUT,
                 pass_fds=sockets,
             ) as qemu:
-                expired = threading.Event()
-
-                def expire() -> None:
-                    expired.set()
-                    qemu.kill()
-
-                timer = threading.Timer(self.timeout, expire)
-                timer.start()
+                assert qemu.stdout is not None
                 try:
-                    assert qemu.stdout is not None
-                    while chunk := qemu.stdout.read1(_CHUNK):  # type: ignore[attr-defined]
-                        output.write(chunk.replace(b"\r", b""))
-                        output.flush()
+                    self._relay(qemu.stdout.fileno(), output)
                 except BaseException:
                     qemu.kill()
                     raise
-                finally:
-                    timer.cancel()
-        if expired.is_set():
-            raise exception.ConfigError(
-                reason=f"the guest {self.machine.name} did not end within {self.timeout:g} s."
-            )
         return qemu.returncode
+
+    def _relay(self, console: int, output: BinaryIO) -> None:
+        """Write what the guest prints until QEMU closes the console."""
+        watch = Watch(self.timeout, self.silence)
+        while True:
+            if select.select([console], [], [], watch.left)[0]:
+                chunk = os.read(console, _CHUNK)
+                if not chunk:
+                    return
+                watch.prints()
+                output.write(chunk.translate(None, _NO_OUTPUT))
+                output.flush()
+            watch.check()
 
     def _command(self, share: Path, disks: Path, sockets: tuple[int, int]) -> list[str]:
         monitor, port = sockets

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cyborg import exception
+from cyborg_tools.program import BrokenEnvironment
 
 #: What the guest or its preparation runs, by package of Debian.
 REQUIRED: Final = (
@@ -26,6 +27,8 @@ REQUIRED: Final = (
     "dmsetup",
     "iproute2",
 )
+#: What apt-get says when an index or an archive of packages does not answer.
+_NO_ANSWER: Final = re.compile("Failed to fetch|Unable to fetch|failed to download")
 #: Seconds.
 _LOCK_TIMEOUT: Final = 300
 _KEYS: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -89,7 +92,8 @@ class Packages:
     def install(self, names: Sequence[str]) -> list[str]:
         """Install the packages that are missing, and return their names.
 
-        Raises NotPossibleHere where that takes another user or another distribution.
+        Raises NotPossibleHere where that takes another user or another distribution, and
+        BrokenEnvironment when the index does not answer.
         """
         if self._release.get("ID") != "debian" or platform.machine() != "x86_64":
             raise NotPossibleHere("the guests need a Debian 12 or newer on x86-64.")
@@ -101,8 +105,8 @@ class Packages:
         if missing:
             # Another program may be installing something.
             patient = ("-o", f"DPkg::Lock::Timeout={_LOCK_TIMEOUT}")
-            self._run("apt-get", "update")
-            self._run("apt-get", *patient, "install", "-y", "--no-install-recommends", *missing)
+            self._ask("apt-get", "update")
+            self._ask("apt-get", *patient, "install", "-y", "--no-install-recommends", *missing)
         return missing
 
     def names(self, pattern: str) -> list[str]:
@@ -121,12 +125,13 @@ class Packages:
     def fetch(self, directory: Path, *names: str) -> list[Path]:
         """Download packages into an existing directory.
 
-        Each is a ``name``, ``name=version`` or ``name/suite``.
+        Each is a ``name``, ``name=version`` or ``name/suite``. Raises BrokenEnvironment when the
+        archive does not answer.
         """
         self._update()
         before = set(directory.iterdir())
         command = 'cd "$0" && exec apt-get "$@"'
-        self._run("sh", "-c", command, str(directory), *self._options(), "download", *names)
+        self._ask("sh", "-c", command, str(directory), *self._options(), "download", *names)
         return sorted(set(directory.iterdir()) - before)
 
     def unpack(self, target: Path, *names: str) -> None:
@@ -135,6 +140,15 @@ class Packages:
         for archive in self.fetch(target, *names):
             self._run("dpkg-deb", "-x", str(archive), str(target))
             archive.unlink()
+
+    def _ask(self, *argv: str) -> None:
+        """Run a command of apt that may need the index or the archive."""
+        try:
+            self._run(*argv)
+        except exception.ConfigError as error:
+            if _NO_ANSWER.search(str(error)):
+                raise BrokenEnvironment(reason=str(error)) from error
+            raise
 
     def _installed(self) -> set[str]:
         """Return the names of installed packages, and of what they provide."""
@@ -163,7 +177,9 @@ class Packages:
         for name in ("lists/partial", "cache/archives/partial"):
             (self._directory / name).mkdir(parents=True, exist_ok=True)
         (self._directory / "sources.list").write_text("".join(self._sources()))
-        self._run("apt-get", *self._options(), "update")
+        # Without this option old lists, or none, are no error.
+        strict = ("-o", "APT::Update::Error-Mode=any")
+        self._ask("apt-get", *self._options(), *strict, "update")
         self._current = True
 
     def _sources(self) -> list[str]:

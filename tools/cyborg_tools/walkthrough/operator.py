@@ -10,12 +10,11 @@ from typing import Any
 
 from cyborg.service import wait_until
 from cyborg.tests.fixtures.processes import script
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.quickstart.clients import StepFailed, require
 from cyborg_tools.quickstart.screen import Screen
 
 PROGRAM = "cyborg"
-#: Seconds that a command may take, and for which something may be looked at again and again.
-_LONGEST = 90.0
 _JSON = "-f json"
 
 
@@ -69,8 +68,8 @@ class Operator:
             ran = self._run(f"{line} {_JSON}")
             return ran.status == 0 and bool(holds(ran.shown))
 
-        held = wait_until(look, timeout=_LONGEST, step=0.2)
-        require(held, f"{otherwise} within {_LONGEST:.0f} seconds")
+        held = wait_until(look, timeout=PATIENCE, step=0.2)
+        require(held, f"{otherwise} within {PATIENCE:.0f} seconds")
         self.show_last()
         return self.last.shown
 
@@ -87,10 +86,10 @@ class Operator:
                 capture_output=True,
                 text=True,
                 env=dict(self.variables),
-                timeout=_LONGEST,
+                timeout=PATIENCE,
                 check=False,
             )
         except subprocess.TimeoutExpired as fault:
-            raise StepFailed(f"{PROGRAM} {line} goes on after {_LONGEST:.0f} seconds") from fault
+            raise StepFailed(f"{PROGRAM} {line} goes on after {PATIENCE:.0f} seconds") from fault
         self.last = Ran(line, ended.returncode, ended.stdout, ended.stderr)
         return self.last

@@ -18,7 +18,7 @@ from cyborg.tests.fixtures.keystone import ADMIN, Account, KeystoneService
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import at_home, run
 from cyborg.tests.functional.deployed.page import filled
-from cyborg_tools.chaos.servers import MariaDb, RabbitMq
+from cyborg_tools.chaos.servers import MariaDb, RabbitMq, started
 from cyborg_tools.program import Environment
 
 _PAGE = "tls"
@@ -59,10 +59,7 @@ class SecuredServers(Environment):
         self._make_keys()
         self.maria.wait()
         self.maria.make_database()
-        try:
-            starting.result()
-        except RuntimeError as fault:
-            raise exception.ConfigError(reason=str(fault)) from fault
+        started(starting)
         self._make_accounts()
         self.rabbit.wait()
 

@@ -12,14 +12,13 @@ import requests
 
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.processes import Options
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.quickstart.clients import require
 from cyborg_tools.walkthrough.operator import Operator
 from cyborg_tools.walkthrough.secured import SecuredServers
 from cyborg_tools.walkthrough.walk import Walk
 
 _HERE = "127.0.0.1"
-#: Seconds within which a connection must have been refused.
-_PATIENCE = 20
 #: A host whose agent has no key.
 _STRANGER = "compute-9"
 _REFUSED = r"(?:Message \w+ to|Reply of) \S+ refused: .*"
@@ -57,7 +56,7 @@ class SecuredWalk(Walk):
             require(url.startswith("https://"), f"{name} is at {url}")
             plain = url.replace("https://", "http://")
             try:
-                answer = requests.get(plain, timeout=_PATIENCE)
+                answer = requests.get(plain, timeout=PATIENCE)
             except requests.ConnectionError as refusal:
                 self._show(name, refusal)
             else:
@@ -68,7 +67,7 @@ class SecuredWalk(Walk):
                 port=servers.maria.port,
                 user="root",
                 ssl_disabled=True,
-                connect_timeout=_PATIENCE,
+                connect_timeout=PATIENCE,
             ).close()
         except pymysql.MySQLError as refusal:
             # With TLS the same account needs no password.
@@ -77,7 +76,7 @@ class SecuredWalk(Walk):
         else:
             require(False, "MariaDB accepts a connection without TLS")
         connection = amqp.Connection(
-            f"{_HERE}:{servers.rabbit.port}", connect_timeout=_PATIENCE, read_timeout=_PATIENCE
+            f"{_HERE}:{servers.rabbit.port}", connect_timeout=PATIENCE, read_timeout=PATIENCE
         )
         try:
             connection.connect()
@@ -92,7 +91,7 @@ class SecuredWalk(Walk):
         ports = {name: urlsplit(url).port or 0 for name, url in self._web_servers(servers).items()}
         ports |= {"RabbitMQ": servers.rabbit.port}
         for name, port in ports.items():
-            with socket.create_connection((_HERE, port), timeout=_PATIENCE) as plain:
+            with socket.create_connection((_HERE, port), timeout=PATIENCE) as plain:
                 try:
                     ssl.create_default_context().wrap_socket(plain, server_hostname=_HERE)
                 except ssl.SSLCertVerificationError as refusal:
@@ -105,7 +104,7 @@ class SecuredWalk(Walk):
                 port=servers.maria.port,
                 user="root",
                 ssl=ssl.create_default_context(),
-                connect_timeout=_PATIENCE,
+                connect_timeout=PATIENCE,
             ).close()
         except pymysql.MySQLError as refusal:
             require("CERTIFICATE_VERIFY_FAILED" in str(refusal), f"another reason: {refusal}")

@@ -10,6 +10,7 @@ from cyborg.service import wait_until
 from cyborg.tests.fixtures.accelerators import NovaFault
 from cyborg.tests.fixtures.compute import Server
 from cyborg.tests.fixtures.fake_servers import Guest
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.quickstart.clients import StepFailed, require
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.walkthrough.environment import (
@@ -25,8 +26,6 @@ from cyborg_tools.walkthrough.environment import (
 )
 from cyborg_tools.walkthrough.operator import Operator
 
-#: Timeout of a condition, in seconds.
-_PATIENCE = 60.0
 #: A host that does not exist.
 _MISSING = "compute-3"
 _FAKE_CLASS = "FPGA"
@@ -367,8 +366,8 @@ class Walk(Operator):
     def _until(self, holds: Callable[[], object], otherwise: str) -> None:
         """Wait until a condition holds; raise StepFailed with ``otherwise`` after the timeout."""
         require(
-            wait_until(lambda: bool(holds()), timeout=_PATIENCE, step=0.1),
-            f"{otherwise} within {_PATIENCE:.0f} seconds",
+            wait_until(lambda: bool(holds()), timeout=PATIENCE, step=0.1),
+            f"{otherwise} within {PATIENCE:.0f} seconds",
         )
 
     def _offered(self, host: str, resource_class: str) -> int | None:
