@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from cyborg import service as runner
-from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.processes import Deployment, Program
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.daemons.service import Http, Service
 from cyborg.tests.functional.deployed import servers, walk
 from cyborg.tests.functional.deployed.page import block, filled
@@ -88,7 +88,7 @@ def children(server: Program) -> set[int]:
 
 
 def test_mod_wsgi_serves_at_the_root(service: Service, deploy: Deploy, packages: Path):
-    deployment, port = deploy(), free_port()
+    deployment, port = deploy(), ports.reserved()
     conf = deployment.conf.rename(deployment.directory / "elsewhere.conf")
     text = wsgi_block("mod-wsgi-root", packages, **{"6666": port})
     text = text.replace("Listen ", "Listen 127.0.0.1:")
@@ -105,7 +105,7 @@ def test_mod_wsgi_serves_at_the_root(service: Service, deploy: Deploy, packages:
 
 def test_mod_wsgi_serves_below_a_path(service: Service, deploy: Deploy, packages: Path):
     # As nova-operator has it: no cyborg.conf, only a directory of pieces.
-    deployment, port = deploy(), free_port()
+    deployment, port = deploy(), ports.reserved()
     pieces = deployment.directory / ".cyborg" / "cyborg.conf.d"
     pieces.mkdir(parents=True)
     deployment.conf.rename(pieces / "01-service.conf")
@@ -116,7 +116,10 @@ def test_mod_wsgi_serves_below_a_path(service: Service, deploy: Deploy, packages
         walk.nova_finds(f"{url}/v2")
         walk.nova_finds(url)
         # The rest of the server is its own.
-        assert requests.get(f"http://127.0.0.1:{port}/v2", timeout=60).status_code in {403, 404}
+        assert requests.get(f"http://127.0.0.1:{port}/v2", timeout=PATIENCE).status_code in {
+            403,
+            404,
+        }
     assert "Traceback" not in server.output
 
 
@@ -131,7 +134,7 @@ def api_behind(deployment: Deployment, conf: str) -> str:
 
 
 def test_cyborg_api_serves_behind_proxy_that_strips_or_keeps_path(service: Service, deploy: Deploy):
-    deployment, port = deploy({"api": {"port": 0}}), free_port()
+    deployment, port = deploy({"api": {"port": 0}}), ports.reserved()
     url = f"http://127.0.0.1:{port}{PREFIX}"
     conf = filled(PAGE, "endpoint-conf", {"http://controller": f"http://127.0.0.1:{port}"})
     inner = api_behind(deployment, conf)
@@ -168,7 +171,7 @@ def test_cyborg_api_follows_headers_of_proxy(
     certificate: tuple[Path, Path],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    deployment, port = deploy({"api": {"port": 0}}), free_port()
+    deployment, port = deploy({"api": {"port": 0}}), ports.reserved()
     cert, key = certificate
     inner = api_behind(deployment, block(PAGE, "headers-conf"))
     text = filled(PAGE, "proxy-headers", {"http://127.0.0.1:6666": inner})
@@ -201,7 +204,7 @@ def links_are_not_forged(url: str) -> None:
         "X-Forwarded-Prefix": "/evil",
         "X-Forwarded-For": "192.0.2.1",
     }
-    answer = requests.get(f"{url}/v2", headers=forged, timeout=60)
+    answer = requests.get(f"{url}/v2", headers=forged, timeout=PATIENCE)
     assert answer.json()["links"][0]["href"] == f"{url}/v2/"
 
 
@@ -211,7 +214,7 @@ def test_uwsgi_without_a_configuration_logs_the_reason_once_a_minute(deploy: Dep
     server, url = deployment.uwsgi(processes=1)
     before = len(server.output.splitlines())
     for _ in range(20):
-        assert requests.get(f"{url}/v2/devices", timeout=60).status_code == 503
+        assert requests.get(f"{url}/v2/devices", timeout=PATIENCE).status_code == 503
     assert server.stop() == 0
     lines = [line for line in server.output.splitlines()[before:] if "[pid: " not in line]
     (reason,) = [line for line in lines if "answers 503" in line]
@@ -222,18 +225,18 @@ def test_uwsgi_without_a_configuration_logs_the_reason_once_a_minute(deploy: Dep
 
 
 def test_web_server_logs_invalid_configuration_and_recovers(deploy: Deploy, packages: Path):
-    deployment, port = deploy(), free_port()
+    deployment, port = deploy(), ports.reserved()
     good = deployment.conf.read_text()
     deployment.conf.write_text("[api]\nport = many\n")
     text = wsgi_block("mod-wsgi-root", packages, **{"6666": port, "processes=2": "processes=1"})
     text = text.replace("Listen ", "Listen 127.0.0.1:")
     with servers.apache(deployment, text, commands=WSGI_MODULES) as server:
-        answer = requests.get(f"http://127.0.0.1:{port}/", timeout=60)
+        answer = requests.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE)
         assert answer.status_code == 503
         assert "not configured" in answer.json()["error_message"]
         assert re.search(r"\[api\] port cannot be 'many'", server.output)
         deployment.conf.write_text(good)
-        assert runner.wait_until(
-            lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=60).status_code == 200,
-            timeout=20,
+        eventually(
+            lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE).status_code == 200,
+            lambda: server.output,
         )
