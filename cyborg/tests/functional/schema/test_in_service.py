@@ -196,7 +196,7 @@ def _reported(cloud: Cloud) -> None:
             known = set(tx.scalars(sa.select(Host.name).where(Host.digest.is_not(None))))
         return known >= {IN_SERVICE, DISABLED} and cloud.flaws() == []
 
-    eventually(told, timeout=60)
+    eventually(told)
     assert offered(cloud.placement, cloud.provider(IN_SERVICE)) == 16
     assert offered(cloud.placement, cloud.provider(DISABLED)) == 0
     with cloud.db.reader() as tx:
