@@ -61,7 +61,8 @@ def kolla(deploy: Deploy) -> Iterator[Callable[..., tuple[Program, str, Path]]]:
             inherits=[listener],
         )
         started.append(program)
-        program.wait_for("WSGI app 0 ")
+        # The connection waits until the router accepts it.
+        assert requests.get(url, timeout=PATIENCE).status_code, program.output
         return program, url, directory
 
     yield start

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import cyborg
-from cyborg.tests.fixtures.waiting import completed
+from cyborg.tests.fixtures.waiting import ran
 
 REPOSITORY = Path(cyborg.__file__).resolve().parent.parent
 STANDIN = Path(__file__).with_name("standin")
@@ -86,7 +86,7 @@ class Node:
 
     def bash(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a script in the node's environment."""
-        return completed(["bash", "-c", script], env=self._environment, stdin=subprocess.DEVNULL)
+        return ran(["bash", "-c", script], env=self._environment, stdin=subprocess.DEVNULL)
 
     @property
     def calls(self) -> list[str]:

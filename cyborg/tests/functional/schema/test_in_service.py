@@ -24,15 +24,10 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import (
-    bind,
-    create,
-    delete_arqs,
-    eventually,
-    of_instance,
-)
+from cyborg.tests.functional.life.steps import bind, create, delete_arqs, of_instance
 from cyborg.tests.functional.schema.commands import run
 
 PROJECT = "a16ab9bb0bff41aeb4d519a9d7d223ac"
