@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.waiting import PATIENCE, eventually, result
 from cyborg_tools.chaos.front import Front
 from cyborg_tools.chaos.load import Endpoints
@@ -59,9 +59,8 @@ def test_request_is_repeated_until_a_final_response(
     statuses: list[int], unreachable: int, answer: tuple[int, int], row: str, violations: list[str]
 ):
     log = ClientLog()
-    with Loopback(Scripted(*statuses)) as loopback:
-        nowhere = f"http://127.0.0.1:{free_port()}"
-        urls = [*[nowhere] * unreachable, loopback.url]
+    with Loopback(Scripted(*statuses)) as loopback, ports.refusing() as port:
+        urls = [*[f"http://127.0.0.1:{port}"] * unreachable, loopback.url]
         endpoints = Endpoints(urls, client="client", client_log=log, ended=threading.Event())
         final = endpoints.ask("bind", "PATCH", "/x", {})
     assert final is not None

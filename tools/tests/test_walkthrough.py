@@ -14,8 +14,8 @@ from oslo_messaging import opts as messaging
 
 from cyborg import conf as configuration
 from cyborg import exception
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.deployed.page import block
 from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
@@ -65,8 +65,11 @@ def test_default_servers_are_those_of_the_tests():
     assert (plan.mysql_url, plan.rabbit_url) == ("a", "c")
 
 
-def nowhere(scheme: str) -> str:
-    return f"{scheme}://me:secret@127.0.0.1:{free_port()}/" if scheme else ""
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """An account at a port that refuses connections, without a scheme."""
+    with ports.refusing() as port:
+        yield f"://me:secret@127.0.0.1:{port}/"
 
 
 @pytest.mark.parametrize(
@@ -79,8 +82,10 @@ def nowhere(scheme: str) -> str:
         ("kafka", "rabbit", "must begin with rabbit://"),
     ],
 )
-def test_missing_server_is_named_in_one_line(scheme: str, kind: str, words: str, tmp_path: Path):
-    url = nowhere(scheme)
+def test_missing_server_is_named_in_one_line(
+    scheme: str, kind: str, words: str, nowhere: str, tmp_path: Path
+):
+    url = f"{scheme}{nowhere}" if scheme else ""
     database = servers.database(url, tmp_path, "cyborg_walkthrough")
     opened = database if kind == "mysql" else servers.exchange(url)
     with pytest.raises(exception.ConfigError) as refused, opened:
@@ -92,10 +97,10 @@ def test_missing_server_is_named_in_one_line(scheme: str, kind: str, words: str,
     assert "secret" not in said
 
 
-def test_walkthrough_ends_without_a_server():
+def test_walkthrough_ends_without_a_server(nowhere: str):
     command = [sys.executable, "-m", "cyborg_tools.walkthrough"]
     ran = subprocess.run(
-        [*command, "--mysql-url", nowhere("mysql+pymysql")],
+        [*command, "--mysql-url", f"mysql+pymysql{nowhere}"],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

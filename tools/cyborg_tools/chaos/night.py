@@ -2,8 +2,8 @@
 """The faults of a night, one after another in an idle cloud, and the views of an operator.
 
 During each fault the list of services, the health check, ``cyborg-status check`` and
-``cyborg-audit`` must name the cause and blame nobody else, and no daemon may log more than
-``LINES_PER_MINUTE``. After the repair everything must work again without help.
+``cyborg-audit`` must name the cause and blame nobody else, and no daemon may repeat a line more
+often than the limit of its log allows. After the repair everything must work again without help.
 """
 
 import time
@@ -15,6 +15,7 @@ import requests
 
 from cyborg import service
 from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.tests.fixtures.log_lines import too_frequent
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.chaos.fault_run import FaultRun
 from cyborg_tools.chaos.run import Run
@@ -22,10 +23,9 @@ from cyborg_tools.chaos.servers import Server
 from cyborg_tools.chaos.views import VERSION, Expected, View, look, wrong
 from cyborg_tools.chaos.world import NightWorld
 
-LINES_PER_MINUTE = 100
 #: Seconds from the fault until the views are read.
 _SETTLED = 6.0
-#: Seconds that a fault lasts at least: log lines are counted over this time.
+#: Seconds that a fault lasts at least: log lines are counted in this time.
 _SHORTEST = 12.0
 
 
@@ -52,24 +52,21 @@ class Night(Run):
 
     def inject(self, fault_run: FaultRun, fault: NightFault) -> None:
         """Do the fault, read the views, count log lines, and repair the fault."""
-        before, began = self.world.lines(), time.monotonic()
+        before, began = self.world.sizes(), time.monotonic()
         with fault.during(self.world, fault_run):
             _wait_until(time.monotonic() + _SETTLED)
             views = self._read(fault.expected)
             _wait_until(began + _SHORTEST)
-            minutes = (time.monotonic() - began) / 60
-            rates = {
-                name: (count - before[name]) / minutes for name, count in self.world.lines().items()
-            }
+            written, seconds = self.world.written_since(before), time.monotonic() - began
         fault_run.ends()
         for name, view in views.items():
             words = getattr(fault.expected, name)[1]
             fault_run.facts.append(f"{_NAMES[name]} {view.shown(words)}")
-        listed = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
-        fault_run.facts.append(f"log lines per minute in {60 * minutes:.0f} s: {listed}")
-        for name, rate in rates.items():
-            if rate > LINES_PER_MINUTE:
-                self.client_log.violation(f"{name} logs {rate:.0f} lines per minute")
+        listed = ", ".join(f"{name} {len(text.splitlines())}" for name, text in written.items())
+        fault_run.facts.append(f"log lines in {seconds:.0f} s: {listed}")
+        for name, text in written.items():
+            for line, count in too_frequent(text, seconds=seconds).items():
+                self.client_log.violation(f"{name} logs {count} times: {line}")
 
     def recovered(self, fault_run: FaultRun) -> float:
         """Return after how many seconds the API sees all well and a server boots with a device."""

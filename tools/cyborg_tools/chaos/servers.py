@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A separate MariaDB and RabbitMQ on free ports, which can be killed and started again.
+"""A separate MariaDB and RabbitMQ on reserved ports, which can be killed and started again.
 
 With a certificate they accept connections over TLS alone; the options for that are those of the
 installation guide.
@@ -18,8 +18,7 @@ import amqp
 import pymysql
 
 from cyborg import exception, service
-from cyborg.tests.fixtures import broker
-from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures import broker, ports
 from cyborg.tests.fixtures.processes import Program
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.program import BrokenEnvironment
@@ -37,7 +36,7 @@ class Server(ABC):
     _program: Program
 
     def __init__(self, directory: Path) -> None:
-        self.port = free_port()
+        self.port = ports.reserved()
         self._directory = directory
         self._environment = {"PATH": _PATH, "HOME": str(directory)}
         directory.mkdir()
@@ -146,7 +145,7 @@ class RabbitMq(Server):
         own = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
         self._command = [str(own) if own.exists() else daemon]
         self.url = f"rabbit://guest:guest@{_HERE}:{self.port}/"
-        epmd_port = str(free_port())
+        epmd_port = str(ports.reserved())
         self._epmd = Program(
             [needed("epmd", "erlang-base"), "-port", epmd_port, "-address", _HERE],
             log=directory / "epmd",
@@ -156,7 +155,7 @@ class RabbitMq(Server):
             "ERL_EPMD_ADDRESS": _HERE,
             "ERL_EPMD_PORT": epmd_port,
             "RABBITMQ_NODENAME": "cyborg-chaos@localhost",
-            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_DIST_PORT": str(ports.reserved()),
             "RABBITMQ_MNESIA_BASE": f"{directory}/mnesia",
             "RABBITMQ_LOG_BASE": f"{directory}/log",
             "RABBITMQ_LOGS": "-",

@@ -22,10 +22,10 @@ from cyborg.model.audit_findings import Ages
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.transport import in_thread
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.keystone import ADMIN, KeystoneService
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.fixtures.proxy import Proxy
@@ -71,7 +71,7 @@ class World(Environment):
         self.state_path = directory / "agent-state"
         self.disk = NO_LIMIT
         self._running: dict[str, Program] = {}
-        self._ports = {f"{API}-{number}": free_port() for number in (1, 2)}
+        self._ports = {f"{API}-{number}": ports.reserved() for number in (1, 2)}
         self._extra: dict[str, Path] = {}
         self._vendor = driver.install(directory / "vendor")
 
@@ -134,11 +134,16 @@ class World(Environment):
         for program in self._running.values():
             program.stop()
 
-    def lines(self) -> dict[str, int]:
-        """Return the number of lines that each daemon has logged over all restarts, by its name."""
+    def sizes(self) -> dict[Path, int]:
+        """Return how many bytes the daemons have logged, by file: each start has its own."""
+        return {file: file.stat().st_size for file in self.directory.glob("*.out")}
+
+    def written_since(self, sizes: Mapping[Path, int]) -> dict[str, str]:
+        """Return what each daemon has logged since then over all restarts, by its name."""
         return {
-            name: sum(
-                file.read_bytes().count(b"\n") for file in self.directory.glob(f"{name}-*.out")
+            name: "".join(
+                file.read_bytes()[sizes.get(file, 0) :].decode(errors="replace")
+                for file in self.directory.glob(f"{name}-*.out")
             )
             for name in self._extra
         }

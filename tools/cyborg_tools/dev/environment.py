@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cyborg.model.process import AGENT, API, CONDUCTOR
-from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.processes import Options, Program
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.servers import Cloud
@@ -24,7 +24,7 @@ class Environment(Cloud):
     def __init__(self, plan: argparse.Namespace, directory: Path, screen: Screen) -> None:
         super().__init__(plan, directory)
         self._screen = screen
-        self._port = plan.port or free_port()
+        self._port = plan.port or ports.reserved()
         self._programs: dict[str, Program] = {}
         self._read: dict[str, int] = {}
         self.url = f"http://127.0.0.1:{self._port}"

@@ -30,6 +30,7 @@ from cyborg.api import microversion
 from cyborg.api.middleware.auth_token import PROJECT_ID
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.daemons.service import FPGA, Http, Service, bind_body
 
 #: What an operation deletes; the operation may fail, and then its object stays.
@@ -53,10 +54,6 @@ CHECKS = [
 ]
 #: Requests of a sequence.
 STEPS = 20
-#: Seconds after which a request counts as lost.
-PATIENCE = 60
-#: Seconds that an answer may take.
-SLOW = 2.0
 PROFILES, ARQS = "/v2/device_profiles", "/v2/accelerator_requests"
 #: One of so many new profiles keeps its generated groups.
 KEPT = 4
@@ -112,7 +109,6 @@ class Record:
     #: Those whose device profile the same sequence created.
     linked: set[str] = field(default_factory=set)
     longest: tuple[float, str] = (0.0, "")
-    slow: list[str] = field(default_factory=list)
 
     def prepare(self, case: Any) -> None:
         """Give a request values that exist, where random values would only be refused."""
@@ -150,11 +146,6 @@ class Record:
         label, status = case.operation.label, response.status_code
         self.answers[label, status] += 1
         self.longest = max(self.longest, (response.elapsed, label))
-        if response.elapsed > SLOW:
-            # A busy machine delays one answer; a defect delays the next one as well.
-            again = case.call(base_url=self.instances.http.url, headers=VERSION, timeout=PATIENCE)
-            if again.elapsed > SLOW:
-                self.slow.append(f"{label}: {response.elapsed:.1f} s and {again.elapsed:.1f} s")
         if label == f"POST {ARQS}" and status == 201:
             node = recorder.cases[case.id]
             parent = recorder.find_parent(case_id=case.id)

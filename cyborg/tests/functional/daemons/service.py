@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import requests
 
-from cyborg import service
 from cyborg.model.provider import provider_uuid
+from cyborg.tests.fixtures.log_lines import too_frequent
 from cyborg.tests.fixtures.processes import Deployment, Program
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually, joined
 
 FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
-LINES_PER_MINUTE = 100
 
 
 class Http:
@@ -26,13 +26,11 @@ class Http:
     def __init__(
         self,
         url: str,
-        timeout: float = 60.0,
         *,
         version: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.url = url
-        self._timeout = timeout
         self._session = requests.Session()
         self._session.headers.update(headers or {})
         if version:
@@ -40,7 +38,7 @@ class Http:
 
     def ask(self, method: str, path: str, body: Any = None) -> requests.Response:
         """One request; the answer whatever it is."""
-        return self._session.request(method, f"{self.url}{path}", json=body, timeout=self._timeout)
+        return self._session.request(method, f"{self.url}{path}", json=body, timeout=PATIENCE)
 
     def do(self, method: str, path: str, body: Any = None, *, status: int = 200) -> Any:
         """One request that must be answered with ``status``; the parsed body, None if empty."""
@@ -60,7 +58,7 @@ class Http:
     def ended(self, method: str, path: str, body: Any) -> Any:
         """The operation that a request begins, when it is over."""
         path = f"/operations/{self.do(method, path, body, status=202)['uuid']}"
-        service.wait_until(lambda: self.get(path)["state"] != "running", timeout=60)
+        eventually(lambda: self.get(path)["state"] != "running", "the end of an operation")
         return self.get(path)
 
     def healthy(self) -> bool:
@@ -88,15 +86,15 @@ class Service:
         conductor, agent = deployment.conductor(), deployment.agent()
         api, url = deployment.api()
         started = cls(deployment, host, conductor, agent, api, url, headers)
-        assert service.wait_until(started.client().healthy, timeout=20), api.output
-        assert service.wait_until(
-            lambda: bool(started.client().get(f"/devices?hostname={host}")["devices"]), timeout=20
-        ), agent.output
+        http = started.client()
+        eventually(http.healthy, lambda: api.output)
+        devices = f"/devices?hostname={host}"
+        eventually(lambda: bool(http.get(devices)["devices"]), lambda: agent.output)
         return started
 
-    def client(self, timeout: float = 60.0) -> Http:
+    def client(self) -> Http:
         """A new client of the API."""
-        return Http(self.url, timeout, headers=self.headers)
+        return Http(self.url, headers=self.headers)
 
     @property
     def programs(self) -> tuple[Program, Program, Program]:
@@ -171,24 +169,16 @@ def all_at_once(count: int, work: Callable[[int], object]) -> Counter[str]:
     threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    joined(*threads)
     return results
 
 
 @contextmanager
 def few_lines(*programs: Program) -> Iterator[None]:
-    """Each writes at most a hundred lines per minute meanwhile, and fifty per half a minute.
-
-    The one that each request has does not count.
-    """
-
-    def lines() -> list[int]:
-        of_request = "INFO cyborg.api.middleware.request_log"
-        return [sum(of_request not in line for line in one.output.splitlines()) for one in programs]
-
-    before, began = lines(), time.monotonic()
+    """No program repeats a line in an outage more often than the limit of its log allows."""
+    before, began = [len(one.output) for one in programs], time.monotonic()
     yield
-    minutes = (time.monotonic() - began) / 60
-    written = [now - then for now, then in zip(lines(), before, strict=True)]
-    assert max(written) <= LINES_PER_MINUTE * max(0.5, minutes), written
+    seconds = time.monotonic() - began
+    for program, length in zip(programs, before, strict=True):
+        repeated = too_frequent(program.output[length:], seconds=seconds)
+        assert not repeated, program.log

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import cyborg
-from cyborg import service as runner
 from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options, Program, script
 from cyborg.tests.fixtures.service_manager import SimulatedManager
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.daemons.service import Http
@@ -122,7 +122,7 @@ def test_agent_without_privileges_reports_and_one_that_is_stuck_says_so(
             assert has["Uid"].split()[1] == str(os.geteuid() or NOBODY)
             assert int(has["CapEff"], 16) == 0
             provider = provider_uuid(f"{host.replace('.', '_')}_FakeDevice")
-            assert runner.wait_until(lambda: offered(placement, provider) == 16, timeout=30)
+            eventually(lambda: offered(placement, provider) == 16, lambda: agent.output)
             devices = http.get(f"/devices?hostname={host}")["devices"]
             assert len(devices) == 2, agent.output
             drivers = http.get("/drivers")["drivers"]
@@ -142,7 +142,7 @@ def test_agent_without_privileges_reports_and_one_that_is_stuck_says_so(
     with SimulatedManager(watchdog=0.9) as manager:
         agent = deployment.begin(AGENT, **manager.environment, **path)
         assert manager.hears("READY=1"), agent.output
-        assert runner.wait_until(lambda: all_up(http, host), timeout=30)
+        eventually(lambda: all_up(http, host), lambda: agent.output)
         over = http.ended("PATCH", "/drivers/rude", {})
         assert (over["state"], over["steps"][1]["name"]) == ("succeeded", "reloaded"), over
         assert manager.hears("READY=1", times=2), agent.output

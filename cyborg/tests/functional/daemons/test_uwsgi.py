@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg import service as runner
 from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service as Row
@@ -19,6 +18,7 @@ from cyborg.model.process import API
 from cyborg.tests.fixtures import pages
 from cyborg.tests.fixtures.pages import Page
 from cyborg.tests.fixtures.processes import Deployment, Program
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.daemons.service import (
     FPGA,
     Http,
@@ -71,7 +71,7 @@ def test_uwsgi_workers_serve_count_and_appear_as_one_api(
     assert apis(db, host) == []
     # The first request of each process makes its connections: all at once is the hardest.
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
-    assert runner.wait_until(lambda: bool(apis(db, host)), timeout=20), server.output
+    eventually(lambda: bool(apis(db, host)), lambda: server.output)
     go_through_everything(Http(url), service.host, service.provider)
     assert Http(url).ask("GET", "/v2").json()["links"][0]["href"].startswith(f"{url}/v2")
     counts_are_shared(url)
@@ -82,9 +82,9 @@ def test_uwsgi_workers_serve_count_and_appear_as_one_api(
     first = workers(server)
     for pid in first:
         os.kill(pid, signal.SIGKILL)
-    assert runner.wait_until(lambda: len(workers(server)) > len(first), timeout=20), server.output
+    eventually(lambda: len(workers(server)) > len(first), lambda: server.output)
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
-    assert runner.wait_until(lambda: len(apis(db, host)) == 1, timeout=20), server.output
+    eventually(lambda: len(apis(db, host)) == 1, lambda: server.output)
     assert server.stop() == 0
     (row,) = apis(db, host)
     assert row.process.endpoint == f"{API}@{host}"

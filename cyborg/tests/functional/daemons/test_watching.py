@@ -9,22 +9,16 @@ from uuid import uuid4
 import pytest
 from oslo_config import cfg
 
-from cyborg import service as runner
 from cyborg.db import events
 from cyborg.db.engine import Database
 from cyborg.tests.fixtures import pages
-from cyborg.tests.fixtures.pages import Page, free_port
-from cyborg.tests.fixtures.processes import Deployment, Options
+from cyborg.tests.fixtures.pages import Page
+from cyborg.tests.fixtures.processes import Deployment, Options, Program
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.deployed.page import block
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.watching.listener import NotificationListener
-
-PATIENCE = 60.0
-
-
-def soon(condition: Callable[[], bool]) -> None:
-    assert runner.wait_until(condition, timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -50,6 +44,11 @@ def telling(topic: str) -> Options:
     return deployments.merged(options, {"oslo_messaging_notifications": {"topics": topic}})
 
 
+def page(daemon: Program) -> Page:
+    """The metrics of a daemon, at the URL that it logs."""
+    return Page.at(daemon.wait_for(r"Metrics are available at (\S+)")[1])
+
+
 def write_history(db: Database, uuid: str) -> None:
     db.outbox = True
     with db.writer() as tx:
@@ -65,21 +64,19 @@ def test_readings_appear_and_notifications_outlive_a_killed_conductor(
     db: Database,
     tmp_path: Path,
 ):
-    ports = free_port(), free_port()
     more = {
-        "conductor": {"metrics_listen": f"127.0.0.1:{ports[0]}"},
-        "agent": {"usage_interval": 0.5, "metrics_listen": f"127.0.0.1:{ports[1]}"},
+        "conductor": {"metrics_listen": "127.0.0.1:0"},
+        "agent": {"usage_interval": 0.5, "metrics_listen": "127.0.0.1:0"},
     }
     deployment = deploy(telling, more, {"DEFAULT": {"state_path": tmp_path}})
     first = deployment.conductor({"DEFAULT": {"host": "control-1"}})
-    deployment.agent()
+    conductor, agent = page(first), page(deployment.agent())
     listener.listen()
-    conductor, agent = (Page.at(f"http://127.0.0.1:{port}/metrics") for port in ports)
-    soon(lambda: listener.of("accelerator.usage", host=host) != [])
+    eventually(lambda: listener.of("accelerator.usage", host=host) != [])
     power = "cyborg_accelerator_power_watts"
-    soon(lambda: conductor.value(power, host=host, driver="fake_driver") == 75.0)
+    eventually(lambda: conductor.value(power, host=host, driver="fake_driver") == 75.0)
     assert conductor.names == {one.name for one in pages.CONDUCTOR_METRICS}
-    soon(lambda: agent.value("cyborg_drivers", driver="fake_driver", state="READY") == 1)
+    eventually(lambda: agent.value("cyborg_drivers", driver="fake_driver", state="READY") == 1)
     assert agent.names == {one.name for one in pages.AGENT_METRICS}
 
     before, after = str(uuid4()), str(uuid4())
@@ -88,7 +85,7 @@ def test_readings_appear_and_notifications_outlive_a_killed_conductor(
     first.kill()
     write_history(db, after)
     deployment.conductor({"DEFAULT": {"host": "control-2"}})
-    soon(lambda: listener.states("arq.state", after) == ["Bound"])
-    soon(lambda: set(listener.states("arq.state", before)) == {"Bound"})
+    eventually(lambda: listener.states("arq.state", after) == ["Bound"])
+    eventually(lambda: set(listener.states("arq.state", before)) == {"Bound"})
     # Nothing is heard of the first any more, and that is told, too.
-    soon(lambda: len(listener.of("service.down", host="control-1")) == 1)
+    eventually(lambda: len(listener.of("service.down", host="control-1")) == 1)

@@ -15,11 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import requests
-
 import cyborg
-from cyborg import service
-from cyborg.tests.fixtures.processes import PATIENCE, Deployment, Program
+from cyborg.tests.fixtures.processes import Deployment, Program
 
 PACKAGES: Final = "apache2 libapache2-mod-wsgi-py3 libnss-wrapper"
 APACHE: Final = Path("/usr/sbin/apache2")
@@ -137,18 +134,6 @@ def apache(
         yield program
     finally:
         program.stop()
-
-
-def answers(url: str) -> bool:
-    """Whether a server answers anything there, now or soon."""
-
-    def ask() -> bool:
-        try:
-            return bool(requests.get(url, timeout=60).status_code)
-        except requests.ConnectionError:
-            return False
-
-    return service.wait_until(ask, timeout=PATIENCE)
 
 
 def found_by_name(name: str) -> list[int]:

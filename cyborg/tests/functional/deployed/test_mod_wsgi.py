@@ -10,9 +10,9 @@ from pathlib import Path
 
 import requests
 
-from cyborg import service as runner
-from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.processes import Deployment, Program
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.daemons.service import Service
 from cyborg.tests.functional.deployed import servers, walk
 from cyborg.tests.functional.deployed.page import PREFIX, WEB_SERVERS, block, filled
@@ -44,7 +44,7 @@ def children(server: Program) -> set[int]:
 
 
 def test_mod_wsgi_serves_at_the_root(service: Service, deploy: Deploy, packages: Path):
-    deployment, port = deploy(), free_port()
+    deployment, port = deploy(), ports.reserved()
     conf = deployment.conf.rename(deployment.directory / "elsewhere.conf")
     text = wsgi_block("mod-wsgi-root", packages, **{"6666": port})
     text = text.replace("Listen ", "Listen 127.0.0.1:")
@@ -61,7 +61,7 @@ def test_mod_wsgi_serves_at_the_root(service: Service, deploy: Deploy, packages:
 
 def test_mod_wsgi_serves_below_a_path(service: Service, deploy: Deploy, packages: Path):
     # As nova-operator has it: no cyborg.conf, only a directory of pieces.
-    deployment, port = deploy(), free_port()
+    deployment, port = deploy(), ports.reserved()
     pieces = deployment.directory / ".cyborg" / "cyborg.conf.d"
     pieces.mkdir(parents=True)
     deployment.conf.rename(pieces / "01-service.conf")
@@ -72,23 +72,26 @@ def test_mod_wsgi_serves_below_a_path(service: Service, deploy: Deploy, packages
         walk.nova_finds(f"{url}/v2")
         walk.nova_finds(url)
         # The rest of the server is its own.
-        assert requests.get(f"http://127.0.0.1:{port}/v2", timeout=60).status_code in {403, 404}
+        assert requests.get(f"http://127.0.0.1:{port}/v2", timeout=PATIENCE).status_code in {
+            403,
+            404,
+        }
     assert "Traceback" not in server.output
 
 
 def test_web_server_logs_invalid_configuration_and_recovers(deploy: Deploy, packages: Path):
-    deployment, port = deploy(), free_port()
+    deployment, port = deploy(), ports.reserved()
     good = deployment.conf.read_text()
     deployment.conf.write_text("[api]\nport = many\n")
     text = wsgi_block("mod-wsgi-root", packages, **{"6666": port, "processes=2": "processes=1"})
     text = text.replace("Listen ", "Listen 127.0.0.1:")
     with servers.apache(deployment, text, commands=WSGI_MODULES) as server:
-        answer = requests.get(f"http://127.0.0.1:{port}/", timeout=60)
+        answer = requests.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE)
         assert answer.status_code == 503
         assert "not configured" in answer.json()["error_message"]
         assert re.search(r"\[api\] port cannot be 'many'", server.output)
         deployment.conf.write_text(good)
-        assert runner.wait_until(
-            lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=60).status_code == 200,
-            timeout=20,
+        eventually(
+            lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE).status_code == 200,
+            lambda: server.output,
         )

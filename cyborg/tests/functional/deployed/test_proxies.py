@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.processes import Deployment
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.daemons.service import Http, Service
 from cyborg.tests.functional.deployed import servers, walk
 from cyborg.tests.functional.deployed.page import PREFIX, WEB_SERVERS, block, filled
@@ -33,7 +34,7 @@ def api_behind(deployment: Deployment, conf: str) -> str:
 
 
 def test_cyborg_api_serves_behind_proxy_that_strips_or_keeps_path(service: Service, deploy: Deploy):
-    deployment, port = deploy({"api": {"port": 0}}), free_port()
+    deployment, port = deploy({"api": {"port": 0}}), ports.reserved()
     url = f"http://127.0.0.1:{port}{PREFIX}"
     conf = filled(WEB_SERVERS, "endpoint-conf", {"http://controller": f"http://127.0.0.1:{port}"})
     inner = api_behind(deployment, conf)
@@ -70,7 +71,7 @@ def test_cyborg_api_follows_headers_of_proxy(
     certificate: tuple[Path, Path],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    deployment, port = deploy({"api": {"port": 0}}), free_port()
+    deployment, port = deploy({"api": {"port": 0}}), ports.reserved()
     cert, key = certificate
     inner = api_behind(deployment, block(WEB_SERVERS, "headers-conf"))
     text = filled(WEB_SERVERS, "proxy-headers", {"http://127.0.0.1:6666": inner})
@@ -103,5 +104,5 @@ def links_are_not_forged(url: str) -> None:
         "X-Forwarded-Prefix": "/evil",
         "X-Forwarded-For": "192.0.2.1",
     }
-    answer = requests.get(f"{url}/v2", headers=forged, timeout=60)
+    answer = requests.get(f"{url}/v2", headers=forged, timeout=PATIENCE)
     assert answer.json()["links"][0]["href"] == f"{url}/v2/"

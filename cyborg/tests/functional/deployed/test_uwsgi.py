@@ -11,6 +11,7 @@ import pytest
 import requests
 
 from cyborg.tests.fixtures.processes import Deployment, Program
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.daemons.service import Service
 from cyborg.tests.functional.deployed import walk
 from cyborg.tests.functional.deployed.page import PREFIX, WEB_SERVERS, filled
@@ -65,7 +66,7 @@ def test_uwsgi_without_a_configuration_logs_the_reason_once_a_minute(deploy: Dep
     server, url = deployment.uwsgi(processes=1)
     before = len(server.output.splitlines())
     for _ in range(20):
-        assert requests.get(f"{url}/v2/devices", timeout=60).status_code == 503
+        assert requests.get(f"{url}/v2/devices", timeout=PATIENCE).status_code == 503
     assert server.stop() == 0
     lines = [line for line in server.output.splitlines()[before:] if "[pid: " not in line]
     (reason,) = [line for line in lines if "answers 503" in line]

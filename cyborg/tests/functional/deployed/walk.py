@@ -11,7 +11,7 @@ from keystoneauth1.session import Session
 from openstack.connection import Connection
 from oslo_config import cfg
 
-from cyborg import service as runner
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.daemons.service import (
     FPGA,
     Http,
@@ -45,7 +45,8 @@ def documents(http: Http, base: str, *, deep: bool = True) -> None:
         assert answer.json()["links"][0]["href"] == f"{base}/v2/"
         assert answer.headers["OpenStack-API-Version"] == "accelerator 2.0"
         assert answer.headers["Vary"] == "OpenStack-API-Version"
-    assert not deep or runner.wait_until(http.healthy, timeout=30)
+    if deep:
+        eventually(http.healthy, "the API is healthy")
 
 
 def errors(http: Http) -> None:
@@ -67,7 +68,7 @@ def errors(http: Http) -> None:
 def microversion(http: Http, header: str) -> requests.Response:
     """The list of devices in a microversion."""
     headers = {"OpenStack-API-Version": header}
-    return requests.get(f"{http.url}/v2/devices", headers=headers, timeout=60)
+    return requests.get(f"{http.url}/v2/devices", headers=headers, timeout=PATIENCE)
 
 
 def profile_comes_and_goes(url: str) -> str:
@@ -83,7 +84,7 @@ def links_lead_back(http: Http, base: str) -> None:
     device = http.get("/devices")["devices"][0]
     (link,) = device["links"]
     assert link["href"] == f"{base}/v2/devices/{device['uuid']}"
-    assert requests.get(link["href"], timeout=60).json()["uuid"] == device["uuid"]
+    assert requests.get(link["href"], timeout=PATIENCE).json()["uuid"] == device["uuid"]
 
 
 def nova_finds(endpoint: str) -> None:

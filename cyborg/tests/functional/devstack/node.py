@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import cyborg
+from cyborg.tests.fixtures.waiting import ran
 
 REPOSITORY = Path(cyborg.__file__).resolve().parent.parent
 STANDIN = Path(__file__).with_name("standin")
-_PATIENCE = 600
 
 #: The least that a local.conf has to say.
 MINIMAL = """\
@@ -86,15 +86,7 @@ class Node:
 
     def bash(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a script in the node's environment."""
-        return subprocess.run(
-            ["bash", "-c", script],
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
+        return ran(["bash", "-c", script], env=self._environment, stdin=subprocess.DEVNULL)
 
     @property
     def calls(self) -> list[str]:

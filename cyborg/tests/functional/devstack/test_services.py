@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cyborg import service
 from cyborg.model.provider import provider_uuid
-from cyborg.tests.fixtures import broker
+from cyborg.tests.fixtures import broker, ports
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.placement import TOKEN, PlacementService, fresh_host
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.daemons.service import Http, go_through_everything
@@ -65,7 +64,7 @@ def host(placement: PlacementService) -> str:
 
 @pytest.fixture
 def port() -> int:
-    return free_port()
+    return ports.reserved()
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def works(url: str, host: str, placement: PlacementService) -> None:
     assert all(http.healthy() for _ in range(4))
     provider = provider_uuid(f"{host.replace('.', '_')}_FakeDevice")
     # Devices are in service by themselves, as devstack's users are used to.
-    assert service.wait_until(lambda: offered(placement, provider) == 16, timeout=120)
+    eventually(lambda: offered(placement, provider) == 16, "Placement offers the devices")
     go_through_everything(http, host, provider)
 
 

@@ -3,6 +3,7 @@
 
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,8 +14,8 @@ import pytest
 
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.choice import chosen
-from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.deployed import servers
@@ -117,7 +118,7 @@ def _mod_wsgi(
     request: pytest.FixtureRequest,
 ) -> Target:
     found: Path = request.getfixturevalue("packages")
-    port = free_port()
+    port = ports.reserved()
     paths = {
         "/opt/cyborg/lib/python3.11/site-packages": found,
         "python-home=/opt/cyborg": f"python-home={found.parents[2]}",
@@ -134,18 +135,21 @@ def _front(
     deployment: Deployment,
     endings: ExitStack,
     certificate: tuple[Path, Path],
-    write: Callable[[Path, str, int], list[str]],
-    ready: str,
+    write: Callable[[Path, str, socket.socket], list[str]],
 ) -> Target:
-    """A front before cyborg-api; ``write`` returns its command, ``ready`` is in its output."""
+    """A front before cyborg-api; ``write`` returns its command, and lets it take the socket over.
+
+    Connections wait in the queue of the socket until the front accepts them.
+    """
     api, inner = deployment.api()
-    port = free_port()
-    command = write(certificate[0], inner, port)
+    listener = ports.listening()
+    port, number = listener.getsockname()[1], listener.fileno()
+    command = write(certificate[0], inner, listener)
     log = deployment.directory / f"{Path(command[0]).name}.out"
-    front = Program(command, log=log, environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    # NGINX names the sockets that nginx takes over.
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "NGINX": f"{number};"}
+    front = Program(command, log=log, environment=environment, inherits=[listener])
     endings.callback(front.stop)
-    if ready:
-        front.wait_for(ready)
     return Target(port, certificate[0], [api, front])
 
 
@@ -155,11 +159,11 @@ def _nginx(
     certificate: tuple[Path, Path],
     _request: pytest.FixtureRequest,
 ) -> Target:
-    def write(cert: Path, inner: str, port: int) -> list[str]:
+    def write(cert: Path, inner: str, listener: socket.socket) -> list[str]:
         values = {
             "/etc/ssl/certs/cyborg.pem": cert,
             "/etc/ssl/private/cyborg.key": certificate[1],
-            "listen 6666": f"listen 127.0.0.1:{port}",
+            "listen 6666": f"listen 127.0.0.1:{listener.getsockname()[1]}",
             "http://127.0.0.1:6667": inner,
         }
         file = deployment.directory / "nginx.conf"
@@ -168,7 +172,7 @@ def _nginx(
         file.write_text(_NGINX.format(directory=deployment.directory, text=text, user=user))
         return ["/usr/sbin/nginx", "-e", "stderr", "-c", str(file)]
 
-    return _front(deployment, endings, certificate, write, "")
+    return _front(deployment, endings, certificate, write)
 
 
 def _haproxy(
@@ -177,16 +181,16 @@ def _haproxy(
     certificate: tuple[Path, Path],
     _request: pytest.FixtureRequest,
 ) -> Target:
-    def write(cert: Path, inner: str, port: int) -> list[str]:
+    def write(cert: Path, inner: str, listener: socket.socket) -> list[str]:
         both = deployment.directory / "both.pem"
         both.write_text(cert.read_text() + certificate[1].read_text())
         values = {
             "/etc/ssl/private/cyborg-with-key.pem": both,
-            "bind :6666": f"bind 127.0.0.1:{port}",
+            "bind :6666": f"bind fd@{listener.fileno()}",
             "127.0.0.1:6667": re.sub("http://", "", inner),
         }
         file = deployment.directory / "haproxy.cfg"
         file.write_text(filled(PAGE, "front-haproxy", values))
         return ["/usr/sbin/haproxy", "-db", "-f", str(file)]
 
-    return _front(deployment, endings, certificate, write, "")
+    return _front(deployment, endings, certificate, write)

@@ -13,6 +13,7 @@ from cyborg.db.engine import Reader
 from cyborg.drivers.fake import FakeDriver
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -105,15 +106,14 @@ def test_missing_free_units_are_named(scenario: Scenario, placement: PlacementSe
 
 
 def test_unreachable_service_is_named(scenario: Scenario, tmp_path: Path) -> None:
-    with Loopback(lambda environ, start: [b""]) as gone:
-        url = gone.url
-    away = Scenario(
-        url,
-        scenario.placement_url,
-        scenario.nova,
-        scenario.host,
-        scenario.deployable,
-        scenario.units,
-    )
-    with pytest.raises(StepFailed, match="could not communicate"):
-        walked(away)
+    with ports.refusing() as port:
+        away = Scenario(
+            f"http://127.0.0.1:{port}",
+            scenario.placement_url,
+            scenario.nova,
+            scenario.host,
+            scenario.deployable,
+            scenario.units,
+        )
+        with pytest.raises(StepFailed, match="could not communicate"):
+            walked(away)

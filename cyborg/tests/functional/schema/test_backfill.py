@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from cyborg.db import backfill, schema
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Device, Instance
+from cyborg.tests.fixtures.waiting import result
 
 #: More than two batches.
 DEVICES = 250
@@ -65,7 +66,7 @@ def test_device_state_backfill_resumes_after_kill(stateless: Database) -> None:
 def test_concurrent_device_state_backfills(stateless: Database) -> None:
     with ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(backfill.device_states, stateless) for _ in range(2)]
-        filled = [one.result(timeout=120)[0] for one in runs]
+        filled = [result(one)[0] for one in runs]
     assert sum(filled) == DEVICES
     assert _states(stateless) == {"available": DEVICES - 3, "allocated": 3}
 

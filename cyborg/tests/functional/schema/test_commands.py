@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from cyborg import exception, service
+from cyborg import exception
 from cyborg.cmd import dbsync
 from cyborg.db import base, history, schema
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Device, DeviceProfile, Event, Instance, Operation, OperationResult
+from cyborg.tests.fixtures.waiting import eventually, result
 from cyborg.tests.functional.schema.commands import checked, run
 
 
@@ -134,8 +135,8 @@ def test_instance_bound_during_purge_is_kept(aged: Database) -> None:
         with aged.writer() as tx:
             tx.execute(sa.update(Instance).where(Instance.uuid == "released").values(bound=True))
             purging = pool.submit(history.purge, aged, before)
-            assert service.wait_until(purging.running, timeout=10)
-        assert purging.result(60) == {"events": 2001, "instances": 0, "operations": 1}
+            eventually(purging.running, "the purge has begun")
+        assert result(purging) == {"events": 2001, "instances": 0, "operations": 1}
     assert _left(aged)[1] == ["bound", "named", "recent", "released"]
 
 

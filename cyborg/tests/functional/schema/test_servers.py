@@ -2,7 +2,6 @@
 """What only a database server does: deadlocks, killed connections, sessions."""
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +14,7 @@ from cyborg.db.engine import Database, Reader, Retry, retried
 from cyborg.db.models import Host
 from cyborg.db.transaction import Transaction
 from cyborg.tests.fixtures.proxy import Proxy
+from cyborg.tests.fixtures.waiting import Meeting, result
 
 
 def _add(db: Database, *names: str) -> None:
@@ -24,7 +24,7 @@ def _add(db: Database, *names: str) -> None:
 
 def test_deadlock_is_retried(current: Database) -> None:
     _add(current, "a", "b")
-    meeting = threading.Barrier(2)
+    meeting = Meeting(2)
     runs: list[str] = []
 
     @retried
@@ -36,12 +36,12 @@ def test_deadlock_is_retried(current: Database) -> None:
                     sa.update(Host).where(Host.name == name).values(generation=Host.generation + 1)
                 )
                 if name == first and runs.count(first) == 1:
-                    meeting.wait(timeout=30)
+                    meeting.meet()
 
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.submit(touch, "a", "b"), pool.submit(touch, "b", "a")
-        one.result(timeout=60)
-        other.result(timeout=60)
+        result(one)
+        result(other)
     assert len(runs) == 3
     with current.reader() as tx:
         assert list(tx.scalars(sa.select(Host.generation))) == [2, 2]
@@ -193,7 +193,7 @@ def test_concurrent_upgrades(existing: Database) -> None:
     other = Database(existing.engine.url.render_as_string(hide_password=False))
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(schema.upgrade, one) for one in (existing, other)]:
-            done.result(timeout=120)
+            result(done)
     assert schema.version(other) == schema.head()
     other.close()
 

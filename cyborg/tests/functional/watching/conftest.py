@@ -13,8 +13,9 @@ from oslo_config import cfg
 
 from cyborg import service
 from cyborg.db.engine import Database
+from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.notifications import GROUP
-from cyborg.tests.fixtures.pages import Page, free_port
+from cyborg.tests.fixtures.pages import Page, ReadableMeters
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import TRANSPORT_URL
@@ -49,9 +50,9 @@ class Watched:
 
     def page(self, host: str = "control-1") -> Page:
         """The metrics of a conductor that is started for it."""
-        port = free_port()
-        self.stack.start_conductor(host, metrics=f"127.0.0.1:{port}")
-        return Page.at(f"http://127.0.0.1:{port}/metrics")
+        meters = ReadableMeters(CONDUCTOR)
+        self.stack.start_conductor(host, meters=meters)
+        return meters.page
 
     def admin(self) -> Client:
         """An administrator in front of a new API, with a service token."""

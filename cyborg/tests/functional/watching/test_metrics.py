@@ -24,7 +24,7 @@ from cyborg.model.arq import State
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures import pages
-from cyborg.tests.fixtures.pages import Page, free_port
+from cyborg.tests.fixtures.pages import Page, ReadableMeters
 from cyborg.tests.fixtures.unreachable import unreachable
 from cyborg.tests.functional.life.steps import bind, create, eventually_offered
 from cyborg.tests.functional.watching.conftest import Watched, soon
@@ -155,9 +155,9 @@ def test_agent_exposes_drivers_and_conductor_state(watched: Watched):
     watched.stack.times = replace(watched.stack.times, rpc=2.0)
     conductor = watched.stack.start_conductor()
     rack = watched.rack()
-    port = free_port()
-    watched.agent(rack, metrics=f"127.0.0.1:{port}")
-    page = Page.at(f"http://127.0.0.1:{port}/metrics")
+    meters = ReadableMeters(AGENT)
+    watched.agent(rack, meters=meters)
+    page = meters.page
     soon(lambda: page.value("cyborg_drivers", driver="card_driver", state="READY") == 1)
     assert page.value("cyborg_conductor_up") == 1
     rack.driver.behaviour.broken = ValueError("a fault of its own")

@@ -9,9 +9,11 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db.models import Deployable, Host
+from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
 from cyborg.model.report import Reading
 from cyborg.rpc.verbs import SendReadings
+from cyborg.tests.fixtures.pages import ReadableMeters
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import everything
@@ -117,7 +119,7 @@ def test_hanging_or_failing_driver_does_not_affect_others(measuring: Watched):
     other.driver.traits.resource_class = rack.resource_class
     stuck = rack.driver
     stuck.gate.clear()
-    measuring.agent(rack, other, metrics="127.0.0.1:0")
+    measuring.agent(rack, other, meters=ReadableMeters(AGENT))
     soon(lambda: stuck.asked == 1)
     host = rack.compute
 
