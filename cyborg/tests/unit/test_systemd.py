@@ -223,7 +223,7 @@ if not life.exists():
         signs = manager.signs
         assert wait_until(lambda: manager.signs > signs + 5, timeout=10)
         (tmp_path / "done").touch()
-        assert manager.hears("STATUS=Running", timeout=20)
+        assert manager.hears("STATUS=Running")
         signs = manager.signs
         assert wait_until(lambda: manager.signs > signs + 3, timeout=20)
         assert "RELOADING=1" in manager.told

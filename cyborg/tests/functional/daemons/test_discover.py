@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.tests.fixtures import processes
+from cyborg.tests.fixtures import processes, waiting
 from cyborg.tests.functional import programs
 
 GUEST = Path(__file__).parents[2] / "fixtures" / "hosts" / "guest.tar.gz"
@@ -69,7 +69,7 @@ def test_output_that_nobody_reads_is_no_error_message(home: Path) -> None:
         assert agent.stderr is not None
         agent.stdout.close()
         assert agent.stderr.read() == ""
-        assert agent.wait(processes.PATIENCE) == 1
+        assert agent.wait(waiting.PATIENCE) == 1
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def runs(
             name: Run(
                 command_line=Path(f"/proc/{program.pid}/cmdline").read_text().split("\0"),
                 log=(logs / f"{name}.log").read_text(),
-                status=program.stop(timeout=12),
+                status=program.stop(),
                 output=program.output,
                 manager=manager,
             )
@@ -219,7 +219,7 @@ def test_api_loads_paste_file_and_logging_sample_and_finishes_request_after_sigt
         api.wait_for("is stopping")
         client.sendall(body)
         assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
-    assert api.wait(timeout=12) == 0
+    assert api.wait() == 0
 
 
 def test_only_deep_healthcheck_fails_without_a_database(

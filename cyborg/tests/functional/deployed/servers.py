@@ -19,7 +19,8 @@ import requests
 
 import cyborg
 from cyborg import service
-from cyborg.tests.fixtures.processes import PATIENCE, Deployment, Program
+from cyborg.tests.fixtures.processes import Deployment, Program
+from cyborg.tests.fixtures.waiting import PATIENCE
 
 PACKAGES: Final = "apache2 libapache2-mod-wsgi-py3 libnss-wrapper"
 APACHE: Final = Path("/usr/sbin/apache2")

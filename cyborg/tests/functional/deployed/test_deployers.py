@@ -114,7 +114,7 @@ def test_bootstrap_finds_configuration_without_arguments(deploy: Deploy, tmp_pat
     home = deployment.directory / ".cyborg"
     home.mkdir()
     conf = deployment.conf.rename(home / "cyborg.conf")
-    assert deployment.start("cyborg-dbsync", "upgrade").wait(timeout=120) == 0
+    assert deployment.start("cyborg-dbsync", "upgrade").wait() == 0
     # nova-operator has no cyborg.conf, only a directory of pieces.
     (deployment.directory / "cyborg.conf.d").mkdir()
     pieces = f"{deployment.directory}/cyborg.conf.d/"

@@ -15,11 +15,12 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.fixtures.stack import Peers, Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional import programs
 from cyborg.tests.functional.keystone.cloud import authentication
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import ended, eventually, eventually_offered
+from cyborg.tests.functional.life.steps import ended, eventually_offered
 
 RESOURCE_CLASS = "CUSTOM_CARD_OF_AN_AGENT"
 TOO_MUCH = "has the role admin, which the agent of host"

@@ -24,6 +24,7 @@ from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
@@ -35,7 +36,6 @@ from cyborg.tests.functional.life.steps import (
     create,
     create_many,
     delete_arqs,
-    eventually,
     eventually_idle,
     eventually_offered,
     everything,
@@ -173,7 +173,7 @@ def test_one_event_request_has_an_entry_for_each_arq(
     arqs = create(nova, profile(THREE))
     before = len(nova_api.calls)
     instance = bind(nova, arqs, host.fake_provider)
-    nova_api.wait_for_events([one["uuid"] for one in arqs], timeout=5)
+    nova_api.wait_for_events([one["uuid"] for one in arqs])
     (call,) = nova_api.calls[before:]
     # That it holds allowed keys only the simulated Nova has checked, as the real one does.
     assert call.microversion == "compute 2.82"
@@ -233,7 +233,7 @@ def test_arqs_are_bound_before_nova_receives_the_event(
     nova_api.hold()
     try:
         instance = bind(nova, arqs, host.fake_provider)
-        nova_api.wait_for_calls(before + 1, timeout=5)
+        nova_api.wait_for_calls(before + 1)
         # Nova has the event and has not answered yet.
         assert [one["state"] for one in of_instance(nova, instance)] == ["Bound"]
     finally:
@@ -352,7 +352,7 @@ def test_work_of_a_dead_conductor_is_taken_over(
     eventually(has_lasted)
     assert (told(), work_left(database)) == (1, ["notify"])
     # It shows no more signs of life.
-    eventually(lambda: told() == 2, timeout=stack.times.lease + 2)
+    eventually(lambda: told() == 2)
     eventually_idle(database)
     # It comes to itself, and finds that what it does counts no more.
     queue = WorkQueue(db=database)

@@ -24,6 +24,7 @@ from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.image_signer import ImageSigner
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import (
     ARQS,
@@ -31,7 +32,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_idle,
     eventually_offered,
     of_instance,

@@ -17,12 +17,12 @@ from cyborg.rpc.verbs import DesiredChanged
 from cyborg.tests.fixtures.host_reports import DRIVER, RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
     ended,
-    eventually,
     eventually_idle,
     meddle,
     of_instance,
@@ -105,7 +105,7 @@ def test_bind_with_image_fails_on_an_older_agent(
     arqs = create(nova, profile({f"resources:{RESOURCE_CLASS}": "1", **wish}))
     meddle(database, sa.update(Deployable).values(programmable=True))
     instance = bind(nova, arqs, provider_of(host, 0), host=host)
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "BindFailed", timeout=5)
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == "BindFailed")
     with database.reader() as tx:
         fault = str(tx.execute(sa.select(Arq.fault)).scalar_one())
     assert f"{_REASON} prepare" in fault

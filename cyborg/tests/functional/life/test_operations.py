@@ -20,6 +20,7 @@ from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -29,7 +30,6 @@ from cyborg.tests.functional.life.steps import (
     create,
     delete_arqs,
     ended,
-    eventually,
     eventually_offered,
     hasten,
     of_instance,

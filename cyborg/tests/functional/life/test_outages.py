@@ -18,6 +18,7 @@ from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack, fresh_exchange
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -27,7 +28,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_bound,
     eventually_idle,
     eventually_offered,

@@ -28,8 +28,8 @@ from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import TokenReader
-from cyborg.tests.functional.life.steps import eventually
 
 HOST = "compute"
 PROFILE = "gpu"

@@ -27,6 +27,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host, suffix
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.http import Client, unbind_body
@@ -35,7 +36,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     ended,
-    eventually,
     eventually_offered,
     handle_states,
     of_instance,
@@ -304,7 +304,7 @@ class Play:
         return verb in self.stack.tape.verbs(topic)
 
     def _soon(self, condition: Any) -> None:
-        eventually(condition, timeout=PATIENCE)
+        eventually(condition)
 
 
 def _keys(*things: dict[str, Any]) -> str:

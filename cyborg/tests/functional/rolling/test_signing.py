@@ -29,6 +29,7 @@ from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Peers, Stack, Times, reach
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.bus.conftest import REFUSALS, Attacker
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
@@ -37,7 +38,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_bound,
     eventually_offered,
 )

@@ -24,15 +24,10 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import (
-    bind,
-    create,
-    delete_arqs,
-    eventually,
-    of_instance,
-)
+from cyborg.tests.functional.life.steps import bind, create, delete_arqs, of_instance
 from cyborg.tests.functional.schema.commands import run
 
 PROJECT = "a16ab9bb0bff41aeb4d519a9d7d223ac"
@@ -196,7 +191,7 @@ def _reported(cloud: Cloud) -> None:
             known = set(tx.scalars(sa.select(Host.name).where(Host.digest.is_not(None))))
         return known >= {IN_SERVICE, DISABLED} and cloud.flaws() == []
 
-    eventually(told, timeout=60)
+    eventually(told)
     assert offered(cloud.placement, cloud.provider(IN_SERVICE)) == 16
     assert offered(cloud.placement, cloud.provider(DISABLED)) == 0
     with cloud.db.reader() as tx:
