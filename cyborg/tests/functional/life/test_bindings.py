@@ -24,7 +24,7 @@ from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.fixtures.waiting import eventually
+from cyborg.tests.fixtures.waiting import eventually, joined
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
@@ -391,8 +391,7 @@ def test_stopping_conductor_fails_no_request(
     ending.stop()
     served(answers)
     over.set()
-    for thread in threads:
-        thread.join(30)
+    joined(*threads)
     assert set(answers) == {201}
 
 

@@ -22,7 +22,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.fixtures.waiting import eventually
+from cyborg.tests.fixtures.waiting import eventually, result
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.made import DEVICES, DRIVER, Bench, listed, make, refused, shown
@@ -373,7 +373,7 @@ def test_concurrent_delete_and_bind(
         with ThreadPoolExecutor() as pool:
             deleting = pool.submit(operator.answer, "DELETE", f"{DEVICES}/{uuid}")
             binding = pool.submit(nova.answer, "PATCH", ARQS, body)
-        got = deleting.result(), binding.result()
+        got = result(deleting), result(binding)
         assert got in {(204, 409), (409, 202), (204, 404)}
         if got[1] == 202:
             # Whoever has it keeps it until the end.

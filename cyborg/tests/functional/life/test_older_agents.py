@@ -17,7 +17,7 @@ from cyborg.rpc.verbs import DesiredChanged
 from cyborg.tests.fixtures.host_reports import DRIVER, RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.fixtures.waiting import eventually
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     bind,
@@ -41,7 +41,7 @@ def host(stack: Stack) -> Iterator[str]:
     server = bus.server(AGENT_TOPIC, name, older)
     server.start()
     sender = f"{AGENT_TOPIC}@{name}"
-    line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, sender=sender)
+    line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE, sender=sender)
     heartbeat = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
     heartbeat |= {"endpoint": sender, "status": "READY"}
     said = {"kind": "AgentHeartbeat", "version": 1, "body": heartbeat}

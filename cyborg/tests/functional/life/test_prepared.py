@@ -125,11 +125,12 @@ def test_bind_fails_at_deadline_when_agent_is_down(
     uuid = mine[0]["uuid"]
     caller = Caller(nova.project, "user", "req-1", service=True)
     binding = Binding(uuid, host.compute, host.provider(), instance)
-    # Another conductor gives hosts one second; on a bus of its own, it finds no agent.
-    with stack.beside(exchange=fresh_exchange(), bind_timeout=1.0) as hasty:
-        hasty.start_conductor("hasty")
-        hasty.conductor_client().write(PatchArqs(caller, str(uuid4()), [binding], []))
+    # Another conductor, on a bus of its own, finds no agent.
+    with stack.beside(exchange=fresh_exchange(), agent=0.1) as other:
+        other.start_conductor("other")
+        other.conductor_client().write(PatchArqs(caller, str(uuid4()), [binding], []))
         assert of_instance(nova, instance)[0]["state"] == "BindStarted"
+        meddle(database, sa.update(Work).where(Work.kind == "prepare").values(deadline_ms=1))
         assert nova_api.wait_for_events([uuid]) == {uuid: "failed"}
     assert of_instance(nova, instance)[0]["state"] == "BindFailed"
     with database.reader() as tx:

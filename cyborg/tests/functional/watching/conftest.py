@@ -27,9 +27,6 @@ from cyborg.tests.functional.watching.listener import NotificationListener
 
 collect_ignore = [] if SERVER else ["test_late_commits.py"]
 
-#: Machines that run the suites are slow.
-PATIENCE = 60.0
-
 
 def soon(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds; fails the test when it never does."""
