@@ -24,6 +24,7 @@ from cyborg.cli import shell
 from cyborg.cli.base import ListCommand
 from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.unit.cli.service import AGENT as SERVICE
 from cyborg.tests.unit.cli.service import (
     ARQ,
@@ -152,7 +153,7 @@ class ProgramRunner:
         )
         os.close(terminal.slave)
         terminal.type(typed)
-        return Output(process.wait(timeout=120), terminal.lines())
+        return Output(process.wait(timeout=PATIENCE), terminal.lines())
 
 
 @pytest.fixture

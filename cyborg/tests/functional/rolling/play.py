@@ -42,7 +42,6 @@ from cyborg.tests.functional.life.steps import (
 )
 from cyborg.tests.functional.rolling.tape import TapedStack
 
-PATIENCE = 60.0
 _CARDS = "card_driver"
 COLLECTIONS = (
     ARQS,
