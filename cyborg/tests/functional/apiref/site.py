@@ -179,7 +179,7 @@ class Site:
 
     def forsaken(self) -> webtest.TestApp:
         """An API that no conductor answers."""
-        alone = ConductorClient(DirectBus(Exchange()), timeout=0.1)
+        alone = ConductorClient(DirectBus(Exchange()), timeout=PATIENCE)
         return self.mounted(RequestId(self.core(self._reader, alone)))
 
     def begin(self) -> None:

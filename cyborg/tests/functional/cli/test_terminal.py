@@ -24,7 +24,7 @@ from cyborg.cli import shell
 from cyborg.cli.base import ListCommand
 from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg.tests.fixtures.waiting import PATIENCE
+from cyborg.tests.fixtures.waiting import PATIENCE, joined
 from cyborg.tests.unit.cli.service import AGENT as SERVICE
 from cyborg.tests.unit.cli.service import (
     ARQ,
@@ -105,7 +105,7 @@ class PseudoTerminal:
 
     def lines(self) -> list[str]:
         """Return the lines written; every process must have closed the slave."""
-        self._reader.join()
+        joined(self._reader)
         os.close(self._master)
         return COLOUR.sub("", self._output.decode()).replace("\r\n", "\n").splitlines()
 

@@ -139,7 +139,7 @@ class Island:
 
 @pytest.fixture
 def island(beside: Callable[..., Stack], racked: Callable[..., RackedCompute]) -> Island:
-    own = beside(exchange=fresh_exchange(), agent_heartbeat=0.2, scan=0.2, rpc=0.5)
+    own = beside(exchange=fresh_exchange(), agent_heartbeat=0.2, scan=0.2, rpc=2.0)
     conductor = own.start_conductor()
     return Island(racked(cards={CARD: 2, OTHER: 1}, on=own), own, conductor)
 
