@@ -20,7 +20,7 @@ import webtest
 from oslo_config import cfg
 
 from cyborg import conf as configuration
-from cyborg import exception, service
+from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.db import schema
 from cyborg.db.engine import Database, retried
@@ -32,6 +32,7 @@ from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, shared
 from cyborg.tests.fixtures.stack import Peers, Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
@@ -222,9 +223,7 @@ def compute(
         conf.set_override("host", host.compute)
         host.start(*drivers)
         if published:
-            assert service.wait_until(
-                lambda: offered(placement, host.fake_provider) > 0, timeout=10
-            ), f"{host.compute} was not published in time"
+            eventually(lambda: offered(placement, host.fake_provider) > 0, f"{host.compute} offers")
         return host
 
     yield start

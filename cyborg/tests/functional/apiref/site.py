@@ -31,6 +31,7 @@ from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.manual_processes import ManualAgent, ManualConductor
 from cyborg.tests.fixtures.single_step_processes import LEASE, Environment
 from cyborg.tests.fixtures.stack import reach
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
 from cyborg.tests.unit.drivers.configured import written
 
@@ -76,7 +77,6 @@ resource_class = FPGA
 _FAULTY: Final = "/run/gpu/faulty-"
 #: The root ports above the graphics cards.
 _PORT, _OTHER_PORT = "0000:3a:00.0", "0000:85:00.0"
-_PATIENCE = 60.0
 #: More turns than any step of the story takes.
 _TURNS = 30
 
@@ -130,7 +130,7 @@ class Site:
             nova=Nova(environment.nova),
             refresh=1,
             lease_ms=int(LEASE * 1000),
-            time_limit=_PATIENCE,
+            time_limit=PATIENCE,
         )
         options = written(files / "cyborg.conf", _OPTIONS, host=compute)
         loaded = [
@@ -155,7 +155,7 @@ class Site:
             health=60.0,
         )
         self._reader = Reader(environment.database_url, now=environment.clock.now)
-        self.bus = ConductorClient(DirectBus(environment.exchange), timeout=_PATIENCE)
+        self.bus = ConductorClient(DirectBus(environment.exchange), timeout=PATIENCE)
         self.http = self.mounted(RequestId(self.core(self._reader, self.bus)))
 
     def core(self, reader: Reader, conductor: ConductorClient) -> Any:
@@ -179,7 +179,7 @@ class Site:
 
     def forsaken(self) -> webtest.TestApp:
         """An API that no conductor answers."""
-        alone = ConductorClient(DirectBus(Exchange()), timeout=0.1)
+        alone = ConductorClient(DirectBus(Exchange()), timeout=PATIENCE)
         return self.mounted(RequestId(self.core(self._reader, alone)))
 
     def begin(self) -> None:

@@ -35,6 +35,7 @@ from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.oracle.audit import expected_findings
 
 NOVA = Caller("nova-project", "nova", "req-audit", all_projects=True, service=True)
@@ -133,7 +134,7 @@ class SmallCloud:
         self.nova.own(instance, "nova-project")
         self.allocate(host, instance)
         binding = Binding(arq, host, provider_of(host, 0), instance)
-        agents = AgentClient(DirectBus(Exchange()), timeout=1.0)
+        agents = AgentClient(DirectBus(Exchange()), timeout=PATIENCE)
         binder = ArqBinder(db=self.db, agents=agents, wake=lambda: None, bind_timeout=60_000)
         binder.patch(NOVA, str(uuid4()), [binding], [])
         return arq, instance

@@ -14,10 +14,11 @@ from cyborg.model.provider import Inventory, provider_uuid
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.audit.cloud import age_lost
 from cyborg.tests.functional.audit.division import DividedCards, count, retirements
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
-from cyborg.tests.functional.life.steps import eventually, eventually_offered
+from cyborg.tests.functional.life.steps import eventually_offered
 
 
 @dataclass(frozen=True)

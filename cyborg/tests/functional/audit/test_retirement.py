@@ -32,11 +32,12 @@ from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.unrelated_rows import add_unbound
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.audit.cloud import DAY, DOWN_AFTER, SmallCloud, age_lost
 from cyborg.tests.functional.audit.division import LosingHost, count, whole_host
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack
 from cyborg.tests.functional.life.conftest import RackedCompute
-from cyborg.tests.functional.life.steps import eventually, eventually_offered
+from cyborg.tests.functional.life.steps import eventually_offered
 
 
 def uuids(db: Database, *terms: sa.ColumnElement[bool]) -> list[str]:

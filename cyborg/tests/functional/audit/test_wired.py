@@ -11,8 +11,9 @@ from cyborg.db.models import AttachHandle
 from cyborg.model.audit_findings import Ages
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.conftest import RackedCompute
-from cyborg.tests.functional.life.steps import eventually, handle_states
+from cyborg.tests.functional.life.steps import handle_states
 
 
 def test_conductor_repairs_findings_by_itself(

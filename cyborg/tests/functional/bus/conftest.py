@@ -18,6 +18,7 @@ from cyborg.rpc.keys import CONTROLLER, HOST, MASTER, KeyRing, Keys
 from cyborg.rpc.signing import Mode, Refused, Request, Signer
 from cyborg.rpc.transport import Bus
 from cyborg.tests.fixtures.stack import Stack, fresh_exchange
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.deployments import HAS_BROKER
 
 # Accounts and their permissions are those of a broker.
@@ -72,7 +73,9 @@ class Attacker:
             retry=1,
         )
         options = {"server": server} if server else {}
-        return client.prepare(timeout=10, version="1.0", **options).call(context, verb, **arguments)
+        return client.prepare(timeout=PATIENCE, version="1.0", **options).call(
+            context, verb, **arguments
+        )
 
 
 @pytest.fixture

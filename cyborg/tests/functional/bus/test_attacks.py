@@ -35,8 +35,8 @@ from cyborg.rpc.transport import (
     RPCClient,
 )
 from cyborg.rpc.verbs import AGENT, CreateDeviceProfile, Heartbeat, Release, SendReport
-from cyborg.service import wait_until
 from cyborg.tests.fixtures.stack import Stack, fresh_exchange, reach
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.bus.conftest import REFUSALS, Attacker
 from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.functional.life.test_discovery import card
@@ -193,7 +193,7 @@ def test_forged_release_reaches_no_hardware(
         lambda: forger.deliver(AGENT_TOPIC, "release", arguments, context, server=VICTIM)
     )
     assert machine.released == []
-    client = AgentClient(secured.bus(), timeout=10)
+    client = AgentClient(secured.bus(), timeout=PATIENCE)
     assert client.request(VICTIM, Release(task)).done
     assert machine.released == [task.request_key]
     client.close()
@@ -226,14 +226,14 @@ def test_listener_on_the_topic_of_conductors_answers_nobody(
     secured: Stack, own_database: Database
 ) -> None:
     impostor = Impostor(secured)
-    client = reach(ConductorClient(secured.bus(), timeout=30.0))
+    client = reach(ConductorClient(secured.bus(), timeout=PATIENCE))
     requests: list[CreateDeviceProfile] = []
     stored = []
     # The bus decides who of the two receives a request.
     while len(requests) < 6 or (not impostor.answered and len(requests) < 100):
         requests.append(profile())
         request = requests[-1]
-        stored.append(client.call_until(request.verb, within=30.0, **request.dump()))
+        stored.append(client.call_until(request.verb, within=PATIENCE, **request.dump()))
     assert impostor.answered > 0
     rows = str(everything(own_database))
     assert all(request.profile.name in rows for request in requests)
@@ -273,7 +273,7 @@ def test_write_that_is_replayed_to_another_conductor_changes_nothing(
             return False
         return True
 
-    assert wait_until(is_answered, timeout=30)
+    eventually(is_answered)
     assert answers[0]["ok"] == first["ok"]
     assert everything(own_database) == rows
 
@@ -349,7 +349,7 @@ def test_keys_are_replaced_without_a_stop(
     """The new key verifies, then signs, and then the old one is removed and refused."""
     old_file = tmp_path / "old.json"
     keys.write(old_file, master)
-    client = reach(ConductorClient(secured.bus(), timeout=10.0))
+    client = reach(ConductorClient(secured.bus(), timeout=PATIENCE))
     old, new = master.keys[0], keys.generate([key.id for key in master.keys])
     for step in ((old, new), (new, old), (new,)):
         keys.write(master_file, Keys(master.kind, master.owner, step))
@@ -368,8 +368,8 @@ def test_keys_are_replaced_without_a_stop(
             return client.write(profile()).name.startswith("p-")
         return False
 
-    assert wait_until(is_refused, timeout=30)
-    assert wait_until(writes, timeout=30)
+    eventually(is_refused)
+    eventually(writes)
     client.close()
 
 
@@ -390,7 +390,7 @@ def test_real_agent_works_with_the_keys_of_its_host_only(
 ) -> None:
     conf.set_override("message_signing_key_file", str(of_host("own")))
     conf.set_override("host", "own")
-    agent = reach(ConductorClient(secured.bus(), timeout=10.0, sender=f"{AGENT_TOPIC}@own"))
+    agent = reach(ConductorClient(secured.bus(), timeout=PATIENCE, sender=f"{AGENT_TOPIC}@own"))
     epoch = agent.request(Heartbeat(heartbeat("own"))).epoch
     agent.request(SendReport("own", epoch, Report(())))
     conf.clear_override("host")

@@ -30,6 +30,7 @@ from cyborg.rpc.transport import (
 from cyborg.rpc.verbs import AGENT, Discover, Heartbeat, SendReport
 from cyborg.tests.fixtures.broker import Tenant, connection
 from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.bus.guide import commands
 from cyborg.tests.functional.bus.test_attacks import heartbeat, profile
 from cyborg.tests.functional.deployments import TRANSPORT_URL
@@ -108,14 +109,14 @@ class Agent:
 
 
 def test_every_role_can_do_its_work(service: dict[str, Stack]) -> None:
-    api = reach(ConductorClient(service["api"].bus(), timeout=20.0))
+    api = reach(ConductorClient(service["api"].bus(), timeout=PATIENCE))
     assert api.write(profile()).name.startswith("p-")
     sender = f"{AGENT_TOPIC}@{HOST}"
-    agent = reach(ConductorClient(service["agent"].bus(), timeout=20.0, sender=sender))
+    agent = reach(ConductorClient(service["agent"].bus(), timeout=PATIENCE, sender=sender))
     epoch = agent.request(Heartbeat(heartbeat(HOST))).epoch
     agent.request(SendReport(HOST, epoch, Report(())))
     machine = Agent(service["agent"], HOST)
-    conductor = AgentClient(service["conductor"].bus(), timeout=20.0)
+    conductor = AgentClient(service["conductor"].bus(), timeout=PATIENCE)
     task = DiscoveryTask("00000000-0000-0000-0000-000000000001", "fake_driver")
     assert conductor.request(HOST, Discover(task)).request_key == task.request_key
     for closing in (machine.stop, api.close, agent.close, conductor.close):

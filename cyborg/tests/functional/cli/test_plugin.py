@@ -3,7 +3,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import cyborg
 from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.waiting import ran
 from cyborg.tests.functional.keystone.shell import Shell
 from cyborg.tests.unit.cli.service import Answer, Service, error_body, operation, result
 from cyborg.tests.unit.cli.test_requests import SENT
@@ -86,13 +86,9 @@ def test_both_programs_start_as_processes_with_equal_output(url: str, tmp_path: 
         ("cyborg.cli.shell", "driver-list"),
         ("openstackclient.shell", "accelerator driver list"),
     ):
-        outcome = subprocess.run(
+        outcome = ran(
             [sys.executable, "-P", "-m", module, *options, *command.split(), "-f", "json"],
             env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
         assert (outcome.returncode, outcome.stderr) == (0, "")
         outputs.append(json.loads(outcome.stdout))

@@ -11,10 +11,10 @@ import pytest
 
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.cli.conftest import UserCommand
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.made import Bench
-from cyborg.tests.functional.life.steps import eventually
 
 GROUP = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
 GROUPS = ("--group", ",".join(f"{key}={value}" for key, value in GROUP.items()))
@@ -136,7 +136,7 @@ def test_accelerator_is_created_changed_and_deleted(
     bench = Bench.begin(beside(agent_heartbeat=0.2), tmp_path, "CUSTOM_SHELL", "left")
     admin = as_user("admin")
     listing = f"accelerator-list --host {bench.compute} -f json"
-    eventually(lambda: len(admin(listing).json) == 1, timeout=60.0)
+    eventually(lambda: len(admin(listing).json) == 1)
     create = (
         f"accelerator-create --host {bench.compute} --driver generic_driver --model soft "
         "--type FPGA --resource-class CUSTOM_SHELL --trait CUSTOM_SOFT --label rack=7 -f json"

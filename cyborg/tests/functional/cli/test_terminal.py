@@ -24,6 +24,7 @@ from cyborg.cli import shell
 from cyborg.cli.base import ListCommand
 from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.waiting import PATIENCE, joined
 from cyborg.tests.unit.cli.service import AGENT as SERVICE
 from cyborg.tests.unit.cli.service import (
     ARQ,
@@ -104,7 +105,7 @@ class PseudoTerminal:
 
     def lines(self) -> list[str]:
         """Return the lines written; every process must have closed the slave."""
-        self._reader.join()
+        joined(self._reader)
         os.close(self._master)
         return COLOUR.sub("", self._output.decode()).replace("\r\n", "\n").splitlines()
 
@@ -152,7 +153,7 @@ class ProgramRunner:
         )
         os.close(terminal.slave)
         terminal.type(typed)
-        return Output(process.wait(timeout=120), terminal.lines())
+        return Output(process.wait(timeout=PATIENCE), terminal.lines())
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import DRIVER, provider_of, report_of
 from cyborg.tests.fixtures.manual_processes import ManualAgent
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.waiting import PATIENCE
 
 Statements = Callable[[], AbstractContextManager[Tally]]
 FULL_CHECK = 600.0
@@ -68,7 +69,7 @@ def test_cost_of_the_rounds_of_an_agent(
         conductor=counted_service.agent,
         scan=60.0,
         full_check=FULL_CHECK,
-        rpc_timeout=1.0,
+        rpc_timeout=PATIENCE,
     )
 
     def run(seconds: float) -> Tally:

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg import service
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.conductor.audit.auditor import Auditor
@@ -23,6 +22,7 @@ from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
 from cyborg.tests.fixtures.manual_processes import ManualAgent
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import Rack, Traits
 from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
 from cyborg.tests.oracle.audit import expected_findings
@@ -162,7 +162,7 @@ class Site:
             with self.db.reader() as tx:
                 return tx.execute(sa.select(Work.id)).first() is None
 
-        assert service.wait_until(done, timeout=20)
+        eventually(done, "all work is done")
 
 
 @contextmanager

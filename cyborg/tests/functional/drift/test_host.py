@@ -3,10 +3,11 @@
 
 import sqlalchemy as sa
 
-from cyborg import exception, service
+from cyborg import exception
 from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.model.device import HandleState
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.drift.site import CARDS, UNITS, Site
 
 BROKEN = exception.DriverFailed(driver="card_driver", verb="discover", reason="no library")
@@ -73,12 +74,12 @@ def test_full_check_prepares_and_releases_units_by_their_arqs(compute_site: Site
     site.check()
     stranger = {"0000:ff:00.7"}
     # What the conductor does not know of is somebody else's.
-    assert service.wait_until(lambda: site.rack.driver.ready == wanted | stranger, timeout=10)
+    eventually(lambda: site.rack.driver.ready == wanted | stranger)
     assert site.found() == set()
     # After a reboot nothing is prepared.
     site.rack.boot()
     site.check()
-    assert service.wait_until(lambda: site.rack.driver.ready == wanted, timeout=10)
+    eventually(lambda: site.rack.driver.ready == wanted)
 
 
 def _lost(site: Site) -> int:

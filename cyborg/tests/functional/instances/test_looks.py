@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Nova says of instances is shown, whatever becomes of Nova, and nobody waits for it."""
 
-from collections.abc import Callable
 from typing import Any
 
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.instances.conftest import Cloud
-from cyborg.tests.functional.life import steps
 
 UNKNOWN = ("unknown", "unknown", None)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what takes several passes, each with its transactions."""
-    steps.eventually(condition, timeout=60.0)
 
 
 def server_info(cloud: Cloud, instance: str) -> tuple[Any, ...]:

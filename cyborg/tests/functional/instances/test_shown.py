@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.instances.conftest import HOST, Cloud
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import eventually
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def shared(make_cloud: Callable[..., Cloud]) -> tuple[Cloud, str, str]:
     """Servers of two projects with a unit of the first device each, and their names known."""
     cloud = make_cloud(refresh=3600.0)
     mine, theirs = cloud.boot("blue", "my-server"), cloud.boot("green", "their-server")
-    eventually(lambda: {one["name"] for one in cloud.shown().values()} == NAMES, timeout=60.0)
+    eventually(lambda: {one["name"] for one in cloud.shown().values()} == NAMES)
     return cloud, mine, theirs
 
 

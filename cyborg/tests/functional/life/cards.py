@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cards as files: a driver whose hardware a test plugs, pulls, breaks and holds back at will."""
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from oslo_config import cfg
 
-from cyborg import exception
 from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
@@ -25,6 +23,7 @@ from cyborg.model.pci import PciAddress
 from cyborg.model.provider import provider_uuid
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import Gate
 
 CARD = "0000:81:00.0"
 OTHER = "0000:82:00.0"
@@ -72,9 +71,9 @@ class Behaviour:
     #: What ``release`` throws.
     stuck: Exception | None = None
     #: Closed, it keeps ``discover``, ``prepare`` or ``release`` from ending.
-    scanning: threading.Event = field(default_factory=threading.Event)
-    preparing: threading.Event = field(default_factory=threading.Event)
-    releasing: threading.Event = field(default_factory=threading.Event)
+    scanning: Gate = field(default_factory=Gate)
+    preparing: Gate = field(default_factory=Gate)
+    releasing: Gate = field(default_factory=Gate)
 
     def __post_init__(self) -> None:
         self.open()
@@ -115,7 +114,7 @@ class CardDriver(Driver):
     def discover(self, scan: Scan) -> list[Device]:
         """See Driver."""
         self.scans += 1
-        self._wait(self.behaviour.scanning)
+        self.behaviour.scanning.hold()
         if self.behaviour.broken is not None:
             raise self.behaviour.broken
         return [self._device(PciAddress.parse(one)) for one in self.host.list_dir(_PLACE)]
@@ -126,7 +125,7 @@ class CardDriver(Driver):
         """See Driver."""
         super().prepare(task, image, progress=progress)
         self.tasks.append(task)
-        self._wait(self.behaviour.preparing)
+        self.behaviour.preparing.hold()
         place = f"{_PREPARED}/{task.handle_key}"
         if self.behaviour.fault is not None:
             if self.behaviour.half_done:
@@ -139,7 +138,7 @@ class CardDriver(Driver):
     def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         """See Driver."""
         self.tasks.append(task)
-        self._wait(self.behaviour.releasing)
+        self.behaviour.releasing.hold()
         if self.behaviour.stuck is not None:
             raise self.behaviour.stuck
         self.calls.append(("release", task.handle_key))
@@ -162,10 +161,6 @@ class CardDriver(Driver):
         """See Driver."""
         self.calls.append(("program", task.deployable))
         self.loaded[task.deployable] = Path(image_path).read_bytes()
-
-    def _wait(self, gate: threading.Event) -> None:
-        if not gate.wait(20):
-            raise exception.DriverFailed(driver=self.name, verb="wait", reason="a test forgot")
 
     def _device(self, address: PciAddress) -> Device:
         units = int(self.host.read_text(f"{_PLACE}/{address}"))

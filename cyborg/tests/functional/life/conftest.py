@@ -97,6 +97,6 @@ def walk(
 
     def make(role: str, project: str) -> ComputeWalk:
         client = AcceleratorClient(url, f"{role}:{project}", "service")
-        return ComputeWalk(client, placement, nova_api, project=project, wait=5.0)
+        return ComputeWalk(client, placement, nova_api, project=project)
 
     return make

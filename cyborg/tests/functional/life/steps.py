@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg import service
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import METADATA, AttachHandle, Service, Work
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client, bind_body
 
@@ -65,11 +65,6 @@ def states(client: Client, arqs: Arqs) -> list[str]:
     return [client.get(f"{ARQS}/{one['uuid']}")["state"] for one in arqs]
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 60.0) -> None:
-    """Wait until a condition holds; fails the test when it never does."""
-    assert service.wait_until(condition, timeout=timeout), "it never came true"
-
-
 def eventually_offered(placement: PlacementService, provider: str, units: int) -> None:
     """Wait until Placement would give out just so many units of a provider."""
     eventually(lambda: offered(placement, provider) == units)
@@ -88,7 +83,7 @@ def eventually_idle(reader: Reader) -> None:
 def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:
     """An operation when it is over."""
     path = f"/operations/{begun['uuid']}"
-    eventually(lambda: operator.get(path)["state"] != "running", timeout=60.0)
+    eventually(lambda: operator.get(path)["state"] != "running")
     over: dict[str, Any] = operator.get(path)
     return over
 

@@ -25,12 +25,12 @@ from cyborg.tests.fixtures.compute import ComputeWalk, Server
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     ARQS,
-    eventually,
     eventually_offered,
     everything,
     handle_states,
@@ -270,7 +270,7 @@ def test_attach_fails_when_agent_must_prepare_and_is_down(
     assert untouched(scenario) == before
     assert scenario.operator.get("/operations")["operations"] == []
     scenario.rack.start()
-    eventually(lambda: scenario.operator.answer("POST", scenario.path, {}) == 202, timeout=60.0)
+    eventually(lambda: scenario.operator.answer("POST", scenario.path, {}) == 202)
     scenario.settle()
     assert len(scenario.attached) == 1
 

@@ -13,8 +13,8 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.broker import connection
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, fresh_exchange, reach
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.deployments import TRANSPORT_URL
-from cyborg.tests.functional.life.steps import eventually
 
 
 @pytest.fixture

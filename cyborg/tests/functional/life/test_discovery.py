@@ -28,6 +28,7 @@ from cyborg.rpc.verbs import FetchDesired, Heartbeat, SendPublished, SendReport
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER
 
 HOST = "equipped"
@@ -37,7 +38,7 @@ ENGINE = facts.Backend("engine-0", "READY", (facts.BackendService("ipsec", "READ
 @pytest.fixture
 def reports(stack: Stack) -> Iterator[ConductorClient]:
     """The verbs of agents."""
-    client = reach(AnyHost(stack.bus(), timeout=10))
+    client = reach(AnyHost(stack.bus(), timeout=PATIENCE))
     yield client
     client.close()
 

@@ -21,13 +21,13 @@ from cyborg.testing import servers
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
     ended,
-    eventually,
     eventually_offered,
     orphan,
     work_left,
@@ -94,7 +94,7 @@ def bays(
 @pytest.fixture
 def bay(bays: Callable[[], Bay], database: Database) -> Bay:
     made = bays()
-    eventually(lambda: is_up(database, made), timeout=60.0)
+    eventually(lambda: is_up(database, made))
     return made
 
 
@@ -138,7 +138,7 @@ def test_driver_is_installed_where_it_is_wanted_and_there(
     operator: Client, bays: Callable[[], Bay], database: Database, placement: PlacementService
 ) -> None:
     chosen, other = bays(), bays()
-    eventually(lambda: is_up(database, chosen) and is_up(database, other), timeout=60.0)
+    eventually(lambda: is_up(database, chosen) and is_up(database, other))
     over = install(operator, chosen, options={"speed": "3"})
     assert (over["verb"], over["state"]) == ("install_driver", "succeeded")
     ((found,),) = [one["result"]["drivers"] for one in over["results"]]
@@ -299,7 +299,7 @@ def test_driver_update_restarts_the_agent(operator: Client, bay: Bay, database: 
     install(operator, bay, options={"speed": "3"})
     begun = operator.patch(f"{DRIVERS}/{NAME}", {}, status=202)
     assert bay.agent is not None
-    eventually(lambda: bay.agent is not None and bay.agent.restarting, timeout=60.0)
+    eventually(lambda: bay.agent is not None and bay.agent.restarting)
     path = f"/operations/{begun['uuid']}"
     assert operator.get(path)["state"] == "running"
     # What the process does by itself when it runs as one.
@@ -367,7 +367,7 @@ def test_first_start_reports_every_installed_driver(
     operator: Client, site: Callable[..., ComputeHost]
 ) -> None:
     host = site()
-    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
+    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator))
     found = drivers(operator)
     assert sorted(found) == OURS
     assert {one["state"] for one in found.values()} == {"STOPPED"}
@@ -385,7 +385,7 @@ def test_all_installed_drivers_can_be_enabled(
 ) -> None:
     site(loader.ALL)
     # The fake device, and what its driver offers by default: GPUs, QuickAssist, FPGA, an idle port.
-    eventually(lambda: len(operator.get("/devices")["devices"]) == 6, timeout=60.0)
+    eventually(lambda: len(operator.get("/devices")["devices"]) == 6)
     found = drivers(operator)
     assert {name: one["state"] for name, one in found.items()} == dict.fromkeys(OURS, "READY")
     assert found["fake_driver"]["devices"]["found"] == 1
@@ -398,7 +398,7 @@ def test_options_from_database_create_backends(
     conf: cfg.ConfigOpts,
 ) -> None:
     host = site()
-    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
+    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator))
     result = install_generic(operator, resource_class)
     assert (result["state"], result["error"]) == ("succeeded", None)
     (one,) = result["result"]["drivers"]
@@ -456,7 +456,7 @@ def test_package_installed_while_agent_runs_is_found(
     packages.mkdir()
     monkeypatch.syspath_prepend(str(packages))
     site()
-    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator), timeout=60.0)
+    eventually(lambda: len(drivers(operator)) == len(OURS) and known(operator))
     name, module = f"late_{uuid4().hex[:8]}", f"late_vendor_{uuid4().hex[:8]}"
     result = result_of(operator, "POST", DRIVERS, {"driver": name})
     assert result["error"] == f"{name}: no driver of this name is installed"

@@ -22,6 +22,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually, result
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.made import DEVICES, DRIVER, Bench, listed, make, refused, shown
@@ -31,7 +32,6 @@ from cyborg.tests.functional.life.steps import (
     create,
     delete_arqs,
     ended,
-    eventually,
     eventually_bound,
     eventually_idle,
     eventually_offered,
@@ -189,7 +189,7 @@ def bench(
     own = beside(agent_heartbeat=0.2, scan=0.2, full_check=2.0)
     one = Bench.begin(own, tmp_path, resource_class)
     one.machine.add_file("/run/ready", "")
-    eventually(lambda: len(listed(operator)) == 2, timeout=60.0)
+    eventually(lambda: len(listed(operator)) == 2)
     return one
 
 
@@ -353,7 +353,7 @@ def test_delete_completes_when_agent_returns(
     operator.delete(f"{DEVICES}/{uuid}")
     assert operator.get(f"{DEVICES}/{uuid}")["status"] == "lost"
     bench.run()
-    eventually(lambda: uuid not in listed(operator), timeout=30.0)
+    eventually(lambda: uuid not in listed(operator))
     eventually(lambda: shown(placement, provider) is None)
 
 
@@ -373,7 +373,7 @@ def test_concurrent_delete_and_bind(
         with ThreadPoolExecutor() as pool:
             deleting = pool.submit(operator.answer, "DELETE", f"{DEVICES}/{uuid}")
             binding = pool.submit(nova.answer, "PATCH", ARQS, body)
-        got = deleting.result(), binding.result()
+        got = result(deleting), result(binding)
         assert got in {(204, 409), (409, 202), (204, 404)}
         if got[1] == 202:
             # Whoever has it keeps it until the end.
@@ -392,7 +392,7 @@ def became(nova: Client, instance: str, state: str) -> None:
 
 
 def gone(operator: Client, uuid: str) -> None:
-    eventually(lambda: uuid not in listed(operator), timeout=30.0)
+    eventually(lambda: uuid not in listed(operator))
 
 
 def test_operators_update_facts_of_created_accelerators(

@@ -26,6 +26,7 @@ from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, requested
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -33,7 +34,6 @@ from cyborg.tests.functional.life.steps import (
     ARQS,
     create,
     delete_arqs,
-    eventually,
     eventually_idle,
     eventually_offered,
     everything,

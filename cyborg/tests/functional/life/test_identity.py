@@ -25,6 +25,7 @@ from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client
 
@@ -71,7 +72,7 @@ class Host:
 
 @pytest.fixture
 def host(stack: Stack, operator: Client) -> Iterator[Host]:
-    client = reach(AnyHost(stack.bus(), timeout=10))
+    client = reach(AnyHost(stack.bus(), timeout=PATIENCE))
     yield Host(client, operator)
     client.close()
 

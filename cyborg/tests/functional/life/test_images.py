@@ -24,6 +24,7 @@ from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.image_signer import ImageSigner
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import Gate, eventually, happened
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import (
     ARQS,
@@ -31,7 +32,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_idle,
     eventually_offered,
     of_instance,
@@ -346,15 +346,15 @@ def test_bind_waits_while_an_image_is_loading(
 ) -> None:
     """A bind was called off, and its image is still being loaded: no other guest gets a unit."""
     host, image = site(units=2), glance.add(b"data")
-    begun, gate = threading.Event(), threading.Event()
+    begun, gate = threading.Event(), Gate()
 
     def hold() -> None:
         begun.set()
-        gate.wait(20)
+        gate.hold()
 
     host.then = hold
     instance = host.bind(host.arqs(bitstream_id=image))
-    assert begun.wait(10)
+    happened(begun)
     delete_arqs(host.nova, instance)
     plain = host.bind(host.arqs())
     assert of_instance(host.nova, plain)[0]["state"] == "BindStarted"

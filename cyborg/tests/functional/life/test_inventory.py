@@ -15,10 +15,11 @@ from cyborg.model.device import Backend, BackendService, Hardware
 from cyborg.tests.fixtures.compute_host import compute_host
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import bind, create, ended, eventually, eventually_offered
+from cyborg.tests.functional.life.steps import bind, create, ended, eventually_offered
 
 Racks = Callable[..., RackedCompute]
 

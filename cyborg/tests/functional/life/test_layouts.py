@@ -13,12 +13,12 @@ from cyborg.testing.kernel.guest import guest
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_bound,
     eventually_offered,
     of_instance,

@@ -33,6 +33,7 @@ from cyborg.rpc.verbs import FetchDesired, FetchUnitUses, Heartbeat, SendReport
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create, delete_arqs, of_instance
 
@@ -136,7 +137,7 @@ class Host:
 
 @pytest.fixture
 def host(stack: Stack, operator: Client) -> Iterator[Host]:
-    client = reach(AnyHost(stack.bus(), timeout=10))
+    client = reach(AnyHost(stack.bus(), timeout=PATIENCE))
     yield Host(client, operator)
     client.close()
 
@@ -347,7 +348,7 @@ def test_units_of_a_replaced_card_have_no_name_of_the_new_card(
 def test_the_name_of_a_new_card_fits_into_placement(
     stack: Stack, operator: Client, host: Host
 ) -> None:
-    client = reach(AnyHost(stack.bus(), timeout=10))
+    client = reach(AnyHost(stack.bus(), timeout=PATIENCE))
     long = Host(client, operator, name=f"{host.name}.{'x' * 180}"[:186])
     long.boot({SLOTS[0]: "old"})
     long.boot({SLOTS[0]: "new"})

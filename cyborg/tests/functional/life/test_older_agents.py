@@ -17,12 +17,12 @@ from cyborg.rpc.verbs import DesiredChanged
 from cyborg.tests.fixtures.host_reports import DRIVER, RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
     ended,
-    eventually,
     eventually_idle,
     meddle,
     of_instance,
@@ -41,7 +41,7 @@ def host(stack: Stack) -> Iterator[str]:
     server = bus.server(AGENT_TOPIC, name, older)
     server.start()
     sender = f"{AGENT_TOPIC}@{name}"
-    line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, sender=sender)
+    line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE, sender=sender)
     heartbeat = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
     heartbeat |= {"endpoint": sender, "status": "READY"}
     said = {"kind": "AgentHeartbeat", "version": 1, "body": heartbeat}
@@ -105,7 +105,7 @@ def test_bind_with_image_fails_on_an_older_agent(
     arqs = create(nova, profile({f"resources:{RESOURCE_CLASS}": "1", **wish}))
     meddle(database, sa.update(Deployable).values(programmable=True))
     instance = bind(nova, arqs, provider_of(host, 0), host=host)
-    eventually(lambda: of_instance(nova, instance)[0]["state"] == "BindFailed", timeout=5)
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == "BindFailed")
     with database.reader() as tx:
         fault = str(tx.execute(sa.select(Arq.fault)).scalar_one())
     assert f"{_REASON} prepare" in fault

@@ -20,6 +20,7 @@ from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import Meeting, eventually, joined
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -29,7 +30,6 @@ from cyborg.tests.functional.life.steps import (
     create,
     delete_arqs,
     ended,
-    eventually,
     eventually_offered,
     hasten,
     of_instance,
@@ -332,10 +332,10 @@ def test_api_processes_share_the_row_of_their_host(
     conductor: ConductorClient, database: Database, api_host: str
 ) -> None:
     faults: list[Exception] = []
-    together = threading.Barrier(8)
+    together = Meeting(8)
 
     def worker() -> None:
-        together.wait()
+        together.meet()
         try:
             for _ in range(3):
                 conductor.request(ApiHeartbeat(api_host, version="1", endpoint="somewhere"))
@@ -345,8 +345,7 @@ def test_api_processes_share_the_row_of_their_host(
     threads = [threading.Thread(target=worker) for _ in range(8)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    joined(*threads)
     assert faults == []
     (row,) = of(database, API, api_host)
     assert row.up

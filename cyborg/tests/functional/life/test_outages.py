@@ -18,6 +18,7 @@ from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack, fresh_exchange
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -27,7 +28,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_bound,
     eventually_idle,
     eventually_offered,
@@ -139,7 +139,7 @@ class Island:
 
 @pytest.fixture
 def island(beside: Callable[..., Stack], racked: Callable[..., RackedCompute]) -> Island:
-    own = beside(exchange=fresh_exchange(), agent_heartbeat=0.2, scan=0.2, rpc=0.5)
+    own = beside(exchange=fresh_exchange(), agent_heartbeat=0.2, scan=0.2, rpc=2.0)
     conductor = own.start_conductor()
     return Island(racked(cards={CARD: 2, OTHER: 1}, on=own), own, conductor)
 

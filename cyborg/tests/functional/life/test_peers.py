@@ -26,6 +26,7 @@ from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
 from cyborg.rpc.verbs import Discover, Heartbeat, SendReport
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ended, everything, work_left
 from cyborg.tests.functional.life.test_discovery import card
@@ -62,7 +63,7 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def epoch(stack: Stack) -> int:
     """The host has sent a heartbeat and reported; its epoch."""
-    client = reach(ConductorClient(stack.bus(), timeout=10, sender=SENDER))
+    client = reach(ConductorClient(stack.bus(), timeout=PATIENCE, sender=SENDER))
     begun = client.request(Heartbeat(HEARTBEAT)).epoch
     client.request(SendReport(HOST, begun, REPORT))
     client.close()
@@ -77,7 +78,7 @@ def ask(stack: Stack) -> Iterator[Ask]:
     def ask(verb: str, *, sender: str = SENDER, **words: Any) -> Any:
         if sender not in lines:
             line = RPCClient(
-                stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10, sender=sender
+                stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE, sender=sender
             )
             lines[sender] = line
             reach(line)
@@ -179,7 +180,7 @@ def test_request_without_sender_is_refused_and_logged_once(
     stack: Stack, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = everything(database)
-    line = reach(RPCClient(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10))
+    line = reach(RPCClient(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE))
     requests = verbs(CONDUCTOR_TOPIC) - {"ping"}
     # Other tests of this process may have been refused before.
     for _ in range(2):
@@ -261,7 +262,7 @@ def test_agents_refuse_a_conductor_of_another_release(
     stack: Stack, compute: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     host = compute().compute
-    line = RPCClient(stack.bus(), AGENT_TOPIC, peer="agent", timeout=10)
+    line = RPCClient(stack.bus(), AGENT_TOPIC, peer="agent", timeout=PATIENCE)
     task = wire.dump(DiscoveryTask(str(uuid4()), "fake_driver"))
     for verb in ("discovery", "prepare", "release", "program", "install"):
         for odd in (
@@ -283,7 +284,7 @@ def test_agents_refuse_a_conductor_of_another_release(
     with pytest.raises(exception.UnknownVerb, match="does not know dance"):
         line.call_server(host, "dance")
     line.close()
-    client = AgentClient(stack.bus(), timeout=10)
+    client = AgentClient(stack.bus(), timeout=PATIENCE)
     found = client.request(host, Discover(DiscoveryTask(str(uuid4()), "fake_driver")))
     assert [one.name for one in found.drivers] == ["fake_driver"]
     client.close()

@@ -18,6 +18,7 @@ from cyborg.rpc.verbs import PatchArqs
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack, fresh_exchange
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -28,7 +29,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_bound,
     eventually_idle,
     eventually_offered,
@@ -77,7 +77,7 @@ def test_arq_is_bind_started_until_prepared(
     assert [one for one in nova_api.events if one.server_uuid == instance] == []
     host.driver.behaviour.open()
     uuid = mine[0]["uuid"]
-    assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "completed"}
+    assert nova_api.wait_for_events([uuid]) == {uuid: "completed"}
     (bound,) = of_instance(nova, instance)
     assert (bound["state"], bound["attach_handle_type"]) == ("Bound", "PCI")
     assert len(host.driver.ready) == 1
@@ -97,7 +97,7 @@ def test_bind_fails_when_preparation_fails(
     mine = arqs()
     instance = bind(nova, mine, host.provider())
     uuid = mine[0]["uuid"]
-    assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "failed"}
+    assert nova_api.wait_for_events([uuid]) == {uuid: "failed"}
     (failed,) = of_instance(nova, instance)
     assert (failed["state"], failed["attach_handle_uuid"]) == ("BindFailed", None)
     with database.reader() as tx:
@@ -125,12 +125,13 @@ def test_bind_fails_at_deadline_when_agent_is_down(
     uuid = mine[0]["uuid"]
     caller = Caller(nova.project, "user", "req-1", service=True)
     binding = Binding(uuid, host.compute, host.provider(), instance)
-    # Another conductor gives hosts one second; on a bus of its own, it finds no agent.
-    with stack.beside(exchange=fresh_exchange(), bind_timeout=1.0) as hasty:
-        hasty.start_conductor("hasty")
-        hasty.conductor_client().write(PatchArqs(caller, str(uuid4()), [binding], []))
+    # Another conductor, on a bus of its own, finds no agent.
+    with stack.beside(exchange=fresh_exchange(), agent=0.1) as other:
+        other.start_conductor("other")
+        other.conductor_client().write(PatchArqs(caller, str(uuid4()), [binding], []))
         assert of_instance(nova, instance)[0]["state"] == "BindStarted"
-        assert nova_api.wait_for_events([uuid], timeout=8) == {uuid: "failed"}
+        meddle(database, sa.update(Work).where(Work.kind == "prepare").values(deadline_ms=1))
+        assert nova_api.wait_for_events([uuid]) == {uuid: "failed"}
     assert of_instance(nova, instance)[0]["state"] == "BindFailed"
     with database.reader() as tx:
         assert "in time" in str(tx.execute(sa.select(Arq.fault)).scalar_one())
@@ -156,7 +157,7 @@ def test_bind_waits_for_release_of_the_unit(
     bind(nova, arqs(), host.provider(), status=409)
     host.driver.behaviour.open()
     uuid = mine[0]["uuid"]
-    assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "completed"}
+    assert nova_api.wait_for_events([uuid]) == {uuid: "completed"}
     assert [verb for verb, _ in host.driver.calls] == ["prepare", "release", "prepare"]
     assert set(handle_states(database).values()) == {"held"}
     # One that waits can be deleted; while no agent runs, the release waits.
@@ -351,11 +352,11 @@ def test_bind_waits_for_a_quarantined_unit_until_its_deadline(
         pair.driver.behaviour.stuck = None
         eventually(lambda: recovered(database))
         assert states(nova, mine) == ["Bound"]
-        assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "completed"}
+        assert nova_api.wait_for_events([uuid]) == {uuid: "completed"}
         assert set(handle_states(database).values()) == {"held"}
         return
     meddle(database, sa.update(Work).where(Work.kind == "prepare").values(deadline_ms=1))
-    assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "failed"}
+    assert nova_api.wait_for_events([uuid]) == {uuid: "failed"}
     (failed,) = of_instance(nova, instance)
     assert failed["state"] == "BindFailed"
     assert set(handle_states(database).values()) == {"quarantined"}

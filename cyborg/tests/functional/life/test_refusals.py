@@ -10,9 +10,10 @@ import pytest
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import bind, create, eventually, everything, work_left
+from cyborg.tests.functional.life.steps import bind, create, everything, work_left
 
 #: There is nothing of this uuid.
 NONE = str(uuid4())
@@ -135,7 +136,7 @@ def test_refused_request_changes_nothing(
         rack.kill(database)
 
     # Nova has been told of the bind; nothing else moves by itself now.
-    eventually(lambda: work_left(database) == [], timeout=60.0)
+    eventually(lambda: work_left(database) == [])
 
     def seen() -> Any:
         inventories = Placement(placement.adapter()).inventories(rack.provider())

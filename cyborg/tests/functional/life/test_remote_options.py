@@ -18,8 +18,9 @@ from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import ended, eventually, meddle
+from cyborg.tests.functional.life.steps import ended, meddle
 from cyborg.tests.unit import test_packaging
 from cyborg.tests.unit.drivers.configured import written
 
@@ -72,7 +73,7 @@ def host(
     )
     loaded = loader.load(["generic_driver"], compute.machine, conf)
     compute.start(*loaded, *loader.load_disabled(["generic_driver"], compute.machine, conf))
-    eventually(lambda: len(operator.get(DEVICES)["devices"]) == 2, timeout=60.0)
+    eventually(lambda: len(operator.get(DEVICES)["devices"]) == 2)
     eventually(lambda: len(operator.get(DRIVERS)["drivers"]) == len(test_packaging.DRIVERS))
     return compute
 

@@ -16,6 +16,7 @@ from cyborg.model.report import MOST
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack, SecondDriver, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -25,7 +26,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_bound,
     eventually_offered,
     everything,
@@ -118,7 +118,7 @@ def test_report_that_is_too_large_is_refused_and_the_reason_is_shown(
         return [one["cause"] for one in ours if one["cause"]]
 
     reason = f"it has {most + 1} attach handles, and at most {most} are stored"
-    eventually(lambda: any(reason in cause for cause in causes()), timeout=60.0)
+    eventually(lambda: any(reason in cause for cause in causes()))
 
     def units() -> int:
         (deployable,) = admin.get("/deployables")["deployables"]
@@ -126,7 +126,7 @@ def test_report_that_is_too_large_is_refused_and_the_reason_is_shown(
 
     assert units() == 2
     host.plug(CARD, 3)
-    eventually(lambda: causes() == [], timeout=60.0)
+    eventually(lambda: causes() == [])
     assert units() == 3
 
 

@@ -28,9 +28,10 @@ from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import Candidate, PlacementService, requested, suffix
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import eventually, eventually_idle
+from cyborg.tests.functional.life.steps import eventually_idle
 from cyborg.tests.unit.drivers.configured import written
 
 INSTALLED = entry_points(group=NAMESPACE).names
@@ -133,7 +134,7 @@ def test_server_gets_a_device_and_releases_it(
     placement.allocate(instance, candidate, member.project)
     arqs = [one["uuid"] for one in nova.create(profile)]
     nova.bind(instance, place.host.compute, dict.fromkeys(arqs, provider))
-    told = nova_api.wait_for_events(arqs, 20)
+    told = nova_api.wait_for_events(arqs)
     assert set(told.values()) == {"completed"}
 
     bound = nova.arqs_of(instance)

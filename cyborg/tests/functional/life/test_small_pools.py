@@ -28,8 +28,8 @@ from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.life.http import TokenReader
-from cyborg.tests.functional.life.steps import eventually
 
 HOST = "compute"
 PROFILE = "gpu"
@@ -46,12 +46,13 @@ class SmallNova:
 
     def adapter(self) -> Adapter:
         """What the conductor sends events with."""
-        session = Session(auth=NoAuth(endpoint=f"{self.listener.url}/v2.1"), timeout=20)
+        session = Session(auth=NoAuth(endpoint=f"{self.listener.url}/v2.1"), timeout=PATIENCE)
         return Adapter(session, service_type="compute")
 
     def boot(self, instance: str) -> int:
         """Ask it for a server; the status of the answer."""
-        return requests.post(f"{self.listener.url}/boot", json=instance, timeout=30).status_code
+        url = f"{self.listener.url}/boot"
+        return requests.post(url, json=instance, timeout=PATIENCE).status_code
 
     def _answer(self, environ: Any, start_response: Any) -> list[bytes]:
         body = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))

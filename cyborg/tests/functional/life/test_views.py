@@ -13,6 +13,7 @@ import pytest
 from cyborg.db.engine import Database
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.compute_host import ComputeHost
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
@@ -21,7 +22,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_bound,
     handle_states,
     hasten,

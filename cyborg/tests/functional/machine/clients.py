@@ -29,7 +29,7 @@ from cyborg.rpc.verbs import (
     SetDeviceStatus,
     Write,
 )
-from cyborg.service import wait_until
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, everything
 from cyborg.tests.functional.machine.cloud import Site
@@ -285,7 +285,7 @@ class Clients:
 
     def _find_out(self, done: Callable[[Model], None]) -> None:
         """The outcome is unknown: it is done as a whole, or nothing of it."""
-        assert wait_until(self._client.reached, timeout=5.0, step=0.001)
+        eventually(self._client.reached, step=0.001)
         after = deepcopy(self.model)
         done(after)
         try:

@@ -14,6 +14,7 @@ from cyborg.db.engine import Reader
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.functional.machine.cloud import Site
 from cyborg.tests.functional.machine.simulation import Simulation
@@ -28,7 +29,7 @@ def site(
     with (
         new_environment(files, placement) as (environment, nova, glance),
         closing(Reader(environment.database_url, now=environment.clock.now)) as reader,
-        closing(ConductorClient(DirectBus(Exchange()), timeout=1.0)) as nobody,
+        closing(ConductorClient(DirectBus(Exchange()), timeout=PATIENCE)) as nobody,
     ):
         app = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=nobody)))
         yield Site(environment, placement, nova, glance, app)

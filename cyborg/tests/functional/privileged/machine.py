@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import cyborg
-from cyborg import service
 from cyborg.drivers.privileged.action import Action
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.processes import Program, script
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 
 ROOT = os.geteuid() == 0
 NOBODY = 65534
@@ -97,8 +97,7 @@ class Machine:
             environment={**os.environ, "PYTHONPATH": str(Path(cyborg.__file__).parents[1])},
         )
         try:
-            started = service.wait_until(lambda: listens(path), timeout=30)
-            assert started, process.output
+            eventually(lambda: listens(path), lambda: process.output)
             yield process
         finally:
             process.kill()
@@ -111,7 +110,7 @@ class Machine:
 def connect(path: Path) -> socket.socket:
     """Return a connection to the process that listens there."""
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(30)
+    connection.settimeout(PATIENCE)
     connection.connect(str(path))
     return connection
 
@@ -148,7 +147,7 @@ class Agent:
 
     def stop(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=PATIENCE)
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -4,7 +4,6 @@
 Nothing runs by itself. Each round begins with the same rows, put back by a few statements.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from cyborg.model.report import AgentHeartbeat, Report
 from cyborg.rpc.transport import Bus
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
 from cyborg.tests.fixtures.manual_processes import ManualConductor
+from cyborg.tests.fixtures.waiting import Meeting, result
 from cyborg.tests.oracle import snapshot
 from cyborg.tests.oracle.rows import AuditViews
 from cyborg.tests.oracle.rules import check
@@ -45,14 +45,14 @@ _PATIENT = Ages(agent_silence=_DAY, conductor_silence=_DAY)
 
 def at_once(verbs: Sequence[Callable[[], T]]) -> list[T]:
     """The answers of verbs that begin at the same moment, in their order; raises what one does."""
-    start = threading.Barrier(len(verbs))
+    start = Meeting(len(verbs))
 
     def run(verb: Callable[[], T]) -> T:
-        start.wait(30)
+        start.meet()
         return verb()
 
     with ThreadPoolExecutor(len(verbs)) as pool:
-        return list(pool.map(run, verbs, timeout=60))
+        return [result(one) for one in [pool.submit(run, verb) for verb in verbs]]
 
 
 def sound(database: Reader) -> None:

@@ -16,6 +16,7 @@ from cyborg.db.models import Arq
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
+from cyborg.tests.fixtures.waiting import acquired
 from cyborg.tests.functional.races.arena import NOVA, WORKERS, Arena, at_once
 
 #: More than any client creates before it is refused.
@@ -63,7 +64,7 @@ def test_no_arq_of_another_project_is_created_once_a_profile_is_private(
 
     def change() -> list[bool]:
         for _ in range(dice.randint(0, 2 * WORKERS)):
-            assert created.acquire(timeout=30)
+            acquired(created, "an ARQ of a creator")
         request = ProfileChange(projects=(str(own.project_id),), sets_projects=True)
         changed = dice.choice(arena.conductors).cases.profiles.update(
             NOVA, str(uuid4()), profile, request

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg import exception, service
+from cyborg import exception
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.tasks.queue import Worker, WorkQueue
 from cyborg.db.models import Arq, AttachHandle, Service, Work
@@ -21,6 +21,7 @@ from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.races.arena import WORKERS, Arena, Conductor, Verb, at_once, sound
 from cyborg.tests.functional.races.conftest import DEVICES, HOST, PREPARED_UNITS, UNITS
@@ -39,7 +40,7 @@ def sweep(arena: Arena) -> None:
         due_now(arena)
         return arena.count(Work) == 0
 
-    assert service.wait_until(done, timeout=30)
+    eventually(done)
 
 
 def due_now(arena: Arena) -> None:
@@ -104,7 +105,7 @@ def test_concurrent_workers_do_each_work_once(
     chosen = dice.sample(sweepers, WORKERS)
     claimed = at_once([one.worker.run_once for one in chosen])
     assert sum(claimed) == len(wanted)
-    assert service.wait_until(lambda: arena.count(Work) == 0, timeout=30)
+    eventually(lambda: arena.count(Work) == 0)
     assert sorted(row for one in sweepers for row in one.done) == wanted
 
 
@@ -196,7 +197,7 @@ def test_delayed_conductor_cannot_complete_taken_over_work(
         taken[0] += successor.worker.run_once()
         return taken[0] == 2
 
-    assert service.wait_until(take_over, timeout=10)
+    eventually(take_over)
     at_once([rack.driver.behaviour.preparing.set, late.lease.renew])
     sweep(arena)
     assert Counter(states(arena)) == {State.BOUND: 2}

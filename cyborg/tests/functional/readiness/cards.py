@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cards that have to be set up before anybody can use them."""
 
-import threading
-
-from cyborg import exception
 from cyborg.drivers.base import Progress, no_progress
 from cyborg.drivers.scan import Scan
 from cyborg.model import device as facts
+from cyborg.tests.fixtures.waiting import Gate
 from cyborg.tests.functional.life.cards import CardDriver
 
 _SET_UP = "/set-up"
@@ -25,7 +23,7 @@ class BareCardDriver(CardDriver):
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
-        self.gate = threading.Event()
+        self.gate = Gate()
         self.gate.set()
         self.installed: list[str] = []
 
@@ -38,8 +36,7 @@ class BareCardDriver(CardDriver):
     ) -> None:
         """See Driver."""
         progress(0.5, "writing the flash memory")
-        if not self.gate.wait(20):
-            raise exception.DriverFailed(driver=self.name, verb="install", reason="a test forgot")
+        self.gate.hold()
         if self.refusal is not None:
             raise self.refusal
         self.installed.append(device_key)

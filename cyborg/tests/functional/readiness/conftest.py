@@ -14,9 +14,9 @@ from cyborg.db.engine import Database
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import eventually
 from cyborg.tests.functional.readiness.cards import BareCardDriver
 
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.db.models import Device, Event
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client
@@ -18,7 +19,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     ended,
-    eventually,
     eventually_offered,
     hasten,
     meddle,

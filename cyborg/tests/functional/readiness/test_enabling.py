@@ -15,13 +15,13 @@ from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.rpc.verbs import SetDeviceStatus
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
     ended,
-    eventually,
     eventually_idle,
     eventually_offered,
     everything,
@@ -72,7 +72,7 @@ def test_progress_of_a_set_up_is_shown_with_its_status(site: Sites) -> None:
     here.driver.gate.clear()
     here.enable()
     progress = "50%: writing the flash memory"
-    eventually(lambda: here.device["status_reason"] == progress, timeout=30.0)
+    eventually(lambda: here.device["status_reason"] == progress)
     here.driver.gate.set()
     here.becomes("enabled")
     assert here.device["status_reason"] is None

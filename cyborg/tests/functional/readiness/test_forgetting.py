@@ -16,14 +16,9 @@ from cyborg.model.caller import Caller
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.verbs import DeleteDevice
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD
-from cyborg.tests.functional.life.steps import (
-    bind,
-    create,
-    eventually,
-    eventually_offered,
-    everything,
-)
+from cyborg.tests.functional.life.steps import bind, create, eventually_offered, everything
 from cyborg.tests.functional.readiness.conftest import Site
 
 Sites = Callable[..., Site]

@@ -12,8 +12,9 @@ from cyborg import exception
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.rpc.verbs import UpdateDevice
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import bind, create, eventually, everything
+from cyborg.tests.functional.life.steps import bind, create, everything
 from cyborg.tests.functional.readiness.conftest import Site
 
 Sites = Callable[..., Site]

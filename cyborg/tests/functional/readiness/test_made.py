@@ -9,9 +9,10 @@ import pytest
 
 from cyborg.model.audit_findings import Kind
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.made import DEVICES, Bench, listed, make, shown
-from cyborg.tests.functional.life.steps import bind, create, eventually, eventually_offered
+from cyborg.tests.functional.life.steps import bind, create, eventually_offered
 from cyborg.tests.functional.readiness.conftest import Site
 
 
@@ -27,7 +28,7 @@ def bench(here: Site, tmp_path: Path) -> Bench:
     (tmp_path / "bench").mkdir()
     rc = f"CUSTOM_MADE_{uuid4().hex[:12].upper()}"
     one = Bench.begin(here.stack, tmp_path / "bench", rc)
-    eventually(lambda: len(listed(here.operator)) == 2, timeout=60.0)
+    eventually(lambda: len(listed(here.operator)) == 2)
     return one
 
 
@@ -55,7 +56,7 @@ def test_created_accelerator_is_inactive_until_enabled(
     uuid = make(here.operator, bench.wish("right"))
     assert status(here, uuid) == "inactive"
     here.operator.patch(f"{DEVICES}/{uuid}", {"status": "ready"}, status=200)
-    eventually(lambda: status(here, uuid) == "enabled", timeout=30.0)
+    eventually(lambda: status(here, uuid) == "enabled")
     assert bench.ran("ready") == ["ready"]
     eventually_offered(placement, made.provider(here.database, uuid), 1)
 
@@ -70,12 +71,12 @@ def test_audit_has_no_findings_for_created_accelerator(
     def wrong() -> set[tuple[Kind, str]]:
         return {(one.kind, one.key) for one in here.stack.auditor().look().findings}
 
-    eventually(lambda: wrong() == set(), timeout=30.0)
+    eventually(lambda: wrong() == set())
     # While it waits for a host that is down there is nothing of it to be missed.
     bench.kill(here.database)
     here.operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
     assert wrong() == {(Kind.SILENT_AGENT, bench.compute)}
     here.operator.delete(f"{DEVICES}/{uuid}")
     bench.run()
-    eventually(lambda: shown(placement, provider) is None, timeout=30.0)
-    eventually(lambda: wrong() == set(), timeout=30.0)
+    eventually(lambda: shown(placement, provider) is None)
+    eventually(lambda: wrong() == set())

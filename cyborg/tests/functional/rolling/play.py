@@ -27,6 +27,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host, suffix
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.http import Client, unbind_body
@@ -35,14 +36,12 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     ended,
-    eventually,
     eventually_offered,
     handle_states,
     of_instance,
 )
 from cyborg.tests.functional.rolling.tape import TapedStack
 
-PATIENCE = 60.0
 _CARDS = "card_driver"
 COLLECTIONS = (
     ARQS,
@@ -304,7 +303,7 @@ class Play:
         return verb in self.stack.tape.verbs(topic)
 
     def _soon(self, condition: Any) -> None:
-        eventually(condition, timeout=PATIENCE)
+        eventually(condition)
 
 
 def _keys(*things: dict[str, Any]) -> str:

@@ -23,8 +23,8 @@ from cyborg.rpc.transport import (
     Bus,
     RPCClient,
 )
-from cyborg.service import wait_until
 from cyborg.tests import committed
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.rolling.middle import Middle
 from cyborg.tests.functional.rolling.play import Play
@@ -84,9 +84,9 @@ def talk(conf: cfg.ConfigOpts) -> Iterator[Any]:
         bus = Bus(conf, url=TRANSPORT_URL, exchange=f"cyborg-{uuid4().hex[:12]}")
         server = bus.server(CONDUCTOR_TOPIC, "control", service)
         server.start()
-        line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, later=LATER)
+        line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE, later=LATER)
         endings.extend([server.wait, server.stop, line.close])
-        assert wait_until(line.reached, timeout=30)
+        eventually(line.reached)
         return line
 
     yield connect

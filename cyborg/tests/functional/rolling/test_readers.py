@@ -20,6 +20,7 @@ from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.endpoint import unwrap
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
 from cyborg.rpc.verbs import AGENT, CONDUCTOR, Write
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.rolling.records import LEVELS, TOPICS, before
 from cyborg.tests.unit.model.shapes import (
     ENVELOPES,
@@ -80,11 +81,11 @@ def test_current_clients_send_known_arguments(topic: str, verb: str) -> None:
     if said["answer"] is None:  # a hint, of which nobody hears
         return
     if topic == AGENT_TOPIC:
-        agents = AgentClient(bus, timeout=1.0)
-        answer: Any = agents.request("compute-1", command, within=10.0)
+        agents = AgentClient(bus, timeout=PATIENCE)
+        answer: Any = agents.request("compute-1", command, within=PATIENCE)
         agents.close()
     else:
-        conductor = ConductorClient(bus, timeout=1.0, sender=f"{AGENT_TOPIC}@compute-1")
+        conductor = ConductorClient(bus, timeout=PATIENCE, sender=f"{AGENT_TOPIC}@compute-1")
         ask: Any = conductor.write if isinstance(command, Write) else conductor.request
         answer = ask(command)
         conductor.close()

@@ -29,6 +29,7 @@ from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Peers, Stack, Times, reach
+from cyborg.tests.fixtures.waiting import eventually, joined
 from cyborg.tests.functional.bus.conftest import REFUSALS, Attacker
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
@@ -37,7 +38,6 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     delete_arqs,
-    eventually,
     eventually_bound,
     eventually_offered,
 )
@@ -116,7 +116,7 @@ class Load:
     def stop(self) -> None:
         """End after the server that is being booted."""
         self._stop.set()
-        self._thread.join()
+        joined(self._thread)
 
     def goes_on(self) -> None:
         """Wait for one more whole round, or for a fault."""
@@ -254,7 +254,7 @@ def rolling(
         database_url=own_database.engine.url.render_as_string(hide_password=False),
         transport_url=TRANSPORT_URL,
         peers=Peers(placement=placement.adapter, nova=nova_api.adapter),
-        times=Times(agent_heartbeat=0.2, scan=0.2, bind_timeout=60.0),
+        times=Times(agent_heartbeat=0.2, scan=0.2),
     )
     cloud = RollingCloud(stack, conf, rack, tmp_path)
     assert signing_key.main(["create", str(cloud.master)]) == 0

@@ -18,6 +18,7 @@ from cyborg.model.arq import Binding, Event, State
 from cyborg.model.scope import EVERYWHERE, Scope
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.host_reports import provider_of
+from cyborg.tests.fixtures.manual_processes import BIND_TIMEOUT
 from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor, sound
 from cyborg.tests.functional.rules.conftest import PLAIN, PREPARING, UNITS
 from cyborg.tests.functional.rules.rows import (
@@ -283,7 +284,7 @@ def test_preparation_has_the_requirements_and_the_time_that_are_left(arena: Aren
     with arena.db.reader() as tx:
         (row,) = tx.execute(sa.select(Work.__table__))
     assert row.spec == {"mode": "fast"}
-    assert row.deadline_ms - row.created_ms == 60_000
+    assert row.deadline_ms - row.created_ms == 1000 * BIND_TIMEOUT
     assert row.attach_handle_id == arq_of(arena.db, arq).attach_handle_id
 
 

@@ -21,6 +21,7 @@ from cyborg.model.work import Outcome, WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.verbs import Prepare, Program, Release
 from cyborg.tests.fixtures.host_reports import provider_of
+from cyborg.tests.fixtures.manual_processes import BIND_TIMEOUT
 from cyborg.tests.functional.races.arena import Arena, Conductor, sound
 from cyborg.tests.functional.rules.conftest import PREPARING
 from cyborg.tests.functional.rules.rows import (
@@ -158,7 +159,7 @@ def test_prepared_unit_is_bound(site: Site, caplog: pytest.LogCaptureFixture) ->
     assert command.task.spec == {"mode": "fast"}
     assert site.agent.host == PREPARING
     assert site.agent.patience is not None
-    assert 0 < site.agent.patience <= 60
+    assert 0 < site.agent.patience <= BIND_TIMEOUT
     assert command.task.agent_epoch == site.arena.epochs[PREPARING]
     assert site.wakes == [None]
     ((state, seconds),) = site.binds

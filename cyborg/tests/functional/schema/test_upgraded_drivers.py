@@ -27,14 +27,10 @@ from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import (
-    delete_arqs,
-    eventually,
-    eventually_idle,
-    of_instance,
-)
+from cyborg.tests.functional.life.steps import delete_arqs, eventually_idle, of_instance
 from cyborg.tests.functional.schema.commands import run
 from cyborg.tests.functional.schema.existing_drivers import (
     ASCENDS,

@@ -41,6 +41,7 @@ from cyborg.tests.fixtures.single_step_processes import (
     Environment,
 )
 from cyborg.tests.fixtures.stack import reach
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, bind, create, delete_arqs, of_instance
 from cyborg.tests.unit.drivers.configured import written
@@ -61,7 +62,6 @@ prepared_file = /run/card/{{handle}}
 release_command = /sbin/card take {{handle}}
 reset_command = /sbin/card wipe {{handle}}
 """
-_PATIENCE = 60.0
 #: More turns than any chapter takes.
 _TURNS = 20
 
@@ -104,7 +104,7 @@ class Site:
         self._reader = Reader(environment.database_url, settings=quick, now=environment.clock.now)
         Wire(self._reader.engine).fault_plan = recorder
         bus = DirectBus(environment.exchange, crossing=recorder.message)
-        self._bus = ConductorClient(bus, timeout=_PATIENCE)
+        self._bus = ConductorClient(bus, timeout=PATIENCE)
         core = api_app.core(conf, reader=self._reader, conductor=self._bus)
         app = RequestId(core)
         self.http = webtest.TestApp(RecordedAPI(app, self.tape))

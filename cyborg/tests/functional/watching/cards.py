@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cards that measure what a test says, or never end to."""
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cyborg import exception
 from cyborg.drivers.scan import Scan
+from cyborg.tests.fixtures.waiting import Gate
 from cyborg.tests.functional.life.cards import CardDriver, Rack, SecondDriver
 
 FIGURES = {
@@ -26,15 +25,14 @@ class MeasuringDriver(CardDriver):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.gate = threading.Event()
+        self.gate = Gate()
         self.gate.set()
         self.asked = 0
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver."""
         self.asked += 1
-        if not self.gate.wait(60):
-            raise exception.DriverFailed(driver=self.name, verb="stats", reason="a test forgot")
+        self.gate.hold()
         if isinstance(self.figures, Exception):
             raise self.figures
         figures: Mapping[str, float] = self.figures

@@ -18,23 +18,20 @@ from cyborg.rpc.notifications import GROUP
 from cyborg.tests.fixtures.pages import Page, ReadableMeters
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import eventually
 from cyborg.tests.functional.schema.databases import SERVER
 from cyborg.tests.functional.watching.cards import MeasuringDriver, MeasuringRack
 from cyborg.tests.functional.watching.listener import NotificationListener
 
 collect_ignore = [] if SERVER else ["test_late_commits.py"]
 
-#: Machines that run the suites are slow.
-PATIENCE = 60.0
-
 
 def soon(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds; fails the test when it never does."""
-    eventually(condition, timeout=PATIENCE)
+    eventually(condition)
 
 
 @dataclass

@@ -2,7 +2,6 @@
 """Metrics as Prometheus collects them: from conductors, agents and the API."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures import pages
 from cyborg.tests.fixtures.pages import Page, ReadableMeters
 from cyborg.tests.fixtures.unreachable import unreachable
+from cyborg.tests.fixtures.waiting import Gate
 from cyborg.tests.functional.life.steps import bind, create, eventually_offered
 from cyborg.tests.functional.watching.conftest import Watched, soon
 
@@ -61,7 +61,8 @@ def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
     assert page.value("cyborg_drivers", driver="card_driver", state="READY") == 1
     assert {one.labels["state"] for one in page.samples("cyborg_arqs")} == set(State)
     assert page.value("cyborg_services", binary=AGENT, state="up") == 1
-    assert page.value("cyborg_service_heartbeat_age_seconds", binary=AGENT, host=rack.compute) < 60
+    heartbeat = {"binary": AGENT, "host": rack.compute}
+    soon(lambda: page.value("cyborg_service_heartbeat_age_seconds", **heartbeat) < 60)
     verbs = {one.labels["verb"] for one in page.samples("cyborg_rpc_duration_seconds_count")}
     assert verbs >= {"heartbeat", "report", "create_arqs", "patch_arqs"}
     assert page.names == names(pages.CONDUCTOR_METRICS)
@@ -129,14 +130,14 @@ class StuckReader(Reader):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.opened = threading.Event()
+        self.opened = Gate()
         self.asked = 0
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[Transaction]:
         """See Reader."""
         self.asked += 1
-        self.opened.wait(60)
+        self.opened.hold()
         with Reader("sqlite:////nowhere/at/all").reader() as tx:
             yield tx
 
@@ -159,7 +160,7 @@ def test_agent_exposes_drivers_and_conductor_state(watched: Watched):
     watched.agent(rack, meters=meters)
     page = meters.page
     soon(lambda: page.value("cyborg_drivers", driver="card_driver", state="READY") == 1)
-    assert page.value("cyborg_conductor_up") == 1
+    soon(lambda: page.value("cyborg_conductor_up") == 1)
     rack.driver.behaviour.broken = ValueError("a fault of its own")
     soon(lambda: page.value("cyborg_drivers", driver="card_driver", state="FAILED") == 1)
     failures = page.value("cyborg_driver_failures_total", driver="card_driver", verb="discover")
