@@ -55,8 +55,8 @@ class Reporter:
 
     Idle drivers (installed, not enabled) are called once for the hardware that they support, and
     again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
-    after ``timeout`` seconds counts as failed, until it has answered; ``join`` waits that long. With
-    ``topology_traits`` the devices have traits that tell where they are.
+    after ``timeout`` seconds, for which ``join`` waits, counts as failed, until it has answered.
+    With ``topology_traits`` the devices have traits that tell where they are.
     """
 
     def __init__(
