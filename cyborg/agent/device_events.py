@@ -37,10 +37,13 @@ class DeviceEvents:
         machine: Host,
         on_change: Callable[[], None],
         on_events: Callable[[Sequence[Uevent]], None] = lambda events: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._machine = machine
         self._on_events = on_events
         self._on_change = on_change
+        self._clock = clock
         self._events: Events | None = None
         self._thread: threading.Thread | None = None
 
@@ -77,8 +80,8 @@ class DeviceEvents:
                 if event is None or not _matters(event):
                     continue
                 self._on_events([event])
-                end = time.monotonic() + _LONGEST
-                while (left := end - time.monotonic()) > 0:
+                end = self._clock() + _LONGEST
+                while (left := end - self._clock()) > 0:
                     event = events.poll(min(_QUIET, left))
                     if event is None:
                         break

@@ -5,13 +5,14 @@ Nothing is changed or sent: the drivers read the host, or an archive of one, as 
 agent. Placement is not asked, so claims of Nova are missing.
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, Load, load_nothing
-from cyborg.agent.health import HealthChecks
+from cyborg.agent.health import HealthChecks, Join
 from cyborg.agent.reporter import Reporter
 from cyborg.drivers.host import Host
 from cyborg.drivers.loader import LoadResult
@@ -94,12 +95,14 @@ def discover(
     load: Load = load_nothing,
     desired: Desired | None = None,
     only: Set[str] = frozenset(),
+    join: Join = threading.Thread.join,
 ) -> Discovery:
     """Scan the host once with these drivers, each with a limit of ``timeout`` seconds.
 
     ``desired`` is what the conductor last required of the host: drivers and their options, created
     devices, and the deployables that it keeps. ``only`` names the drivers to call, empty for all.
-    A driver that fails or does not answer costs its own rows, and has a note.
+    A driver that fails or does not answer costs its own rows, and has a note. ``join`` waits for
+    the drivers.
     """
     manager = DriverManager(loaded, load, desired)
     if only:
@@ -116,7 +119,7 @@ def discover(
     )
     managed = desired.tree.deployables() if desired is not None else frozenset()
     scan = Scan(host, managed_deployables=managed)
-    report = Reporter(manager, checks, timeout=timeout).scan(scan)
+    report = Reporter(manager, checks, timeout=timeout, join=join).scan(scan)
     functions, error = _functions(scan, timeout)
     notes = [
         f"Driver {driver.driver}: {driver.error.rstrip('.')}."

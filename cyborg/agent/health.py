@@ -25,6 +25,9 @@ from cyborg.model.report import DriverReport, Report
 
 LOG = logging.getLogger(__name__)
 
+#: Waits until a thread has ended, at most so many seconds.
+Join = Callable[[threading.Thread, float], None]
+
 _NO_ANSWER: Final = "it has not answered yet"
 #: A poll that ends within this many seconds is one change, so that a fault that all devices of a
 #: driver share is reported at once.
@@ -97,8 +100,8 @@ class HealthChecks:
     report of this host before the agent started; its answers count until there are newer ones.
     ``on_change`` is called when an answer or fault has changed. Without ``enabled`` no driver is
     polled, and the health of every device is reported as not known. ``timeout``, in seconds, is
-    that of the first poll of new devices, and of the poll after a set-up. Without ``findings`` the
-    answers of the drivers are all that counts.
+    that of the first poll of new devices, and of the poll after a set-up; ``join`` waits that long.
+    Without ``findings`` the answers of the drivers are all that counts.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class HealthChecks:
         enabled: bool = True,
         driver_calls: DriverCalls = UNCOUNTED,
         timeout: float = 10.0,
+        join: Join = threading.Thread.join,
         findings: Findings | None = None,
     ) -> None:
         self._drivers = drivers
@@ -121,6 +125,7 @@ class HealthChecks:
         self._enabled = enabled
         self._driver_calls = driver_calls
         self._timeout = timeout
+        self._join = join
         self._findings = findings if enabled else None
         self._lock = threading.Lock()
         self._polls: dict[str, _Poll] = {}
@@ -206,7 +211,7 @@ class HealthChecks:
             if poll is not None:
                 polls.append((name, poll))
         for name, poll in polls:
-            poll.thread.join(max(0.0, deadline - time.monotonic()))
+            self._join(poll.thread, max(0.0, deadline - time.monotonic()))
             if poll.thread.is_alive():
                 self._note_no_answer(name)
 
@@ -216,11 +221,11 @@ class HealthChecks:
         with self._lock:
             previous = self._polls.get(name)
         if previous is not None and previous.driver is self._drivers.get(name):
-            previous.thread.join(max(0.0, deadline - time.monotonic()))
+            self._join(previous.thread, max(0.0, deadline - time.monotonic()))
         poll = self._start_poll(name, [key])
         if poll is None:
             return None
-        poll.thread.join(max(0.0, deadline - time.monotonic()))
+        self._join(poll.thread, max(0.0, deadline - time.monotonic()))
         return poll.answers.get(key)
 
     def add_health(self, report: Report) -> Report:

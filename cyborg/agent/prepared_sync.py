@@ -3,6 +3,7 @@
 
 import functools
 import logging
+import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -11,7 +12,7 @@ from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal
 from cyborg.drivers.base import Driver
-from cyborg.drivers.prober import Prober
+from cyborg.drivers.prober import Prober, Wait
 from cyborg.drivers.scan import Scan
 from cyborg.model.work import HandleTask, Unit, UnitUse, Use, WorkKind
 from cyborg.rpc.conductor import ConductorClient
@@ -23,8 +24,8 @@ LOG = logging.getLogger(__name__)
 class PreparedUnitsSync:
     """Start repairs of units; units that the conductor has no record of are left alone.
 
-    ``timeout`` is how long, in seconds, a driver may take to list its units. One that has not
-    answered is not called again before it does.
+    ``timeout`` is how long, in seconds, a driver may take to list its units; ``wait`` waits that
+    long. A driver that has not answered is not called again before it does.
     """
 
     def __init__(
@@ -36,13 +37,14 @@ class PreparedUnitsSync:
         conductor: ConductorClient,
         driver_calls: DriverCalls = UNCOUNTED,
         timeout: float = 60.0,
+        wait: Wait = threading.Event.wait,
     ) -> None:
         self._drivers = drivers
         self._operations = operations
         self._journal = journal
         self._conductor = conductor
         self._driver_calls = driver_calls
-        self._prober = Prober(timeout)
+        self._prober = Prober(timeout, wait=wait)
         #: Prepared units without a record in the conductor that were logged already.
         self._logged: frozenset[Unit] = frozenset()
 

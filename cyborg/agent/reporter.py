@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls, DriverManager
-from cyborg.agent.health import HealthChecks
+from cyborg.agent.health import HealthChecks, Join
 from cyborg.agent.topology_traits import with_topology_traits
 from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.scan import Scan
@@ -55,8 +55,8 @@ class Reporter:
 
     Idle drivers (installed, not enabled) are called once for the hardware that they support, and
     again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
-    after ``timeout`` seconds counts as failed, until it has answered. With ``topology_traits`` the
-    devices have traits that tell where they are.
+    after ``timeout`` seconds, for which ``join`` waits, counts as failed, until it has answered.
+    With ``topology_traits`` the devices have traits that tell where they are.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Reporter:
         driver_calls: DriverCalls = UNCOUNTED,
         *,
         timeout: float = 60.0,
+        join: Join = threading.Thread.join,
         topology_traits: bool = False,
     ) -> None:
         self.driver_manager = driver_manager
@@ -73,6 +74,7 @@ class Reporter:
         self._checks = checks
         self._driver_calls = driver_calls
         self._timeout = timeout
+        self._join = join
         self._idle: dict[str, DriverReport] = {}
         self._calls: dict[str, _Call] = {}
         #: The verb that each driver is called for now.
@@ -165,7 +167,7 @@ class Reporter:
         deadline = time.monotonic() + self._timeout
         scanned = {}
         for name, call in self._calls.items():
-            call.thread.join(max(0.0, deadline - time.monotonic()))
+            self._join(call.thread, max(0.0, deadline - time.monotonic()))
             if call.scanned is not None:
                 scanned[name] = call.scanned
             else:

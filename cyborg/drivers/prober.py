@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 _PATIENCE: Final = 5.0
 
+#: Waits for an event at most so many seconds, and returns whether it is set.
+Wait = Callable[[threading.Event, float], bool]
+
 
 class _Worker:
     """A daemon thread that runs one call after the other, until it is stopped."""
@@ -48,13 +51,14 @@ def _stop(workers: Iterable[_Worker]) -> None:
 class Prober:
     """Run calls that may hang; a device that has not answered is not asked again until it does.
 
-    ``patience`` is the time for one call, in seconds. Any thread may use a prober. An agent has one
-    for its whole life, so that each device that hangs costs one thread. The threads of a prober
-    that nobody uses any more end.
+    ``patience`` is the time for one call, in seconds; ``wait`` waits that long. Any thread may use
+    a prober. An agent has one for its whole life, so that each device that hangs costs one thread.
+    The threads of a prober that nobody uses any more end.
     """
 
-    def __init__(self, patience: float = _PATIENCE) -> None:
+    def __init__(self, patience: float = _PATIENCE, *, wait: Wait = threading.Event.wait) -> None:
         self._patience = patience
+        self._wait = wait
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._hanging: set[str] = set()
@@ -71,26 +75,27 @@ class Prober:
             if device in self._hanging:
                 raise exception.HostError(action=action, reason="an earlier call still hangs")
             worker = self._idle.pop() if self._idle else _Worker()
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        answers: list[tuple[Any, Exception | None]] = []
+        answered = threading.Event()
 
         def answer() -> None:
             try:
-                answers.put((call(), None))
+                answers.append((call(), None))
             except Exception as error:  # noqa: BLE001 - it is raised in the thread that waits
-                answers.put((None, error))
+                answers.append((None, error))
             with self._lock:
                 self._hanging.discard(device)
                 self._idle.append(worker)
+            answered.set()
 
         worker.submit(answer)
-        try:
-            value, error = answers.get(timeout=self._patience)
-        except queue.Empty:
+        if not self._wait(answered, self._patience):
             with self._lock:
-                if answers.empty():
+                if not answers:
                     self._hanging.add(device)
             reason = f"it did not answer within {self._patience:g} seconds"
-            raise exception.HostError(action=action, reason=reason) from None
+            raise exception.HostError(action=action, reason=reason)
+        [(value, error)] = answers
         if error is not None:
             raise error
         result: T = value

@@ -373,7 +373,7 @@ class RPCClient:
     servers' verbs, which gives each message the lowest version that it can have. Every method
     raises Unavailable if no server can be reached, PinnedVersion for a message above the pin, and
     OutcomeUnknown if the second attempt, which has the same arguments and so the same request key,
-    got no answer either.
+    got no answer either. ``clock`` counts seconds, and ``wait`` waits for the first connection.
     """
 
     def __init__(
@@ -385,7 +385,11 @@ class RPCClient:
         timeout: float,
         sender: str = "",
         later: command.Later = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
+        self._clock = clock
+        self._wait = wait
         self._sender = sender
         self._later = later
         self._client = bus.client(topic)
@@ -414,8 +418,8 @@ class RPCClient:
         if self._up.is_set():
             return True
         self._connect()
-        patience = self._since + _FIRST_CONNECTION - time.monotonic()
-        return self._up.wait(max(0.0, patience))
+        patience = self._since + _FIRST_CONNECTION - self._clock()
+        return self._wait(self._up, max(0.0, patience))
 
     def require_peer(self) -> None:
         """Raise Unavailable if the peer is not reached; see ``reached``."""
@@ -432,9 +436,9 @@ class RPCClient:
         broker has refused the message, and OutcomeUnknown only after that time.
         """
         self.require_peer()
-        end = time.monotonic() + within
+        end = self._clock() + within
         while True:
-            left = max(end - time.monotonic(), _SHORTEST)
+            left = max(end - self._clock(), _SHORTEST)
             client = self._client.prepare(timeout=left, call_monitor_timeout=_SILENCE)
             try:
                 reply = self._call_once(client, verb, request_id, arguments, patience=left)
@@ -445,7 +449,7 @@ class RPCClient:
                     raise
             else:
                 return unwrap(reply, self._peer, request_id)
-            if time.monotonic() >= end:
+            if self._clock() >= end:
                 self._lost()
                 raise exception.OutcomeUnknown(peer=self._peer, reason="no answer")
 
@@ -553,7 +557,7 @@ class RPCClient:
         with self._lock:
             if self._up.is_set() or (self._pinger is not None and self._pinger.is_alive()):
                 return
-            self._since = time.monotonic()
+            self._since = self._clock()
             self._pinger = threading.Thread(
                 target=self._ping, name=f"ping-{self._peer}", daemon=True
             )

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import cyborg
-from cyborg.service import wait_until
 from cyborg.systemd import Manager
 from cyborg.tests.fixtures.service_manager import SimulatedManager
+from cyborg.tests.fixtures.waiting import ended, eventually
 
 #: How a program of these tests begins.
 HEAD = """
@@ -110,9 +110,9 @@ daemon.add_task(PeriodicTask("heartbeat", job, interval=0.05, limit=60))
         assert manager.hears("STATUS=Running", times=3)
         process.send_signal(signal.SIGHUP)
         signs = manager.signs
-        assert wait_until(lambda: manager.signs > signs + 3, timeout=10)
+        eventually(lambda: manager.signs > signs + 3)
         process.terminate()
-        assert process.wait(20) == 0
+        assert ended(process) == 0
         assert manager.hears("STATUS=Finishing")
         assert manager.told[0] == "STATUS=Running"
         assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing the current work"]
@@ -135,11 +135,11 @@ daemon.at_reload(step("a"), step("b"))
         assert manager.hears("READY=1")
         steps = tmp_path / "steps"
         process.send_signal(signal.SIGHUP)
-        assert wait_until(lambda: steps.exists() and steps.read_text() == "ab", timeout=10)
+        eventually(lambda: steps.exists() and steps.read_text() == "ab")
         process.send_signal(signal.SIGHUP)
-        assert wait_until(lambda: steps.read_text() == "abab", timeout=10)
+        eventually(lambda: steps.read_text() == "abab")
         process.terminate()
-        assert process.wait(20) == 0
+        assert ended(process) == 0
 
 
 def test_missing_broker_is_in_status_and_does_not_delay_ready(tmp_path: Path):
@@ -211,8 +211,10 @@ def test_restarted_daemon_keeps_watchdog_and_is_ready_again(tmp_path: Path):
 life = place / f"life-{os.getpid()}"
 if not life.exists():
     life.touch()
-    daemon.at_end(lambda: [threading.Event().wait(0.1) for _ in range(200)
-                           if not (place / "done").exists()])
+    def finish():
+        while not (place / "done").exists():
+            threading.Event().wait(0.1)
+    daemon.at_end(finish)
     daemon.add_task(PeriodicTask("job", daemon.restart, interval=3600))
 """
     with (
@@ -221,13 +223,13 @@ if not life.exists():
     ):
         assert manager.hears("STATUS=Finishing the current work")
         signs = manager.signs
-        assert wait_until(lambda: manager.signs > signs + 5, timeout=10)
+        eventually(lambda: manager.signs > signs + 5)
         (tmp_path / "done").touch()
-        assert manager.hears("STATUS=Running")
+        eventually(lambda: manager.told[-1] == "READY=1")
         signs = manager.signs
-        assert wait_until(lambda: manager.signs > signs + 3, timeout=20)
+        eventually(lambda: manager.signs > signs + 3)
         assert "RELOADING=1" in manager.told
-        assert manager.told[-1] == "READY=1"
+        assert manager.told[-2:] == ["STATUS=Running", "READY=1"]
         assert [one.name for one in tmp_path.glob("life-*")] == [f"life-{process.pid}"]
         assert "STOPPING=1" not in manager.told
 
@@ -243,4 +245,4 @@ def test_watchdog_messages_come_from_their_own_thread(tmp_path: Path):
         assert manager.silent(1.0)
         process.send_signal(signal.SIGCONT)
         signs = manager.signs
-        assert wait_until(lambda: manager.signs > signs, timeout=10)
+        eventually(lambda: manager.signs > signs)

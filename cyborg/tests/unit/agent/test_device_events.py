@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -14,6 +14,7 @@ from cyborg.agent.device_events import DeviceEvents
 from cyborg.drivers.host import Events
 from cyborg.drivers.uevents import OVERFLOW, Uevent
 from cyborg.testing.fake_host import FakeEvents, FakeHost
+from cyborg.tests.fixtures.waiting import acquired
 
 PCI = Uevent("add", "/devices/pci0000:00/0000:00:05.0", {"SUBSYSTEM": "pci"})
 TTY = Uevent("change", "/devices/virtual/tty/tty1", {"SUBSYSTEM": "tty"})
@@ -40,6 +41,16 @@ class BrokenEvents(FakeEvents):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+class Storm(FakeEvents):
+    """A stream with an event every 0.01 seconds, for 10 seconds of a clock of its own."""
+
+    seconds = 0.0
+
+    def poll(self, timeout: float | None = None) -> Uevent | None:
+        self.seconds += 0.01
+        return None if self.closed or self.seconds > 10 else PCI
+
+
 @pytest.fixture
 def machine() -> Machine:
     return Machine()
@@ -58,52 +69,44 @@ def told() -> list[Uevent]:
 
 @pytest.fixture
 def listening(
-    machine: Machine, rounds: threading.Semaphore, told: list[Uevent]
+    machine: Machine, rounds: threading.Semaphore, told: list[Uevent], burst: Sequence[Uevent]
 ) -> Iterator[Events]:
-    events = DeviceEvents(machine, rounds.release, told.extend)
+    # The longest time of a burst never ends.
+    events = DeviceEvents(machine, rounds.release, told.extend, clock=lambda: 0.0)
+    # A burst that has begun before the agent listens.
+    for event in burst:
+        machine.stream.emit(event)
     events.start()
     yield machine.stream
     events.stop()
     events.wait()
 
 
-@pytest.mark.parametrize("event", [PCI, Uevent(OVERFLOW)])
+@pytest.mark.parametrize("burst", [[PCI] * 50, [Uevent(OVERFLOW)] * 50], ids=["pci", "overflow"])
 def test_a_burst_of_events_starts_one_scan(
-    listening: Events, machine: Machine, rounds: threading.Semaphore, event: Uevent
+    listening: Events, machine: Machine, rounds: threading.Semaphore, burst: Sequence[Uevent]
 ) -> None:
-    for _ in range(50):
-        machine.stream.emit(event)
-    assert rounds.acquire(timeout=30)
+    acquired(rounds)
     assert not rounds.acquire(blocking=False)
-    machine.stream.emit(event)
-    assert rounds.acquire(timeout=30)
+    machine.stream.emit(burst[0])
+    acquired(rounds)
 
 
+@pytest.mark.parametrize("burst", [[TTY, PCI, TTY, PCI]])
+@pytest.mark.usefixtures("listening")
 def test_the_health_is_told_each_event_before_the_scan(
-    listening: Events, machine: Machine, rounds: threading.Semaphore, told: list[Uevent]
+    rounds: threading.Semaphore, told: list[Uevent]
 ) -> None:
-    for event in (TTY, PCI, TTY, PCI):
-        machine.stream.emit(event)
-    assert rounds.acquire(timeout=30)
+    acquired(rounds)
     assert told == [PCI, PCI]
 
 
-def test_events_that_never_stop_do_not_delay_the_scan_for_ever(
-    listening: Events, machine: Machine, rounds: threading.Semaphore
-) -> None:
-    stop = threading.Event()
-
-    def storm() -> None:
-        while not stop.wait(0.01):
-            machine.stream.emit(PCI)
-
-    sender = threading.Thread(target=storm)
-    sender.start()
-    try:
-        assert rounds.acquire(timeout=30)
-    finally:
-        stop.set()
-        sender.join()
+def test_events_that_never_stop_do_not_delay_the_scan_for_ever(machine: Machine) -> None:
+    storm = machine.stream = Storm()
+    events = DeviceEvents(machine, storm.close, clock=lambda: storm.seconds)
+    events.start()
+    events.wait()
+    assert storm.seconds < 1
 
 
 def test_events_of_other_devices_start_no_scan(
@@ -113,7 +116,7 @@ def test_events_of_other_devices_start_no_scan(
     machine.stream.emit(TTY)
     machine.stream.emit(PCI)
     events.start()
-    assert rounds.acquire(timeout=30)
+    acquired(rounds)
     events.stop()
     events.wait()
     assert not rounds.acquire(blocking=False)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a host has and would offer: rows of all drivers, failures, and changes of the report."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from cyborg.model.provider import Provider, ProviderTree
 from cyborg.model.report import Desired, DriverReport, DriverState, Report
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import Gate
 from cyborg.tests.unit.agent.fake_peers import report_of
 from cyborg.tests.unit.drivers.configured import configured
 
@@ -107,31 +107,32 @@ def test_driver_that_fails_costs_its_own_rows_only() -> None:
 
 
 def test_driver_that_hangs_costs_its_own_rows_only() -> None:
-    release = threading.Event()
+    gate = Gate()
 
     def hang(scan: Scan) -> list[Hardware]:
-        release.wait(60)
+        gate.hold()
         return []
 
-    host = FakeHost()
-    discovery = discover([fake(host), scripted(hang)], host, timeout=0.2)
-    release.set()
+    host, join = FakeHost(), gate.join("scan-scripted")
+    discovery = discover([fake(host), scripted(hang)], host, timeout=60, join=join)
+    gate.set()
     assert [row.offered_by for row in discovery.rows] == ["fake_driver"]
     assert "hardware" in discovery.notes[0]
-    assert "has not answered within 0.2 seconds" in discovery.notes[0]
+    assert "has not answered within 60 seconds" in discovery.notes[0]
 
 
 def test_bus_that_hangs_costs_the_rows_of_its_functions_only() -> None:
-    release = threading.Event()
+    gate = Gate()
 
     class Hanging(FakeHost):
         def list_dir(self, path: str) -> list[str]:
-            release.wait(60)
+            gate.hold()
             return super().list_dir(path)
 
-    host = Hanging()
-    discovery = discover([fake(host), pci(host)], host, timeout=0.2)
-    release.set()
+    host, join = Hanging(), gate.join("scan-pci_driver")
+    # The limit ends only calls that hang.
+    discovery = discover([fake(host), pci(host)], host, timeout=0.2, join=join)
+    gate.set()
     assert [row.offered_by for row in discovery.rows] == ["fake_driver"]
     assert any("it did not answer within 0.2 seconds" in note for note in discovery.notes)
 

@@ -22,6 +22,7 @@ from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.rpc.verbs import DesiredChanged, Prepare, Program, Release
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.unit.agent.fake_peers import FakePeers
 
 HANDLE = HandleTask("o1", "recording", "0", "unit", "k", "h")
@@ -67,7 +68,7 @@ def agent(driver: RecordingDriver, tmp_path: Path) -> Iterator[AgentClient]:
         journal=OperationJournal(StateStore(tmp_path, "host")),
         glance=no_glance,
         images=tmp_path,
-        timeout=10.0,
+        timeout=PATIENCE,
         request_scan=lambda: None,
     )
     agent = peers.agent()
@@ -79,7 +80,7 @@ def agent(driver: RecordingDriver, tmp_path: Path) -> Iterator[AgentClient]:
         check=agent.heartbeats.check,
     )
     DirectBus(exchange).server(AGENT_TOPIC, "host", endpoint).start()
-    client = AgentClient(DirectBus(exchange), timeout=10.0)
+    client = AgentClient(DirectBus(exchange), timeout=PATIENCE)
     client.cast("host", DesiredChanged())
     assert client.request("host", Prepare(HANDLE), within=5.0) == Outcome("o1")
     assert peers.heartbeats

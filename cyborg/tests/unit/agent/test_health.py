@@ -11,7 +11,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.agent.findings import Findings
-from cyborg.agent.health import HealthChecks
+from cyborg.agent.health import HealthChecks, Join
 from cyborg.agent.state_store import HealthBaselines, StateStore
 from cyborg.drivers import health_policy
 from cyborg.drivers.base import Driver, Health
@@ -22,6 +22,7 @@ from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.servers import FPGA, bare, place, server
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually, joined
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
 DEVICE = Device("a", DeviceType.FPGA, "vendor", "model", {"bus": "81"}, (UNIT,))
@@ -43,21 +44,21 @@ class Unchecked(Driver):
 
 
 class Checked(Unchecked):
-    """A driver with ``answers`` by key; a check waits for the event of its key in ``gates``."""
+    """A driver with ``answers`` by key; a check hangs at the gate of its key in ``gates``."""
 
     name = "checked"
 
     def __init__(self, **answers: Any) -> None:
         super().__init__()
         self.answers = answers
-        self.gates: dict[str, threading.Event] = {}
+        self.gates: dict[str, Gate] = {}
         self.polled: list[str] = []
 
     def health(self, scan: Scan, device_key: str) -> Health:
         """See Driver."""
         self.polled.append(device_key)
         if device_key in self.gates:
-            assert self.gates[device_key].wait(60), "a test did not set the event"
+            self.gates[device_key].hold()
         if device_key not in self.answers:
             self._cannot(f"tell the health of {device_key}")
         answer = self.answers[device_key]
@@ -82,10 +83,10 @@ def changes() -> list[str]:
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    event = threading.Event()
-    yield event
-    event.set()
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.set()
 
 
 Make = Callable[..., HealthChecks]
@@ -97,7 +98,7 @@ def make(changes: list[str]) -> Make:
         *drivers: Driver,
         last_report: Report | None = None,
         enabled: bool = True,
-        timeout: float = 30.0,
+        join: Join = threading.Thread.join,
     ) -> HealthChecks:
         return HealthChecks(
             drivers={driver.name: driver for driver in drivers},
@@ -106,7 +107,8 @@ def make(changes: list[str]) -> Make:
             last_report=last_report,
             on_change=lambda: changes.append("changed"),
             enabled=enabled,
-            timeout=timeout,
+            timeout=PATIENCE,
+            join=join,
         )
 
     return make_checks
@@ -220,19 +222,18 @@ def test_a_fault_of_a_check_does_not_replace_another_error(make: Make) -> None:
     assert str(with_health(checks, driver).error).endswith("(and 1 more)")
 
 
-def test_a_driver_that_hangs_is_polled_once_and_blocks_no_other(
-    make: Make, gate: threading.Event
-) -> None:
+def test_a_driver_that_hangs_is_polled_once_and_blocks_no_other(make: Make, gate: Gate) -> None:
     stuck, other = healthy(), healthy()
     other.name = "other"  # type: ignore[misc]
     stuck.gates = {"a": gate}
-    checks = make(stuck, other, timeout=0.01)
+    checks = make(stuck, other, join=gate.join("health-checked"))
     both = Report((*report_of(stuck).drivers, *report_of(other).drivers))
     checks.poll_new(both, Scan(bare()))
     checks.poll_new(both, Scan(bare()))
     checks.run_once()
     assert checks.after_set_up(stuck.name, "b") is None
     assert stuck.polled == ["a"]
+    assert with_health(checks, other).health == OK
     report = with_health(checks, stuck)
     assert report.health == ()
     assert report.error == (
@@ -241,31 +242,37 @@ def test_a_driver_that_hangs_is_polled_once_and_blocks_no_other(
 
 
 def test_a_driver_that_is_loaded_again_does_not_wait_for_its_previous_instance(
-    make: Make, gate: threading.Event, changes: list[str]
+    gate: Gate, changes: list[str]
 ) -> None:
     stuck, reloaded = healthy(), healthy()
     stuck.gates = {"a": gate}
     drivers: dict[str, Driver] = {stuck.name: stuck}
+    previous: list[threading.Thread] = []
+
+    def join(thread: threading.Thread, _timeout: float) -> None:
+        if not previous:
+            previous.append(thread)
+            gate.reached()
+        else:
+            assert thread not in previous
+            joined(thread)
+
     checks = HealthChecks(
         drivers=drivers,
         devices=list,
         last_scan=lambda: Scan(bare()),
         last_report=None,
         on_change=lambda: changes.append("changed"),
-        timeout=0.01,
+        join=join,
     )
     checks.poll_new(report_of(stuck), Scan(bare()))
     reloaded.answers["a"] = Health(Condition.DRAIN, ("hot",))
     drivers[reloaded.name] = reloaded
-    health = None
-    while health is None:
-        health = checks.after_set_up(reloaded.name, "a")
+    health = checks.after_set_up(reloaded.name, "a")
     assert health == DeviceHealth("a", Condition.DRAIN, ("hot",))
     # The late answer of the previous instance is dropped.
     gate.set()
-    for thread in threading.enumerate():
-        if thread.name == "health-checked":
-            thread.join()
+    joined(*previous)
     assert with_health(checks, reloaded).health[0] == health
 
 
@@ -315,7 +322,7 @@ class OneFunction(Checked):
         """See Driver."""
         self.polled.append(device_key)
         if "fpga" in self.gates:
-            assert self.gates["fpga"].wait(60), "a test did not set the event"
+            self.gates["fpga"].hold()
         health: Health = self.answers["fpga"]
         return health
 
@@ -336,7 +343,7 @@ def found(changes: list[str], tmp_path: Path) -> tuple[OneFunction, HealthChecks
         last_scan=lambda: Scan(host),
         last_report=None,
         on_change=lambda: changes.append("changed"),
-        timeout=30,
+        timeout=PATIENCE,
         findings=Findings(
             machine=host,
             policy=health_policy.shipped(),
@@ -358,7 +365,7 @@ def reported(driver: Driver, checks: HealthChecks) -> DeviceHealth:
 def end_polls() -> None:
     for thread in threading.enumerate():
         if thread.name == "health-checked":
-            thread.join()
+            joined(thread)
 
 
 def test_findings_and_the_answer_of_the_driver_are_merged(
@@ -395,7 +402,7 @@ def test_a_failed_prepare_counts_at_once(
 
 
 def test_an_event_of_a_driver_starts_a_poll_after_the_running_one(
-    found: tuple[OneFunction, HealthChecks], gate: threading.Event
+    found: tuple[OneFunction, HealthChecks], gate: Gate
 ) -> None:
     driver, checks = found
     driver.gates["fpga"] = gate
@@ -404,8 +411,7 @@ def test_an_event_of_a_driver_starts_a_poll_after_the_running_one(
     driver.health_changed(FPGA)
     driver.answers["fpga"] = Health(Condition.DEAD, ("hot",))
     gate.set()
-    while len(driver.polled) < 2:
-        end_polls()
+    eventually(lambda: len(driver.polled) == 2)
     end_polls()
     assert driver.polled == [FPGA, FPGA]
     assert reported(driver, checks) == DeviceHealth(FPGA, Condition.DEAD, ("hot",))

@@ -23,6 +23,7 @@ from cyborg.model.report import (
 )
 from cyborg.model.work import DiscoveryTask
 from cyborg.testing import servers
+from cyborg.tests.fixtures.waiting import joined
 from cyborg.tests.unit.agent.fake_peers import UNIT, FakePeers, report_of
 
 
@@ -362,7 +363,7 @@ def test_a_takeover_counts_while_the_answer_to_a_report_is_noted(peers: FakePeer
     reply = Reply(1, None, peers.generation)
     object.__setattr__(peers, "heartbeat", lambda heartbeat: reply)
     agent.run_once()
-    threads[0].join()
+    joined(threads[0])
     assert agent.heartbeats.last is None
 
 

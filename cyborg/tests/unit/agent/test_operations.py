@@ -32,8 +32,8 @@ from cyborg.model.work import (
     Unit,
     WorkKind,
 )
-from cyborg.service import wait_until
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually, joined, result
 
 
 class Recorder(Driver):
@@ -99,10 +99,10 @@ class Recorder(Driver):
         progress(0.5, "creating parts")
         self._run(f"partition {card_key} {layout}")
 
-    def hang(self) -> threading.Event:
-        """Let each call wait for this event."""
-        gate = threading.Event()
-        self.action = lambda: cast(None, gate.wait(10))
+    def hang(self) -> Gate:
+        """Let each call hang at this gate."""
+        gate = Gate()
+        self.action = gate.hold
         return gate
 
     def fail(self) -> None:
@@ -153,7 +153,7 @@ def images(tmp_path: Path) -> Path:
 @pytest.fixture
 def timeout() -> float:
     """The timeout of a call, in seconds; long enough for a driver that does not hang."""
-    return 30.0
+    return PATIENCE
 
 
 #: For tests with a driver that hangs: a call ends before its task does.
@@ -198,7 +198,7 @@ def entry(**changes: Any) -> Hardware:
 def wait_for_device(operations: Operations) -> None:
     """Wait until all tasks of the device have ended."""
     last = task("last", "last")
-    assert wait_until(lambda: operations.prepare(last).done, timeout=5)
+    eventually(lambda: operations.prepare(last).done)
 
 
 def test_each_operation_runs_once(operations: Operations, driver: Recorder) -> None:
@@ -216,7 +216,7 @@ def test_a_slow_operation_continues_and_its_result_is_polled(
     for _ in range(3):
         assert operations.prepare(task("o1")) == Outcome("o1", done=False)
     gate.set()
-    assert wait_until(lambda: operations.prepare(task("o1")).done, timeout=5)
+    eventually(lambda: operations.prepare(task("o1")).done)
     assert driver.calls == ["prepare k"]
 
 
@@ -250,14 +250,11 @@ def test_each_device_runs_one_operation_at_a_time(operations: Operations, driver
     gate = driver.hang()
     outcomes = [operations.prepare(task(f"o{key}", str(key))) for key in range(3)]
     assert {outcome.done for outcome in outcomes} == {False}
-    assert wait_until(lambda: driver.calls == ["prepare 0"], timeout=5)
+    eventually(lambda: driver.calls == ["prepare 0"])
     operations.prepare(task("other", "x", device_key="another"))
-    assert wait_until(lambda: driver.calls == ["prepare 0", "prepare x"], timeout=5)
+    eventually(lambda: driver.calls == ["prepare 0", "prepare x"])
     gate.set()
-    assert wait_until(
-        lambda: all(operations.prepare(task(f"o{key}", str(key))).done for key in range(3)),
-        timeout=5,
-    )
+    eventually(lambda: all(operations.prepare(task(f"o{key}", str(key))).done for key in range(3)))
     assert driver.most_active == 2
     assert len(driver.calls) == 4
 
@@ -281,10 +278,10 @@ def test_a_repair_runs_in_the_background(operations: Operations, driver: Recorde
     for _ in range(3):
         operations.repair(WorkKind.PREPARE, task("r1"), since=since)
     operations.repair(WorkKind.RELEASE, task("r2", "other"), since=since)
-    assert wait_until(lambda: driver.calls == ["prepare k"], timeout=5)
+    eventually(lambda: driver.calls == ["prepare k"])
     gate.set()
     # Once, although it was requested three times while it was running.
-    assert wait_until(lambda: driver.calls == ["prepare k", "release other"], timeout=5)
+    eventually(lambda: driver.calls == ["prepare k", "release other"])
 
 
 def test_a_repair_is_skipped_after_a_later_task(operations: Operations, driver: Recorder) -> None:
@@ -316,7 +313,7 @@ def test_a_task_runs_after_an_earlier_repair(operations: Operations, driver: Rec
     assert driver.calls == ["prepare k", "release k"]
     # A repair has no order, so that no task makes it late.
     operations.repair(WorkKind.PREPARE, task("r2"), since=operations.change_count)
-    assert wait_until(lambda: driver.calls[2:] == ["prepare k"], timeout=5)
+    eventually(lambda: driver.calls[2:] == ["prepare k"])
 
 
 @short_timeout
@@ -363,7 +360,7 @@ def test_a_device_that_hangs_blocks_no_other_device(
     gate = driver.hang()
     for number in range(40):
         operations.repair(WorkKind.PREPARE, task(f"r{number}", str(number)), since=0)
-    assert wait_until(lambda: driver.calls == ["prepare 0"], timeout=5)
+    eventually(lambda: driver.calls == ["prepare 0"])
     driver.action = lambda: None
     assert operations.prepare(task("o1", device_key="another")) == Outcome("o1")
     gate.set()
@@ -371,18 +368,21 @@ def test_a_device_that_hangs_blocks_no_other_device(
 
 @short_timeout
 def test_stop_waits_for_the_running_task(operations: Operations, driver: Recorder) -> None:
-    gate, ended = threading.Event(), threading.Event()
+    gate, ended = Gate(), threading.Event()
 
     def slow() -> None:
-        gate.wait(10)
+        gate.hold()
         ended.set()
 
     driver.action = slow
     operations.prepare(task("o1"))
+    gate.reached()
     stopper = threading.Thread(target=operations.stop)
     stopper.start()
+    stopper.join(0.2)
+    assert stopper.is_alive()
     gate.set()
-    stopper.join(5)
+    joined(stopper)
     assert ended.is_set()
 
 
@@ -390,7 +390,7 @@ def test_an_image_is_refused_after_one_with_a_later_order(
     operations: Operations, driver: Recorder
 ) -> None:
     later, earlier = image("o2", "later", order=2), image("o1", "earlier", order=1)
-    assert wait_until(lambda: operations.program(later).done, timeout=5)
+    eventually(lambda: operations.program(later).done)
     calls = list(driver.calls)
     refusals: list[str | None] = []
 
@@ -398,11 +398,11 @@ def test_an_image_is_refused_after_one_with_a_later_order(
         refusals.append(operations.program(earlier).fault)
         return refusals[-1] is not None
 
-    assert wait_until(refused, timeout=5)
+    eventually(refused)
     assert "later order" in str(refusals[-1])
     assert driver.calls == calls
     # The handles of the deployable have orders of their own.
-    assert wait_until(lambda: operations.prepare(task("p1", order=1)).done, timeout=5)
+    eventually(lambda: operations.prepare(task("p1", order=1)).done)
     assert len(driver.calls) == len(calls) + 1
 
 
@@ -677,8 +677,8 @@ def test_a_clean_step_that_fails_ends_the_release(
 def test_nothing_runs_beside_a_clean_step_that_exceeds_its_limit(
     operations: Operations, driver: Recorder
 ) -> None:
-    gate = threading.Event()
-    driver.steps = [CleanStep("erase", lambda progress: cast(None, gate.wait(20)), timeout=0.05)]
+    gate = Gate()
+    driver.steps = [CleanStep("erase", lambda progress: gate.hold(), timeout=0.05)]
     fault = operations.release(task("o1")).fault
     assert "clean step erase" in str(fault)
     assert "it did not end within 0.05 s" in str(fault)
@@ -691,18 +691,17 @@ def test_nothing_runs_beside_a_clean_step_that_exceeds_its_limit(
     gate.set()
     driver.steps = []
 
-    assert wait_until(lambda: operations.release(task("o1")) == Outcome("o1"), timeout=20)
+    eventually(lambda: operations.release(task("o1")) == Outcome("o1"))
 
 
 @pytest.mark.parametrize("interruptible", [True, False])
 def test_an_agent_that_stops_waits_for_steps_that_cannot_be_interrupted(
     operations: Operations, driver: Recorder, tmp_path: Path, interruptible: bool
 ) -> None:
-    gate, begun, ended = threading.Event(), threading.Event(), threading.Event()
+    gate, ended = Gate(), threading.Event()
 
     def erase(progress: Progress) -> None:
-        begun.set()
-        gate.wait(20)
+        gate.hold()
         ended.set()
 
     driver.steps = [
@@ -719,14 +718,13 @@ def test_an_agent_that_stops_waits_for_steps_that_cannot_be_interrupted(
 
     caller = threading.Thread(target=release)
     caller.start()
-    assert begun.wait(20)
+    gate.reached()
     stopper = threading.Thread(target=operations.stop)
     stopper.start()
     # A driver that hangs does not keep the process from ending.
     assert all(thread.daemon for thread in threading.enumerate() if "clean-" in thread.name)
     if interruptible:
-        stopper.join(10)
-        assert not stopper.is_alive()
+        joined(stopper)
         # The next process finds the row without an end, and begins the release again.
         assert journalled(tmp_path) == [("clean step erase", None, False)]
         assert not ended.is_set()
@@ -735,9 +733,9 @@ def test_an_agent_that_stops_waits_for_steps_that_cannot_be_interrupted(
         stopper.join(0.2)
         assert stopper.is_alive()
         gate.set()
-        stopper.join(10)
+        joined(stopper)
         assert ended.is_set()
-    caller.join(10)
+    joined(caller)
     assert "it stops" in failures[0]
     assert driver.calls == ["release k"]
 
@@ -753,15 +751,15 @@ def test_a_late_bind_loads_no_image(operations: Operations, driver: Recorder) ->
 def test_the_progress_of_an_earlier_attempt_is_forgotten(
     operations: Operations, driver: Recorder
 ) -> None:
-    gate = threading.Event()
+    gate = Gate()
 
     def fail(progress: Progress) -> None:
         progress(0.9, "verifying")
         raise exception.HostError(action="erasing", reason="no power")
 
     driver.steps = [CleanStep("erase", fail)]
-    assert wait_until(lambda: operations.release(task("o1")).fault is not None, timeout=20)
-    driver.steps = [CleanStep("erase", lambda progress: cast(None, gate.wait(20)))]
+    eventually(lambda: operations.release(task("o1")).fault is not None)
+    driver.steps = [CleanStep("erase", lambda progress: gate.hold())]
     outcomes = [operations.release(task("o1")) for _ in range(2)]
     gate.set()
     assert outcomes == [Outcome("o1", done=False)] * 2
@@ -769,20 +767,20 @@ def test_the_progress_of_an_earlier_attempt_is_forgotten(
 
 @short_timeout
 def test_the_progress_of_a_long_call_is_told(operations: Operations, driver: Recorder) -> None:
-    gate = threading.Event()
+    gate = Gate()
 
     def erase(progress: Progress) -> None:
         progress(0.4, "block 17\nof 40")
-        gate.wait(10)
+        gate.hold()
 
     driver.steps = [CleanStep("erase", erase)]
 
     def told() -> bool:
         return operations.release(task("o1")).progress == "erase, 40%: block 17 of 40"
 
-    assert wait_until(told, timeout=20)
+    eventually(told)
     gate.set()
-    assert wait_until(lambda: operations.release(task("o1")).done, timeout=5)
+    eventually(lambda: operations.release(task("o1")).done)
 
 
 @pytest.mark.parametrize(
@@ -851,7 +849,7 @@ def test_progress_that_nobody_can_ask_for_is_dropped(
 ) -> None:
     """That of an operation that has ended, or of a repair under the same id."""
     told: list[Progress] = []
-    gate = threading.Event()
+    gate = Gate()
 
     def erase(progress: Progress) -> None:
         told.append(progress)
@@ -860,15 +858,15 @@ def test_progress_that_nobody_can_ask_for_is_dropped(
     driver.steps = [CleanStep("erase", erase)]
     operations.repair(WorkKind.RELEASE, task("o1"), since=operations.change_count)
     wait_for_device(operations)
-    assert wait_until(lambda: operations.release(task("o2")).done, timeout=20)
+    eventually(lambda: operations.release(task("o2")).done)
     for progress in told:
         progress(0.5, "too late")
-    driver.steps = [CleanStep("erase", lambda progress: cast(None, gate.wait(20)))]
+    driver.steps = [CleanStep("erase", lambda progress: gate.hold())]
     operations._operations.clear()
     outcomes = [operations.release(task(key)) for key in ("o1", "o2")]
     gate.set()
     assert outcomes == [Outcome("o1", done=False), Outcome("o2", done=False)]
-    assert wait_until(lambda: operations.release(task("o2")).done, timeout=20)
+    eventually(lambda: operations.release(task("o2")).done)
     assert operations._progress == {}
 
 
@@ -918,7 +916,7 @@ def test_the_hardware_is_read_again_after_a_repair(
     operations: Operations, driver: Recorder
 ) -> None:
     operations.repair(WorkKind.PREPARE, task("r1"), since=operations.change_count)
-    assert wait_until(lambda: driver.scans == [1], timeout=20)
+    eventually(lambda: driver.scans == [1])
 
 
 def partition(request_key: str) -> PartitionTask:
@@ -933,7 +931,7 @@ def test_a_card_is_divided_by_one_operation_at_a_time_and_scanned_again(
     running = [operations.partition(partition(key)) for key in ("o1", "o2")]
     gate.set()
     for operation in running:
-        operation.result(10)
+        result(operation)
     assert driver.calls == ["partition d vfs=2"] * 2
     assert driver.scans == [1, 2]
     assert driver.most_active == 1
@@ -945,9 +943,8 @@ def test_a_card_that_cannot_be_divided_is_scanned_again_and_has_the_reason(
     operations: Operations, driver: Recorder, tmp_path: Path
 ) -> None:
     driver.fail()
-    error = operations.partition(partition("o1")).exception(10)
-    assert isinstance(error, exception.DriverFailed)
-    assert "vendor's error" in str(error)
+    with pytest.raises(exception.DriverFailed, match="vendor's error"):
+        result(operations.partition(partition("o1")))
     assert driver.scans == [1]
     assert not OperationJournal(StateStore(tmp_path, "host")).has_interrupted
 
@@ -957,7 +954,7 @@ def test_a_division_that_a_stop_interrupts_is_in_the_journal(
 ) -> None:
     journals: list[OperationJournal] = []
     driver.action = lambda: journals.append(OperationJournal(StateStore(tmp_path, "host")))
-    operations.partition(partition("o1")).result(10)
+    result(operations.partition(partition("o1")))
     [journal] = journals
     assert journal.has_interrupted
     assert journal.interrupted_units == frozenset()

@@ -16,12 +16,14 @@ from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.state_store import OperationJournal, StateStore
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
+from cyborg.drivers.prober import Wait
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Unit, UnitUse, UnitUses, Use
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import FetchUnitUses
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate
 
 UNIT = Unit("u", "k")
 
@@ -86,6 +88,7 @@ def sync(
     *,
     others: Sequence[Listing] = (),
     times: int = 1,
+    wait: Wait = threading.Event.wait,
 ) -> list[str]:
     """Compare with a new agent on this state directory; return the calls of the driver."""
     journal = OperationJournal(StateStore(state_path, "host"))
@@ -95,7 +98,7 @@ def sync(
         journal=journal,
         glance=lambda: cast(Glance, None),
         images=state_path,
-        timeout=5,
+        timeout=PATIENCE,
         request_scan=lambda: None,
     )
     prepared_sync = PreparedUnitsSync(
@@ -103,7 +106,8 @@ def sync(
         operations=operations,
         journal=journal,
         conductor=cast(ConductorClient, conductor),
-        timeout=0.2 if others else 30.0,
+        timeout=PATIENCE,
+        wait=wait,
     )
     try:
         for _ in range(times):
@@ -215,18 +219,18 @@ def test_the_repair_is_done_when_the_conductor_is_back(tmp_path: Path) -> None:
 
 
 class Late(Listing):
-    """A driver that answers after the event is set."""
+    """A driver that answers after its gate is open."""
 
     name = "late"
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = threading.Event()
+        self.gate = Gate()
         self.asked = 0
 
     def prepared(self, scan: Scan) -> Sequence[Unit]:
         self.asked += 1
-        assert self.gate.wait(60), "a test did not set the event"
+        self.gate.hold()
         return ()
 
 
@@ -249,7 +253,8 @@ def test_a_driver_that_hangs_or_exits_delays_no_repair_of_another(
 
     late, other = Late(), Listing([UNIT])
     try:
-        calls = sync(tmp_path, other, Conductor(Use.FREE), others=(late, Leaves()), times=2)
+        others, wait = (late, Leaves()), late.gate.wait_for
+        calls = sync(tmp_path, other, Conductor(Use.FREE), others=others, times=2, wait=wait)
     finally:
         late.gate.set()
     assert set(calls) == {"release"}

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, load_nothing
-from cyborg.agent.health import HealthChecks
+from cyborg.agent.health import HealthChecks, Join
 from cyborg.agent.reporter import Reporter
 from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.loader import LoadResult
@@ -30,10 +30,11 @@ from cyborg.model.device import (
 from cyborg.model.report import DriverState
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.servers import bare
+from cyborg.tests.fixtures.waiting import Gate
 
 
 def reporter_of(
-    *loaded: LoadResult, timeout: float = 60.0, topology_traits: bool = False
+    *loaded: LoadResult, join: Join = threading.Thread.join, topology_traits: bool = False
 ) -> Reporter:
     checks = HealthChecks(
         drivers={},
@@ -44,7 +45,7 @@ def reporter_of(
         enabled=False,
     )
     manager = DriverManager(loaded, load_nothing)
-    return Reporter(manager, checks, timeout=timeout, topology_traits=topology_traits)
+    return Reporter(manager, checks, timeout=60.0, join=join, topology_traits=topology_traits)
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
@@ -126,28 +127,29 @@ def test_devices_have_traits_of_their_place_if_the_option_is_on(option: bool) ->
 
 
 def test_a_driver_that_hangs_costs_its_own_devices_only() -> None:
-    gate, calls = threading.Event(), []
+    gate, calls = Gate(), []
 
     def hang(scan: Scan) -> list[Device]:
         calls.append(scan)
-        gate.wait()
+        gate.hold()
         return [DEVICE]
 
+    hung = Scripted(hang)
+    hung.name = "hung"  # type: ignore[misc]
     reporter = reporter_of(
-        LoadResult("good", Scripted(good)), LoadResult("hung", Scripted(hang)), timeout=0.2
+        LoadResult("good", Scripted(good)), LoadResult("hung", hung), join=gate.join("scan-hung")
     )
     for _ in range(2):
         reports = {driver.driver: driver for driver in reporter.scan(Scan(bare())).drivers}
         assert (reports["good"].state, reports["good"].devices) == (DriverState.READY, (DEVICE,))
         assert (reports["hung"].state, reports["hung"].devices) == (DriverState.FAILED, ())
         assert "discover" in str(reports["hung"].error)
-        assert "has not answered within 0.2 seconds" in str(reports["hung"].error)
+        assert "has not answered within 60 seconds" in str(reports["hung"].error)
         assert reporter.current_call == "discover of driver hung"
     # It is not called again before it has answered.
     assert len(calls) == 1
     gate.set()
-    while reporter.scan(Scan(bare())).drivers[1].state is DriverState.FAILED:
-        pass
+    assert reporter.scan(Scan(bare())).drivers[1].state is DriverState.READY
     assert reporter.current_call == ""
 
 

@@ -3,13 +3,12 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import wait
 from functools import partial
 
 import pytest
 
 from cyborg.agent.serial_executor import KeyedSerialExecutor
-from cyborg.service import wait_until
+from cyborg.tests.fixtures.waiting import Gate, eventually, joined, result
 
 #: A device of a driver.
 A = ("driver", "a")
@@ -24,27 +23,30 @@ def executor() -> Iterator[KeyedSerialExecutor]:
 
 def test_calls_of_one_key_run_in_order(executor: KeyedSerialExecutor) -> None:
     done: list[int] = []
-    wait([executor.submit(A, partial(done.append, number)) for number in range(50)])
+    for future in [executor.submit(A, partial(done.append, number)) for number in range(50)]:
+        result(future)
     assert done == list(range(50))
 
 
 def test_a_key_that_hangs_occupies_one_thread(executor: KeyedSerialExecutor) -> None:
-    gate = threading.Event()
-    hanging = [executor.submit(A, lambda: _wait(gate)) for _ in range(5)]
-    executor.submit(("driver", "b"), lambda: None).result(5)
+    gate = Gate()
+    hanging = [executor.submit(A, gate.hold) for _ in range(5)]
+    result(executor.submit(("driver", "b"), lambda: None))
     assert not any(future.done() for future in hanging)
     gate.set()
-    assert len(wait(hanging, 5).done) == 5
+    for future in hanging:
+        result(future)
 
 
 def test_a_driver_that_hangs_in_all_its_threads_delays_no_other(
     executor: KeyedSerialExecutor,
 ) -> None:
-    gate = threading.Event()
-    hanging = [executor.submit(("a", str(key)), lambda: _wait(gate)) for key in range(5)]
-    executor.submit(("b", "0"), lambda: None).result(5)
+    gate = Gate()
+    hanging = [executor.submit(("a", str(key)), gate.hold) for key in range(5)]
+    result(executor.submit(("b", "0"), lambda: None))
     gate.set()
-    assert len(wait(hanging, 5).done) == 5
+    for future in hanging:
+        result(future)
 
 
 def test_an_error_reaches_the_caller_and_the_next_call_runs(executor: KeyedSerialExecutor) -> None:
@@ -53,25 +55,20 @@ def test_an_error_reaches_the_caller_and_the_next_call_runs(executor: KeyedSeria
 
     failed, after = executor.submit(A, fail), executor.submit(A, lambda: None)
     with pytest.raises(ValueError, match="it failed"):
-        failed.result(5)
-    after.result(5)
+        result(failed)
+    result(after)
 
 
 def test_stop_discards_the_calls_that_wait(executor: KeyedSerialExecutor) -> None:
-    begun, gate, done = threading.Event(), threading.Event(), list[str]()
-
-    def run() -> None:
-        begun.set()
-        _wait(gate)
-
-    running = executor.submit(A, run)
-    assert begun.wait(5)
+    gate, done = Gate(), list[str]()
+    running = executor.submit(A, gate.hold)
+    gate.reached()
     executor.submit(A, lambda: done.append("second"))
     stopper = threading.Thread(target=executor.stop)
     stopper.start()
-    assert wait_until(lambda: _is_stopped(executor), timeout=5)
+    eventually(lambda: _is_stopped(executor))
     gate.set()
-    stopper.join(5)
+    joined(stopper)
     assert running.done()
     assert done == []
 
@@ -82,7 +79,3 @@ def _is_stopped(executor: KeyedSerialExecutor) -> bool:
     except RuntimeError:
         return True
     return False
-
-
-def _wait(gate: threading.Event) -> None:
-    assert gate.wait(10)

@@ -30,6 +30,7 @@ from cyborg.model.pci import PciAddress
 from cyborg.model.provider import ProviderTree
 from cyborg.model.report import Desired
 from cyborg.model.work import HandleTask, ProgramTask, Unit
+from cyborg.tests.fixtures.waiting import joined
 from cyborg.tests.unit.agent.fake_peers import report_of
 
 FILE = "agent-host.sqlite"
@@ -308,7 +309,7 @@ def test_two_agents_of_one_host_share_the_file(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        joined(thread)
     assert journal(tmp_path).interrupted_units == {Unit("u", "0-0"), Unit("u", "1-0")}
     assert warnings(caplog) == []
 

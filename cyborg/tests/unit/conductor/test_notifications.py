@@ -33,9 +33,9 @@ from cyborg.db.services import Process
 from cyborg.model.notification import Notification
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.report import AgentHeartbeat
-from cyborg.service import wait_until
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.single_step_processes import Clock
+from cyborg.tests.fixtures.waiting import eventually
 
 #: Milliseconds.
 DOWN_AFTER = {AGENT: 10_000, API: 20_000}
@@ -348,7 +348,7 @@ def test_periodic_job_sends_what_waits_and_ends_with_the_bus(site: Site) -> None
     site.record(events.Entry("arq", "one", "Bound"))
     task = site.publisher.periodic()
     task.start()
-    assert wait_until(lambda: site.waiting() == 0, timeout=30)
+    eventually(lambda: site.waiting() == 0)
     task.stop()
     assert [one["uuid"] for one in site.notifier.take()] == ["one"]
     assert site.notifier.closed

@@ -18,7 +18,7 @@ from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.service import wait_until
+from cyborg.tests.fixtures.waiting import Gate, acquired, eventually, happened, joined
 
 
 class FailingQueue(WorkQueue):
@@ -57,7 +57,13 @@ def rows(db: Database) -> list[Any]:
         return list(tx.execute(sa.select(Work.kind, Work.attempts, Work.error, Work.owner_id)))
 
 
-def runs_until(worker: Worker, condition: Callable[[], bool]) -> bool:
+def seen(db: Database) -> int:
+    """Return when the lease was renewed."""
+    with db.reader() as tx:
+        return int(tx.execute(sa.select(Service.last_seen_ms)).scalar_one())
+
+
+def run_until(worker: Worker, condition: Callable[[], bool]) -> None:
     """Run the worker until a condition is true."""
 
     def run() -> bool:
@@ -67,7 +73,7 @@ def runs_until(worker: Worker, condition: Callable[[], bool]) -> bool:
             return False
         return condition()
 
-    return wait_until(run, timeout=10, step=0.01)
+    eventually(run)
 
 
 def test_nothing_is_claimed_before_the_lease(
@@ -98,7 +104,7 @@ def test_notifications_of_an_instance_are_grouped_and_other_work_is_not(
         worker.handle(kind, handler)
     lease.renew()
     assert worker.run_once() == 6
-    assert wait_until(lambda: rows(db) == [], timeout=5)
+    eventually(lambda: rows(db) == [])
     assert sorted(seen) == [("notify", 1), ("notify", 3), ("release", 1), ("release", 1)]
 
 
@@ -116,7 +122,7 @@ def test_kinds_of_a_later_release_are_left_to_its_conductors(
     worker.handle(WorkKind.NOTIFY, handler)
     lease.renew()
     assert worker.run_once() == 1
-    assert wait_until(lambda: [row.kind for row in rows(db)] == ["later"], timeout=5)
+    eventually(lambda: [row.kind for row in rows(db)] == ["later"])
     assert rows(db)[0].owner_id is None
 
 
@@ -138,9 +144,9 @@ def test_failed_work_is_rescheduled_and_tried_again(
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
     worker.run_once()
-    assert wait_until(lambda: [row.error for row in rows(db)] == [str(error)], timeout=5)
+    eventually(lambda: [row.error for row in rows(db)] == [str(error)])
     assert rows(db)[0].owner_id is None
-    assert runs_until(worker, lambda: rows(db) == [])
+    run_until(worker, lambda: rows(db) == [])
 
 
 def test_work_that_cannot_be_rescheduled_is_kept(
@@ -160,17 +166,17 @@ def test_work_that_cannot_be_rescheduled_is_kept(
     worker.handle(WorkKind.NOTIFY, handler)
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
-    assert runs_until(worker, lambda: rows(db) == [])
+    run_until(worker, lambda: rows(db) == [])
     assert calls == [1, 2]
 
 
 def test_slow_work_of_one_kind_does_not_delay_another_kind(
     db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
 ) -> None:
-    gate = threading.Event()
+    gate = Gate()
 
     def slow(group: Sequence[Any]) -> None:
-        gate.wait(10)
+        gate.hold()
         with queue.complete(group):
             pass
 
@@ -184,10 +190,10 @@ def test_slow_work_of_one_kind_does_not_delay_another_kind(
     add(db, WorkKind.RELEASE, *(str(uuid4()) for _ in range(8)))
     add(db, WorkKind.NOTIFY, str(uuid4()))
     worker.run_once()
-    assert wait_until(lambda: {row.kind for row in rows(db)} == {"release"}, timeout=5)
+    eventually(lambda: {row.kind for row in rows(db)} == {"release"})
     assert len(rows(db)) == 8
     gate.set()
-    assert runs_until(worker, lambda: rows(db) == [])
+    run_until(worker, lambda: rows(db) == [])
 
 
 def test_woken_worker_looks_for_work_at_once(
@@ -201,10 +207,10 @@ def test_woken_worker_looks_for_work_at_once(
     job = worker.periodic(3600.0)
     job.start()
     try:
-        assert called.acquire(timeout=5)
+        acquired(called)
         add(db, WorkKind.NOTIFY, str(uuid4()))
         worker.wake()
-        assert called.acquire(timeout=5)
+        acquired(called)
     finally:
         job.stop()
 
@@ -284,14 +290,10 @@ def test_the_lease_is_renewed_while_the_worker_stops(
     worker = Worker(db=db, lease=lease, queue=queue, lease_ms=300, threads=2)
     begun = threading.Event()
 
-    def seen() -> int:
-        with db.reader() as tx:
-            return int(tx.execute(sa.select(Service.last_seen_ms)).scalar_one())
-
     def slow(group: Sequence[Any]) -> None:
-        first = seen()
+        first = seen(db)
         begun.set()
-        assert wait_until(lambda: seen() > first + 300, timeout=10)
+        eventually(lambda: seen(db) > first + 300)
         with queue.complete(group):
             pass
 
@@ -299,7 +301,7 @@ def test_the_lease_is_renewed_while_the_worker_stops(
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
     worker.run_once()
-    assert begun.wait(5)
+    happened(begun)
     worker.run_once()  # finds nothing, and still knows what runs
     worker.stop()
     assert rows(db) == []
@@ -309,11 +311,10 @@ def test_the_worker_stops_without_work_that_has_not_begun(
     db: Database, queue: WorkQueue, lease: ConductorLease
 ) -> None:
     worker = Worker(db=db, lease=lease, queue=queue, lease_ms=300, threads=1)
-    begun, gate = threading.Event(), threading.Event()
+    gate = Gate()
 
     def slow(group: Sequence[Any]) -> None:
-        begun.set()
-        gate.wait(10)
+        gate.hold()
         with queue.complete(group):
             pass
 
@@ -321,10 +322,12 @@ def test_the_worker_stops_without_work_that_has_not_begun(
     lease.renew()
     add(db, WorkKind.RELEASE, str(uuid4()), str(uuid4()))
     worker.run_once()
-    assert begun.wait(5)
+    gate.reached()
+    first = seen(db)
     ending = threading.Thread(target=worker.stop, daemon=True)
     ending.start()
+    # Since then no further work begins.
+    eventually(lambda: seen(db) > first)
     gate.set()
-    ending.join(10)
-    assert not ending.is_alive()
+    joined(ending)
     assert len(rows(db)) == 1

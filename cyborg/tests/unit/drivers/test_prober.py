@@ -3,6 +3,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -14,14 +15,15 @@ from cyborg.drivers.scan import Scan
 from cyborg.model.pci import PciAddress
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import Gate, eventually, joined
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """Return what a call that hangs waits for."""
-    event = threading.Event()
-    yield event
-    event.set()
+def gate() -> Iterator[Gate]:
+    """Return where a call hangs."""
+    gate = Gate()
+    yield gate
+    gate.set()
 
 
 def probers() -> set[threading.Thread]:
@@ -37,52 +39,51 @@ def test_results_and_errors_of_calls_are_those_of_the_caller() -> None:
     assert len(probers() - before) == 1
 
 
-def test_a_device_that_hangs_is_asked_once_until_it_answers(gate: threading.Event) -> None:
-    prober, before = Prober(0.05), probers()
+def test_a_device_that_hangs_is_asked_once_until_it_answers(gate: Gate) -> None:
+    prober, before = Prober(0.05, wait=gate.wait_for), probers()
     with pytest.raises(exception.HostError, match=r"did not answer within 0.05 seconds"):
-        prober.run("broken", gate.wait)
+        prober.run("broken", gate.hold)
     for _ in range(3):
         with pytest.raises(exception.HostError, match="an earlier call still hangs"):
-            prober.run("broken", gate.wait)
+            prober.run("broken", gate.hold)
         assert prober.run("other", lambda: "answer") == "answer"
     assert len(probers() - before) == 2
     gate.set()
-    answered = threading.Event()
-    while not answered.is_set():
-        try:
-            prober.run("broken", answered.set)
-        except exception.HostError:
-            continue
+
+    def answers() -> bool:
+        with suppress(exception.HostError):
+            return prober.run("broken", lambda: True)
+        return False
+
+    eventually(answers)
 
 
-def test_threads_end_with_their_prober(gate: threading.Event) -> None:
+def test_threads_end_with_their_prober(gate: Gate) -> None:
     """Each verb of a driver makes a scan with a prober of its own."""
-    before, prober = probers(), Prober(0.05)
+    before, prober = probers(), Prober(0.05, wait=gate.wait_for)
     prober.run("device", int)
     with pytest.raises(exception.HostError):
-        prober.run("broken", gate.wait)
+        prober.run("broken", gate.hold)
     prober.run("device", int)
     threads = probers() - before
     assert len(threads) == 2
     del prober
     gate.set()
-    for thread in threads:
-        thread.join(timeout=20)
-    assert not any(thread.is_alive() for thread in threads)
+    joined(*threads)
 
 
-def test_a_file_that_hangs_refuses_its_own_device_only(gate: threading.Event) -> None:
+def test_a_file_that_hangs_refuses_its_own_device_only(gate: Gate) -> None:
     class Broken(FakeHost):
         def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
             if path.endswith(f"{servers.QAT_PF}/sriov_numvfs"):
-                gate.wait()
+                gate.hold()
             return super().read_text(path, limit)
 
     server = servers.server()
     server.__class__ = Broken
     for address in servers.QAT_VFS:
         server.remove(f"/sys/bus/pci/devices/{address}")
-    scan = Scan(server, prober=Prober(0.05))
+    scan = Scan(server, prober=Prober(0.05, wait=gate.wait_for))
     reasons = {
         str(address): scan.refusal(function, managed=False)
         for address, function in scan.functions.items()

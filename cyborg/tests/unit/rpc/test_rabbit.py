@@ -5,6 +5,7 @@ import logging
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import oslo_messaging
@@ -12,9 +13,10 @@ import pytest
 from amqp import exceptions as amqp
 from kombu.exceptions import OperationalError
 
+from cyborg.model.process import BusFault
 from cyborg.rpc.rabbit import SENDER, SERVER, BrokerFailure, Troubles, explain, server_part
 from cyborg.rpc.transport import Receiver
-from cyborg.service import wait_until
+from cyborg.tests.fixtures.waiting import eventually, joined
 
 ADDRESS = "192.0.2.1:5672"
 CERTIFICATE = ssl.SSLCertVerificationError(1, "certificate verify failed: certificate has expired")
@@ -113,17 +115,28 @@ class Server:
         self._notes.append("done")
 
 
-def receiver(notes: list[str], refusals: list[Exception]) -> Receiver:
-    return Receiver(cast(Any, lambda: Server(notes, refusals)), Troubles(), part=SERVER)
+def receiver(
+    notes: list[str], refusals: list[Exception], before: Callable[[], object] = lambda: None
+) -> Receiver:
+    """Return a receiver that calls ``before`` before each attempt."""
+
+    def make() -> Server:
+        before()
+        return Server(notes, refusals)
+
+    return Receiver(cast(Any, make), Troubles(), part=SERVER)
 
 
 def test_refused_server_starts_when_broker_accepts() -> None:
     notes: list[str] = []
-    made = receiver(notes, [BrokerFailure("it refuses", refused=True)])
-    thread = threading.Thread(target=made.start)
-    thread.start()
-    assert wait_until(lambda: made.trouble is not None, timeout=5)
-    thread.join(10)
+    troubles: list[BusFault | None] = []
+    made = receiver(
+        notes,
+        [BrokerFailure("it refuses", refused=True)],
+        before=lambda: troubles.append(made.trouble),
+    )
+    made.start()
+    assert troubles[1] is not None
     assert made.trouble is None
     made.stop()
     made.wait()
@@ -135,10 +148,9 @@ def test_server_that_never_started_can_be_stopped() -> None:
     made = receiver(notes, [BrokerFailure("it refuses", refused=True)] * 1000)
     thread = threading.Thread(target=made.start)
     thread.start()
-    assert wait_until(lambda: made.trouble is not None, timeout=5)
+    eventually(lambda: made.trouble is not None)
     made.stop()
-    thread.join(10)
-    assert not thread.is_alive()
+    joined(thread)
     assert set(notes) == {"refused"}
 
 
