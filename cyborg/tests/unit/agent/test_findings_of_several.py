@@ -113,6 +113,33 @@ def test_next_agent_knows_the_counters_of_every_device(cards: TwoCards, index: i
     assert cards.found() == [1 - index, index]
 
 
+def test_settled_error_of_one_device_is_stored_although_another_is_unchanged(
+    cards: TwoCards,
+) -> None:
+    cards.count(KEYS[0], DLP=7, TLP=0)
+    cards.findings.check(DEVICES)
+    cards.report()
+    cards.clock.advance(HOLD)
+    cards.findings.check(DEVICES)
+    cards.start()
+    cards.findings.check(DEVICES)
+    assert cards.found() == [0, 0]
+
+
+def test_error_that_the_conductor_was_not_told_stays_although_another_was(
+    cards: TwoCards,
+) -> None:
+    cards.count(KEYS[0], DLP=1, TLP=1)
+    cards.findings.check(DEVICES)
+    cards.report(without="TLP")
+    cards.clock.advance(HOLD)
+    cards.findings.check(DEVICES)
+    assert cards.found() == [2, 0]
+    cards.report()
+    cards.findings.check(DEVICES)
+    assert cards.found() == [0, 0]
+
+
 def test_new_error_counts_although_another_counter_stays(cards: TwoCards) -> None:
     cards.count(KEYS[0], DLP=0, TLP=3)
     cards.findings.check(DEVICES)

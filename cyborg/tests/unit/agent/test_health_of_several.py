@@ -21,7 +21,7 @@ from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually, joined
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually
 
 #: Two cards below one root port.
 CARDS = tuple(
@@ -96,8 +96,12 @@ class Checks:
         return report.health
 
     def end_polls(self) -> None:
-        while polls := [one for one in threading.enumerate() if one.name.startswith("health-")]:
-            joined(*polls)
+        """Wait until no poll runs, and none that was requested during one."""
+        for name in self.drivers:
+            eventually(lambda name=name: not self.running(name), f"the end of the poll of {name}")
+
+    def running(self, name: str) -> bool:
+        return f"health-{name}" in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.fixture
@@ -173,12 +177,52 @@ def test_every_device_of_every_driver_is_polled_although_one_driver_hangs(
     checks = Checks(tmp_path, stuck, other, timeout=0.01)
     stuck.gate = Gate()
     gates.append(stuck.gate)
-    # The poll of the stuck driver ends with its first device.
-    for _ in range(2):
+    for count in (1, 2):
         checks.checks.run_once()
-        eventually(lambda: len(other.polled) % 2 == 0 and other.polled, "a poll of the other")
-    assert set(other.polled) == {FIRST, SECOND}
+        eventually(lambda count=count: other.polled == [FIRST, SECOND] * count, "a poll of b")
+        eventually(lambda: not checks.running("b"), "the end of the poll of b")
     assert stuck.polled == [FIRST]
+    # The second round has found the first one still running, for both of its devices.
+    (report, _) = checks.checks.add_health(checks.report).drivers
+    assert str(report.error).endswith("it has not answered yet (and 1 more)")
+
+
+def test_card_that_was_set_up_is_checked_by_the_second_instance_of_a_driver_that_hangs(
+    tmp_path: Path, gates: list[Gate]
+) -> None:
+    """The second instance does not wait for the first one."""
+    stuck = Checked()
+    checks = Checks(tmp_path, stuck)
+    stuck.gate = Gate()
+    gates.append(stuck.gate)
+    checks.checks.check_now("checked", [FIRST])
+    checks.drivers["checked"] = Checked(health=HOT)
+    health = checks.checks.after_set_up("checked", FIRST)
+    assert health == DeviceHealth(FIRST, Condition.DRAIN, ("hot",))
+
+
+def test_check_that_hangs_after_a_set_up_does_not_keep_its_operation(
+    tmp_path: Path, gates: list[Gate]
+) -> None:
+    driver = Checked()
+    checks = Checks(tmp_path, driver, timeout=0.01)
+    driver.gate = Gate()
+    gates.append(driver.gate)
+    assert checks.checks.after_set_up("checked", FIRST) is None
+    eventually(lambda: driver.polled == [FIRST], "the check")
+    # Nor does one that waits for the check that hangs.
+    assert checks.checks.after_set_up("checked", SECOND) is None
+    driver.gate.set()
+    checks.end_polls()
+    assert driver.polled == [FIRST]
+
+
+def test_every_function_is_checked_before_its_first_report(tmp_path: Path) -> None:
+    checks = Checks(tmp_path, Checked())
+    for key in (FIRST, SECOND):
+        checks.host.add_file(f"/sys/bus/pci/devices/{key}/config", b"\xff" * 64)
+    checks.poll_new()
+    assert [health.condition for health in checks.health()] == [Condition.DEAD] * 2
 
 
 def test_prepares_that_fail_on_two_devices_are_counted_apart(tmp_path: Path) -> None:
