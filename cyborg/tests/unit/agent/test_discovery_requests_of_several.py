@@ -9,7 +9,9 @@ from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.model.device import Backend, Device
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.model.work import Discovered, DiscoveryTask
+from cyborg.rpc.transport import in_thread
 from cyborg.tests.fixtures.host_reports import report_of
+from cyborg.tests.fixtures.waiting import result
 
 (HARDWARE,) = report_of("compute", 8).drivers
 
@@ -30,6 +32,13 @@ def ask(requests: DiscoveryRequests, key: str, driver: str | None = None) -> Dis
 
 def answer(requests: DiscoveryRequests, *after: DriverReport, **rejected: dict[str, str]) -> None:
     requests.answer(requests.pending(), None, Report(after), rejected=rejected, refusals={})
+
+
+def test_request_is_answered_in_time_although_the_loop_hangs() -> None:
+    requests = DiscoveryRequests(timeout=0.01)
+    asked = in_thread(lambda: ask(requests, "key"))
+    assert result(asked) == Discovered("key", done=False)
+    assert [task.request_key for task in requests.pending()] == ["key"]
 
 
 def test_all_requests_that_wait_are_answered(requests: DiscoveryRequests) -> None:
