@@ -9,6 +9,7 @@ from cyborg.db import schema
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.functional.races.arena import Arena, Conductor
+from cyborg.tests.functional.rules.pair import Pair, emptied
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
 # SQLite has one writer at a time: no transaction comes between the statements of another.
@@ -43,3 +44,19 @@ def arena(shared_arena: Arena) -> Arena:
 def conductor(arena: Arena) -> Conductor:
     (made,) = arena.conductors
     return made
+
+
+@pytest.fixture(scope="package")
+def pair_conductor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conductor]:
+    """A conductor with a database of its own."""
+    with empty_database(tmp_path_factory.mktemp("pair")) as db:
+        schema.upgrade(db)
+        url = db.engine.url.render_as_string(hide_password=False)
+        made = Conductor("control", url=url, bus=DirectBus(Exchange()))
+        yield made
+        made.stop()
+
+
+@pytest.fixture
+def pair(pair_conductor: Conductor) -> Pair:
+    return emptied(pair_conductor)
