@@ -39,6 +39,7 @@ class Job:
 _TEST: Final = ("tools/test", "--seed", SEED)
 _UNIT: Final = "cyborg/tests/unit"
 _FUNCTIONAL: Final = "cyborg/tests/functional"
+_SECRETS: Final = f"{_FUNCTIONAL}/keystone/long/test_secrets.py"
 _KERNEL: Final = "cyborg/tests/kernel"
 _KERNEL_SUBJECTS: Final = (
     "cyborg/drivers",
@@ -128,7 +129,11 @@ LONG: Final = (
     Job(
         "keystone",
         "real Keystone: the SDK, tempest, all commands, both defaults of the policies",
-        ((*_TEST, "--full", "--", f"{_FUNCTIONAL}/keystone"),),
+        (
+            (*_TEST, "--full", "--", f"{_FUNCTIONAL}/keystone"),
+            # What the logs of processes of their own say.
+            (*_TEST, "--full", "--services", SERVERS, "--", _SECRETS),
+        ),
         (
             "cyborg/api",
             "cyborg/cli",
