@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from cyborg.tests.fixtures.processes import Program
+from cyborg.tests.fixtures.waiting import PATIENCE
 
-#: Seconds within which every server serves others again, uWSGI after its socket-timeout.
-PATIENCE: Final = 30.0
 _GET: Final = b"GET /v2/devices HTTP/1.1\r\nHost: cyborg\r\nConnection: close\r\n\r\n"
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
+from cyborg.tests.fixtures.choice import chosen
 from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.functional import deployments
@@ -28,6 +29,8 @@ __all__ = ["certificate", "packages"]
 collect_ignore = [] if deployments.HAS_BROKER else ["test_attacks.py"]
 
 PAGE: Final = "web-servers"
+#: The ways to serve the API; a run tries one of them, a full run all.
+WAYS: Final = ("cyborg-api", "uwsgi", "mod-wsgi", "nginx", "haproxy")
 _NGINX: Final = """\
 daemon off;
 pid {directory}/nginx.pid;
@@ -63,7 +66,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield made
 
 
-@pytest.fixture(scope="module", params=["cyborg-api", "uwsgi", "mod-wsgi", "nginx", "haproxy"])
+@pytest.fixture(scope="module", params=chosen(WAYS, "edge"))
 def target(
     request: pytest.FixtureRequest, deployment: Deployment, certificate: tuple[Path, Path]
 ) -> Iterator[Target]:

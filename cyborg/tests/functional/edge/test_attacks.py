@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.service import wait_until
-from cyborg.tests.functional.edge.attacker import PATIENCE, Target
+from cyborg.tests.fixtures.waiting import eventually
+from cyborg.tests.functional.edge.attacker import Target
 
 POST = b"POST /v2/device_profiles HTTP/1.1\r\nHost: cyborg\r\nContent-Type: application/json\r\n"
 #: What the API, a web server or a front answers to a bad request; 0: it closes the connection.
@@ -24,9 +24,10 @@ PIECES = 768
 @pytest.fixture(autouse=True)
 def still_serves(target: Target):
     """Before and after each attack others are served, and the log has no traceback."""
-    assert wait_until(target.serves, timeout=PATIENCE), target.output
+    eventually(target.serves, lambda: target.output)
     yield
-    assert wait_until(target.serves, timeout=PATIENCE), target.output
+    # uWSGI serves others again after its socket-timeout.
+    eventually(target.serves, lambda: target.output)
     assert "Traceback" not in target.output
     # The line of the API about each request that writes.
     assert "device_profiles: 500" not in target.output
