@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from cyborg.tests.fixtures.choice import chosen
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.conftest import (
     database,
@@ -20,8 +21,11 @@ from cyborg.tests.functional.deployed import servers
 
 __all__ = ["database", "deploy", "exchange", "host", "options", "service"]
 
-# Processes share nothing but a broker: without one these are not collected.
-collect_ignore = [] if deployments.HAS_BROKER else ["test_web_servers.py", "test_deployers.py"]
+#: One for each way to serve the API; a run tries one of them, a full run all.
+_WAYS = ("test_mod_wsgi.py", "test_proxies.py", "test_uwsgi.py")
+# Processes share nothing but a broker: without one none of these is collected.
+_tried = [*chosen(_WAYS, "deployed"), "test_deployers.py"] if deployments.HAS_BROKER else []
+collect_ignore = [name for name in (*_WAYS, "test_deployers.py") if name not in _tried]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,9 @@ from pathlib import Path
 from textwrap import dedent
 
 INSTALL = Path(__file__).resolve().parents[4] / "doc" / "source" / "install"
+#: The page of the web servers, and the path below which they serve.
+WEB_SERVERS = "web-servers"
+PREFIX = "/accelerator"
 
 
 def block(page: str, name: str) -> str:
