@@ -11,8 +11,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 #: Packages whose tests stay in one process when several share the suite. One Keystone serves all of
-#: the first; the 32 workers of the second, and those of nobody else, may ask one PostgreSQL server.
-_TOGETHER: Final = frozenset({"keystone", "races"})
+#: the first two; the 32 workers of the third, and those of nobody else, may ask one PostgreSQL
+#: server.
+_TOGETHER: Final = frozenset({"keystone", "long", "races"})
 #: Packages of files that take minutes; what comes last must be short, for it leaves workers idle.
 _LONG: Final = frozenset(
     {"crash", "daemons", "devstack", "readiness", "schema", "services", "testing", "watching"}

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
@@ -67,6 +67,7 @@ _ON_MARIADB = [
     "daemons",
     "deployed",
     "devstack",
+    "edge",
     "life",
     "machine",
     "rolling",
@@ -91,13 +92,17 @@ _ON_POSTGRESQL = [
     "watching/test_notifications.py",
     "watching/test_usage.py",
 ]
+#: Minutes of other projects' suites. They run where they are named.
+LONG: Final = ["keystone/long"]
 #: "tools/test --full" leaves nothing of that out.
 _FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
 #: On SQLite these are the tests of unit/api, which run there.
 _left_out = _ONCE if SERVER else ["api"]
+if not _FULL:
+    _left_out = [*_left_out, *LONG]
 if SERVER and not _FULL:
     other = _ON_MARIADB if SERVER.startswith("postgresql") else _ON_POSTGRESQL
-    _left_out = [*_ONCE, *_ON_SQLITE, *other]
+    _left_out = [*_left_out, *_ON_SQLITE, *other]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

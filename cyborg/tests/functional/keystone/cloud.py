@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cloud of real Keystone, real Placement and this service with one host and a fake device.
 
-Where there is a broker the service runs as the three daemons, else in this process.
+In a full run with a broker the service runs as the three daemons, else in this process.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,6 +26,7 @@ from cyborg.tests.fixtures.keystone import Account, KeystoneService
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.fixtures.stack import Stack, reach
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.deployments import merged
 
 
@@ -159,7 +160,7 @@ class Cloud:
             f"{url or self.url}/v2{path}",
             headers={name: value for name, value in headers.items() if value is not None},
             json=body,
-            timeout=60,
+            timeout=PATIENCE,
         )
 
 

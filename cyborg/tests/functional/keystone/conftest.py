@@ -7,13 +7,14 @@ from contextlib import ExitStack
 import pytest
 from oslo_config import cfg
 
-from cyborg import service
 from cyborg.db import schema
 from cyborg.tests.fixtures import broker
+from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.keystone import KeystoneService
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Peers, Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.keystone.cloud import (
@@ -24,9 +25,6 @@ from cyborg.tests.functional.keystone.cloud import (
     people,
 )
 from cyborg.tests.functional.schema.databases import empty_database
-
-# Only processes of their own write logs.
-collect_ignore = [] if deployments.HAS_BROKER else ["test_secrets.py"]
 
 
 @pytest.fixture(scope="package")
@@ -62,7 +60,7 @@ def cloud(
             ),
             authentication(keystone),
         )
-        if deployments.HAS_BROKER:
+        if deployments.HAS_BROKER and FULL:
             api = running.enter_context(daemons(options, directory))
         else:
             stack = Stack(
@@ -75,5 +73,5 @@ def cloud(
             api = running.enter_context(in_process(options, host, directory, stack))
         made = Cloud(keystone, people(keystone), host, running.enter_context(api()), api, database)
         keystone.register("accelerator", f"{made.url}/v2")
-        assert service.wait_until(lambda: offered(placement, made.provider) == 16, timeout=30)
+        eventually(lambda: offered(placement, made.provider) == 16, "Placement has the device")
         yield made

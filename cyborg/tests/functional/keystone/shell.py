@@ -14,7 +14,6 @@ import yaml
 
 from cyborg.cli import shell
 from cyborg.tests.fixtures.keystone import Account, KeystoneService
-from cyborg.tests.fixtures.processes import run
 from cyborg.tests.unit.cli.conftest import CommandResult
 
 
@@ -78,11 +77,6 @@ class Shell:
         status, out, err = self.run(command, *arguments)
         assert status not in {0, None}, out
         return out + err
-
-
-def once(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the installed program once, as people do."""
-    return run("openstack", *arguments, environment=environment(directory))
 
 
 def cyborg(who: str, command: str, *arguments: str) -> CommandResult:

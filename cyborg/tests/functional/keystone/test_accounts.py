@@ -15,11 +15,12 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.fixtures.stack import Peers, Stack
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional import programs
 from cyborg.tests.functional.keystone.cloud import authentication
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import ended, eventually, eventually_offered
+from cyborg.tests.functional.life.steps import ended, eventually_offered
 
 RESOURCE_CLASS = "CUSTOM_CARD_OF_AN_AGENT"
 TOO_MUCH = "has the role admin, which the agent of host"
@@ -90,7 +91,7 @@ def test_agent_works_with_the_role_service_alone(
         placement.call("PUT", f"{path}/traits", body)
         eventually(
             lambda: "CUSTOM_CARD" in placement.call("GET", f"{path}/traits")["traits"],
-            timeout=30,
+            "the agent restores its trait",
         )
         over = ended(operator, operator.send("DELETE", f"/drivers/{rack.driver.name}", None, 202))
         assert over["state"] == "succeeded"

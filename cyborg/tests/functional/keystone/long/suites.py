@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cyborg.tests.fixtures.waiting import PATIENCE
+
 
 @dataclass(frozen=True)
 class Outcomes:
@@ -20,14 +22,17 @@ class Outcomes:
 
 
 def run(modules: Sequence[str], environment: Mapping[str, str]) -> Outcomes:
-    """Run the unittest modules in a process of their own."""
+    """Run the unittest modules in a process of their own.
+
+    Each of their tests may take as long as any wait of ours: openstacksdk gives its own 5 seconds.
+    """
+    limit = {"OS_TEST_TIMEOUT": str(int(PATIENCE))}
     ran = subprocess.run(
         [sys.executable, "-P", str(Path(__file__).with_name("suite_child.py")), *modules],
-        env=dict(environment),
+        env={**environment, **limit},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout

@@ -15,14 +15,15 @@ from cyborg.cli.base import ListCommand, ShowCommand
 from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.keystone.cloud import HELD, SPARE, Cloud
-from cyborg.tests.functional.keystone.sessions import (
+from cyborg.tests.functional.keystone.long.sessions import (
     Scenario,
     UserSessions,
     prepared_scenario,
     user_sessions,
 )
-from cyborg.tests.functional.life.steps import eventually, everything
+from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.unit.cli.conftest import CommandResult
 from cyborg.tests.unit.policies.page import NO, OWN, YES, table
 
@@ -68,7 +69,7 @@ def unmake(scenario: Scenario) -> None:
         return [one["uuid"] for one in found if one["model"] == "made"]
 
     scenario.sessions.cyborg("admin", f"accelerator-delete {' '.join(made())}")
-    eventually(lambda: made() == [], timeout=60.0)
+    eventually(lambda: made() == [], "nothing is left of what was created")
 
 
 LINES = {

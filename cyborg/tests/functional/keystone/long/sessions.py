@@ -17,17 +17,16 @@ from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.keystone.cloud import HELD, SPARE, Cloud
 from cyborg.tests.functional.keystone.shell import cyborg
-from cyborg.tests.functional.life.steps import eventually, eventually_offered
+from cyborg.tests.functional.life.steps import eventually_offered
 from cyborg.tests.unit.cli.conftest import CommandResult
 
 V24: Final = "2.4"
 DRIVER: Final = "generic_driver"
 #: Installed, changed and removed; it finds nothing.
 IDLE: Final = "pci_driver"
-#: Seconds; the daemons may be processes on a busy machine.
-PATIENCE: Final = 60.0
 
 
 @dataclass
@@ -188,4 +187,4 @@ def prepared_scenario(
     for driver in (DRIVER, IDLE):
         if any(one["state"] != "STOPPED" for one in sessions.rows("drivers", name=driver)):
             sessions.do(f"uninstall-driver {driver}")
-    eventually(lambda: sessions.rows("devices", driver=DRIVER) == [], timeout=PATIENCE)
+    eventually(lambda: sessions.rows("devices", driver=DRIVER) == [], "the devices are gone")

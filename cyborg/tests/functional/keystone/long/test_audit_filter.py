@@ -10,6 +10,7 @@ import requests
 
 import cyborg
 from cyborg.tests.fixtures.processes import Deployment, Options
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.deployments import merged
 from cyborg.tests.functional.keystone.cloud import Cloud, authentication
 
@@ -36,7 +37,7 @@ def test_events_name_the_service_of_the_catalogue(cloud: Cloud, tmp_path: Path):
         program, url = deployment.api()
         # Pages without a token have no events.
         for page in ("/", "/v2", "/v2/", "/v2/openapi.json", "/healthcheck"):
-            requests.get(f"{url}{page}", timeout=60)
+            requests.get(f"{url}{page}", timeout=PATIENCE)
         assert cloud.ask("/devices", token, url=url).status_code == 200
         program.wait_for("audit.http.response")
         output = program.output

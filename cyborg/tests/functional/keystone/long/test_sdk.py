@@ -14,8 +14,8 @@ import openstack
 import pytest
 from openstack.connection import Connection
 
-from cyborg.tests.functional.keystone import suites
 from cyborg.tests.functional.keystone.cloud import Cloud
+from cyborg.tests.functional.keystone.long import suites
 from cyborg.tests.functional.keystone.shell import environment, write_clouds
 
 GROUP = {"resources:FPGA": "2", "trait:CUSTOM_FAKE_DEVICE": "required"}

@@ -17,7 +17,7 @@ import pytest
 
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.functional.keystone.cloud import Cloud
-from cyborg.tests.functional.keystone.shell import Shell, once, write_clouds
+from cyborg.tests.functional.keystone.shell import Shell, write_clouds
 
 #: What is overlooked to have the named generation of commands.
 GENERATIONS = {
@@ -249,19 +249,20 @@ def test_client_manages_attributes(session: ClientSession):
 
 
 def test_client_shows_device_status_from_2_3(cloud: Cloud, without_keystone: str, tmp_path: Path):
-    options = ["--os-auth-type", "none", "--os-endpoint", f"{without_keystone}/v2", "accelerator"]
-
-    def run(*arguments: str) -> list[str]:
-        # A process each: within one the client keeps the first version that it was told.
-        ran = once(tmp_path, *options, *arguments)
-        assert (ran.returncode, ran.stderr) == (0, "")
-        return ran.stdout.splitlines()
-
-    (uuid,) = run("device", "list", "-f", "value", "-c", "uuid")
-    show = ("device", "show", uuid, "-f", "value", "-c", "status")
-    for verb, status in (("disable", "maintaining"), ("enable", "enabled")):
-        run("device", verb, uuid)
-        assert run(*show, "--os-accelerator-api-version", "2.3") == [status]
+    options = ["--os-auth-type", "none", "--os-endpoint", f"{without_keystone}/v2"]
+    newer = [*options, "--os-accelerator-api-version", "2.3"]
+    for name in ("older", "newer"):
+        (tmp_path / name).mkdir()
+    # A process each: within one the client keeps the first version that it was told.
+    with (
+        Shell(tmp_path / "older", options) as shell,
+        Shell(tmp_path / "newer", newer) as newer_shell,
+    ):
+        (device,) = shell.show("accelerator device list")
+        for verb, status in (("disable", "maintaining"), ("enable", "enabled")):
+            shell.do(f"accelerator device {verb}", device["uuid"])
+            shown = newer_shell.show("accelerator device show", device["uuid"])
+            assert shown["status"] == status
 
 
 def _mine(rows: list[dict[str, Any]], one: dict[str, Any]) -> list[dict[str, Any]]:
