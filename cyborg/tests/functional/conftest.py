@@ -52,6 +52,7 @@ _ONCE = [
 _ON_SQLITE = [
     "audit/test_command.py",
     "crash/test_canary.py",
+    "daemons/test_discover.py",
     "daemons/test_start.py",
     "daemons/test_unconfigured.py",
     "drift",
