@@ -40,6 +40,8 @@ from cyborg.tests.functional.schema.databases import SERVER, empty_database
 _SERVERLESS = [
     "cli",
     "clients",
+    "daemons/test_discover.py",
+    "daemons/test_unconfigured.py",
     "deployed/test_files.py",
     "devstack/test_configuration.py",
     "devstack/test_documents.py",

@@ -13,8 +13,8 @@ from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.keystone import KeystoneService
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.stack import Peers, Stack
-from cyborg.tests.fixtures.waiting import eventually
+from cyborg.tests.fixtures.stack import Peers, Stack, Times
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.keystone.cloud import (
@@ -69,6 +69,8 @@ def cloud(
                 transport_url=deployments.TRANSPORT_URL,
                 peers=Peers(placement=placement.adapter, nova=nova_api.adapter),
                 exchange=exchange,
+                # No test is about a peer that does not answer.
+                times=Times(bind_timeout=PATIENCE, agent=PATIENCE, rpc=PATIENCE),
             )
             api = running.enter_context(in_process(options, host, directory, stack))
         made = Cloud(keystone, people(keystone), host, running.enter_context(api()), api, database)
