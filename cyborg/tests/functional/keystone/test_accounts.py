@@ -89,10 +89,7 @@ def test_agent_works_with_the_role_service_alone(
         body = {"resource_provider_generation": generation, "traits": ["CUSTOM_WRONG"]}
         placement.call("PUT", "/traits/CUSTOM_WRONG")
         placement.call("PUT", f"{path}/traits", body)
-        eventually(
-            lambda: "CUSTOM_CARD" in placement.call("GET", f"{path}/traits")["traits"],
-            timeout=30,
-        )
+        eventually(lambda: "CUSTOM_CARD" in placement.call("GET", f"{path}/traits")["traits"])
         over = ended(operator, operator.send("DELETE", f"/drivers/{rack.driver.name}", None, 202))
         assert over["state"] == "succeeded"
         with pytest.raises(RuntimeError, match="404"):

@@ -113,7 +113,7 @@ class Site(ComputeHost):
 
     def ended(self, instance: str) -> str:
         """The state of an instance's only ARQ when its bind is over."""
-        eventually(lambda: of_instance(self.nova, instance)[0]["state"] != "BindStarted", 20)
+        eventually(lambda: of_instance(self.nova, instance)[0]["state"] != "BindStarted")
         return str(of_instance(self.nova, instance)[0]["state"])
 
     def refusal(self, arqs: Arqs, address: str = CARD, status: int = 409) -> str:
