@@ -68,7 +68,7 @@ class Server(ABC):
 
     def stop(self) -> None:
         """Let it end orderly; stopping twice does no harm."""
-        self._program.stop(_PATIENCE)
+        self._program.stop()
 
 
 class MariaDb(Server):

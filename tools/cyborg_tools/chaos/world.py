@@ -246,7 +246,7 @@ class World(Environment):
     def _wait(self, name: str) -> None:
         """Wait until a daemon runs; raises ConfigError with its last words when it does not."""
         try:
-            self.program(name).wait_for(r"cyborg-\w+ is running", _PATIENCE)
+            self.program(name).wait_for(r"cyborg-\w+ is running")
         except RuntimeError as fault:
             raise exception.ConfigError(reason=f"{name} does not start: {fault}") from None
 

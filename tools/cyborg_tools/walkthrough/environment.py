@@ -30,8 +30,6 @@ DRIVER = "generic_driver"
 CRYPTO, SOFT = "crypto", "soft"
 CARDS = ("0000:0a:00.0", "0000:0b:00.0")
 CRYPTO_CLASS, SOFT_CLASS = "CUSTOM_CRYPTO", "CUSTOM_SOFT"
-#: Timeout for the start of a daemon, in seconds.
-_PATIENCE = 90.0
 #: Where a file may be that root alone can change.
 _ROOTS = (tempfile.gettempdir(), "/run", "/var/lib")
 
@@ -112,8 +110,8 @@ class Environment(Cloud):
             self.daemons[f"{AGENT} on {host}"] = self.agents[host]
         try:
             for name, program in self.daemons.items():
-                program.wait_for(f"{name.partition(' ')[0]} is running", _PATIENCE)
-            port = self.daemons[API].wait_for(r"Listening on .*:(\d+)", _PATIENCE)[1]
+                program.wait_for(f"{name.partition(' ')[0]} is running")
+            port = self.daemons[API].wait_for(r"Listening on .*:(\d+)")[1]
         except RuntimeError as fault:
             raise exception.ConfigError(reason=f"A daemon does not start: {fault}") from None
         self._connect_nova(port)
