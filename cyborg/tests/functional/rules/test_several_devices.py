@@ -247,14 +247,17 @@ def test_only_the_new_devices_that_need_a_set_up_get_one(pair: Pair) -> None:
     assert left.spec["device"] == other.uuid
 
 
-def test_hardware_of_another_host_does_not_decide_about_a_set_up(pair: Pair) -> None:
+@pytest.mark.parametrize(("unready", "ready"), [(FIRST, SECOND), (SECOND, FIRST)])
+def test_hardware_of_another_host_does_not_decide_about_a_set_up(
+    pair: Pair, unready: str, ready: str
+) -> None:
     """The devices have the same driver and address."""
-    pair.report(FIRST, report_of(FIRST, 1))
-    pair.report(SECOND, with_hardware(SECOND, 1, [0]))
+    for host in (FIRST, SECOND):
+        pair.report(host, with_hardware(host, 1, [0] if host == unready else []))
     for status in (DeviceStatus.MAINTAINING, DeviceStatus.ENABLED):
-        admin(pair).update(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, status=status)
-    assert pair.device(FIRST).status == "enabled"
-    assert pair.device(SECOND).status == "installing"
+        admin(pair).update(OPERATOR, str(uuid4()), pair.device(ready).uuid, status=status)
+    assert pair.device(ready).status == "enabled"
+    assert pair.device(unready).status == "installing"
 
 
 def test_devices_of_two_drivers_at_one_address_are_both_stored(pair: Pair) -> None:
