@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg import exception
 from cyborg.conductor.arqs.bind import ArqBinder
 from cyborg.conductor.arqs.quotas import NO_QUOTAS, Quotas
 from cyborg.conductor.hosts.lost_devices import LostDevices
@@ -16,7 +17,7 @@ from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.conductor.tasks.units import UnitTasks
 from cyborg.db import work
 from cyborg.db.engine import Database
-from cyborg.db.models import METADATA, Arq, AttachHandle, Deployable, Device, Host, Work
+from cyborg.db.models import METADATA, Arq, AttachHandle, Deployable, Device, Host, Service, Work
 from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import Binding
 from cyborg.model.cleaning import CleanResult, HostClean
@@ -25,6 +26,7 @@ from cyborg.model.device import AttachType, DeviceType
 from cyborg.model.device import Deployable as Part
 from cyborg.model.device import Device as Card
 from cyborg.model.device_profile import DeviceProfile
+from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
 from cyborg.model.report import Desired, DriverReport, DriverState, Report
 from cyborg.model.work import Outcome, WorkKind
@@ -52,9 +54,13 @@ class Agents:
     asked: list[tuple[str, Any]] = field(default_factory=list)
     told: list[tuple[str, Any]] = field(default_factory=list)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: What a host raises instead.
+    errors: dict[str, exception.CyborgError] = field(default_factory=dict)
 
     def request(self, host: str, command: Any, *, within: float | None = None) -> Outcome:
         self.asked.append((host, command))
+        if host in self.errors:
+            raise self.errors[host]
         key = getattr(command.task, "handle_key", "")
         return Outcome(command.task.request_key, **self.answers.get(key, {}))
 
@@ -147,6 +153,9 @@ class Pair:
             query = sa.select(Host.desired_generation).where(Host.service_host == host)
             return int(tx.execute(query).scalar_one())
 
+    def generations(self) -> list[int]:
+        return [self.generation(host) for host in (FIRST, SECOND)]
+
     def desired(self, host: str) -> Desired:
         desired_states = DesiredStates(db=self.db, lost_retention=RETENTION)
         return desired_states.desired(host, self.arena.epochs[host])
@@ -183,6 +192,14 @@ class Pair:
         """The attach handles of the deployable with this name."""
         own = sa.select(Deployable.id).where(Deployable.name == name).scalar_subquery()
         return self.rows(AttachHandle, AttachHandle.deployable_id == own)
+
+    def process(self, host: str) -> Any:
+        """The row of the agent of a host."""
+        return self.row(Service, Service.host == host, Service.binary == AGENT)
+
+    def silence(self, *hosts: str) -> None:
+        """The agents of these hosts have sent no heartbeat for a long time."""
+        self.change(Service, Service.host.in_(hosts), last_seen_ms=1)
 
     def change(self, model: Any, *terms: sa.ColumnElement[bool], **values: Any) -> None:
         execute(self.db, sa.update(model).where(*terms).values(**values))
