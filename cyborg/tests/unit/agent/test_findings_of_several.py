@@ -154,6 +154,22 @@ def test_new_error_counts_although_another_counter_stays(cards: TwoCards) -> Non
     assert cards.found() == [2, 0]
 
 
+def test_one_counter_that_starts_again_is_a_boot_for_all_counters(cards: TwoCards) -> None:
+    """The other one had no error before and has none after the boot."""
+    cards.count(KEYS[0], DLP=4, TLP=0)
+    cards.findings.check(DEVICES)
+    cards.report()
+    cards.clock.advance(HOLD)
+    cards.findings.check(DEVICES)
+    cards.count(KEYS[0], DLP=1, TLP=0)
+    cards.start()
+    cards.findings.check(DEVICES)
+    assert cards.found() == [0, 0]
+    cards.count(KEYS[0], DLP=2, TLP=0)
+    cards.findings.check(DEVICES)
+    assert cards.found() == [1, 0]
+
+
 def test_finding_that_the_conductor_was_not_told_stays_although_another_was(
     cards: TwoCards,
 ) -> None:

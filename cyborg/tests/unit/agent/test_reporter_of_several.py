@@ -17,7 +17,7 @@ from cyborg.model.device import Device, DeviceType
 from cyborg.model.report import DriverState, RequestedDriver
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.servers import bare
-from cyborg.tests.fixtures.waiting import Gate, eventually
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually
 
 DEVICE = Device("key", DeviceType.FPGA, "vendor", "model", {}, ())
 
@@ -38,7 +38,7 @@ def failing() -> list[Device]:
     raise exception.HostError(action="reading", reason="EIO")
 
 
-def reporter_of(*drivers: Scripted, timeout: float = 0.05) -> Reporter:
+def reporter_of(*drivers: Scripted, timeout: float = PATIENCE) -> Reporter:
     def load(name: str, options: object) -> LoadResult:
         return LoadResult(name, Scripted(name))
 
@@ -61,7 +61,7 @@ def test_second_instance_of_a_driver_that_hangs_is_scanned_at_once() -> None:
         gate.hold()
         return []
 
-    reporter = reporter_of(Scripted("stuck", hang))
+    reporter = reporter_of(Scripted("stuck", hang), timeout=0.05)
     (report,) = reporter.scan(Scan(bare())).drivers
     assert report.state is DriverState.FAILED
     reporter.driver_manager.apply([RequestedDriver("stuck", options={"a": "b"})])

@@ -9,6 +9,7 @@ from cyborg.drivers.card_driver import Card, CardDriver, info_of
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
+from cyborg.model.work import HandleTask
 from cyborg.testing import servers, situations
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
@@ -124,3 +125,16 @@ def test_list_shows_the_steps_that_all_functions_of_a_card_have(host: FakeHost) 
     # Each unit by itself can be cleaned, or not.
     (_, second) = look(Cards(host, configured())).discover()
     assert [unit.clean for unit in second.deployables] == ["default", "default", None]
+
+
+def test_every_function_of_a_card_can_be_cleaned_offered_or_not(host: FakeHost) -> None:
+    """One that is refused now may be the unit of a guest that has just gone."""
+    driver = Cards(host, configured())
+    for card in (FIRST, SECOND):
+        resettable(host, card, *VFS[card])
+    host.add_file(f"{servers.place(VFS[FIRST][1])}/sriov_numvfs", "1\n")
+    assert list(reasons(driver)) == [VFS[FIRST][1]]
+    for address in (*VFS[FIRST], *VFS[SECOND]):
+        name = f"compute-1_{address}"
+        task = HandleTask("r", "cards", FIRST, name, address, "uuid")
+        assert [step.name for step in driver.clean_steps(task)] == ["function reset"]

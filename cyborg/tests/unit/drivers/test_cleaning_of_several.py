@@ -118,3 +118,17 @@ def test_disk_that_is_erased_stays_offered_when_another_erasure_ends(
     assert offered == [{DISK, OTHER}] * 3
     host.claimed.update((FIRST, THIRD))
     assert not {one.key for one in look(driver).discover()} & {DISK, OTHER}
+
+
+def test_bus_with_the_same_number_in_another_domain_is_another_bus(
+    host: FakeHost, driver: PciDriver
+) -> None:
+    """The reset of a bus is safe for a function that is alone on it."""
+    card, neighbour = "0000:44:00.0", "0001:44:00.1"
+    (before,) = (one for one in look(driver).discover() if one.key == card)
+    path = f"/sys/devices/pci0001:44/{neighbour}"
+    for name, text in {"vendor": "0x1234", "device": "0x11e8", "class": "0x00ff00"}.items():
+        host.add_file(f"{path}/{name}", f"{text}\n")
+    host.add_link(f"/sys/bus/pci/devices/{neighbour}", path)
+    (after,) = (one for one in look(driver).discover() if one.key == card)
+    assert [one.deployables[0].clean for one in (before, after)] == ["default"] * 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver, Health, ResetLevel
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.scan import Scan
@@ -344,6 +344,14 @@ def test_commands_of_a_unit_get_the_address_of_its_function(file: Path) -> None:
     assert ran(host) == [f"load {address} /tmp/image" for address in PORTS]
     with pytest.raises(exception.DriverFailed, match=f"has no unit {OTHER_PORTS[0]}"):
         driver.prepare(task(OTHER_PORTS[0]))
+
+
+def test_reset_of_a_unit_is_one_of_each_of_its_functions(file: Path) -> None:
+    host = server()
+    for address in (*PORTS, *OTHER_PORTS):
+        host.add_file(f"{servers.place(address)}/reset", "")
+    driver_of(file, host).reset(PORTS[0], ResetLevel.FUNCTION)
+    assert host.writes == [(f"{servers.place(address)}/reset", "1") for address in PORTS]
 
 
 def test_unit_needs_set_up_until_each_function_is_ready(file: Path) -> None:

@@ -59,3 +59,13 @@ def test_invalid_answer_of_agent_is_refused(
     with caplog.at_level(logging.WARNING), pytest.raises(exception.Invalid):
         agents.request("host-1", Discover(ASKED))
     assert "Answer of the agent on host host-1 to discovery refused" in caplog.text
+
+
+@pytest.mark.parametrize(("within", "timeout"), [(None, 1), (5.0, 1), (0.5, 0.5)])
+def test_agent_is_waited_for_no_longer_than_its_caller_can(
+    agents: AgentClient, bus: FakeBus, within: float | None, timeout: float
+) -> None:
+    bus.behaviours = [says(wire.dump(Discovered("mine")))]
+    agents.request("host-1", Discover(ASKED), within=within)
+    ((_, prepared, *_),) = bus.calls
+    assert prepared["timeout"] == timeout

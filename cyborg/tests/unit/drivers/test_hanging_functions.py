@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of one function that hang for ever cost the answer about this function only."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cyborg import exception
+from cyborg.agent.findings import Findings
+from cyborg.agent.state_store import HealthBaselines, StateStore
+from cyborg.drivers import health_policy
+from cyborg.drivers.prober import Prober
+from cyborg.drivers.scan import Scan
+from cyborg.model.device import Device, DeviceType
+from cyborg.model.health import Condition
+from cyborg.model.pci import PciAddress
+from cyborg.rpc.transport import in_thread
+from cyborg.testing import servers
+from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import Gate, eventually, result
+
+STUCK, OTHER = "0000:18:00.0", "0000:19:00.0"
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def host(gate: Gate) -> FakeHost:
+    """Two functions; each call about files of the first one waits for the gate."""
+    host = servers.bare()
+    for address in (STUCK, OTHER):
+        path = servers.add_function(host, address, "8086:37c8:0b4000", driver="c6xx")
+        host.add_file(f"{path}/config", b"\xff" * 64)
+        host.add_file(f"{path}/sriov_numvfs", "0\n")
+        host.add_file(f"{path}/sriov_totalvfs", "4\n")
+        host.add_file(f"{path}/mdev_supported_types/kind/available_instances", "3\n")
+        host.add_dir(f"{path}/mdev_supported_types/kind/devices")
+
+    def call(path: str) -> None:
+        if STUCK in path:
+            gate.hold()
+
+    host.on_call = call
+    return host
+
+
+def scan_of(host: FakeHost) -> Scan:
+    """Return a scan that has read the bus, before the function hangs."""
+    on_call, host.on_call = host.on_call, lambda path: None
+    scan = Scan(host, prober=Prober(0.05))
+    assert len(scan.functions) == 2
+    host.on_call = on_call
+    return scan
+
+
+def test_numbers_of_virtual_functions_and_types_are_given_up(host: FakeHost) -> None:
+    stuck, other = map(PciAddress.parse, (STUCK, OTHER))
+    for read, answer in ((scan_of(host).vfs, (0, 4)), (scan_of(host).mdev_types, {"kind": (3, 0)})):
+        asked = in_thread(lambda read=read: read(stuck))
+        with pytest.raises(exception.HostError, match=r"did not answer within 0\.05 seconds"):
+            result(asked)
+
+        def answered(read: Callable[[PciAddress], object] = read, answer: object = answer) -> bool:
+            # A busy machine may need longer than the limit of the one that hangs.
+            with contextlib.suppress(exception.HostError):
+                return read(other) == answer
+            return False
+
+        eventually(answered, f"the answer {answer} of the other function")
+
+
+def test_function_that_hangs_keeps_no_other_one_from_being_checked(
+    host: FakeHost, tmp_path: Path
+) -> None:
+    findings = Findings(
+        machine=host,
+        policy=health_policy.shipped(),
+        baselines=HealthBaselines(StateStore(tmp_path, "host")),
+        failed_prepares=1,
+        prober=Prober(0.05),
+    )
+    devices = [("driver", Device(key, DeviceType.QAT, "v", "m", {}, ())) for key in (STUCK, OTHER)]
+
+    def conditions() -> list[Condition]:
+        result(in_thread(lambda: findings.check(devices)))
+        return [finding.condition for finding in findings.of(("driver", OTHER)) or ()]
+
+    eventually(lambda: conditions() == [Condition.DEAD], "the finding about the other function")
+    assert findings.of(("driver", STUCK)) is None
