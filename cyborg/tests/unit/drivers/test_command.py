@@ -13,7 +13,6 @@ from cyborg import exception
 from cyborg.drivers import command
 from cyborg.tests.fixtures.waiting import PATIENCE, NotInTime
 
-
 #: A process that nobody kills ends after its test has failed.
 HANG = f"signal.alarm({2 * PATIENCE:.0f}); signal.pause()"
 
