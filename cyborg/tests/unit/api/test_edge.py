@@ -21,6 +21,9 @@ from cyborg.tests.unit.api.test_doors import certificate, tls
 
 __all__ = ["certificate"]
 
+#: In seconds: the server does not end by itself what a test waits for.
+HOUR = 3600
+NEVER = f"header_timeout = {HOUR}\nbody_timeout = {HOUR}\n"
 GET = b"GET / HTTP/1.1\r\nHost: cyborg\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: cyborg\r\n"
 MIB = 1 << 20
@@ -153,7 +156,7 @@ def is_served(server: HttpServer, connect: Connect) -> bool:
 def test_silent_tls_connections_hold_up_nobody(
     serve: Serve, connect: Connect, certificate: tuple[Path, Path], number: int
 ) -> None:
-    server = serve(f"header_timeout = 3600\n{tls(certificate)}")
+    server = serve(f"{NEVER}{tls(certificate)}")
     silent = [connect(server) for _ in range(number)]
     context = ssl.create_default_context(cafile=str(certificate[0]))
     with (
@@ -177,14 +180,14 @@ def test_silent_tls_connections_hold_up_nobody(
     ],
 )
 def test_slow_requests_hold_no_thread(serve: Serve, connect: Connect, start: bytes) -> None:
-    server = serve("api_workers = 2\n")
+    server = serve(f"api_workers = 2\n{NEVER}")
     for _ in range(8):
         connect(server, start)
     assert is_served(server, connect)
 
 
 def test_idle_connection_and_slow_head_are_closed(serve: Serve, connect: Connect) -> None:
-    server = serve("header_timeout = 1\n")
+    server = serve(f"header_timeout = 1\nbody_timeout = {HOUR}\n")
     assert everything(connect(server)) == b""
     assert everything(connect(server, GET[:-4])) == b""
 
@@ -201,17 +204,18 @@ def test_idle_connection_and_slow_head_are_closed(serve: Serve, connect: Connect
 def test_silent_tls_connection_is_closed(
     serve: Serve, connect: Connect, certificate: tuple[Path, Path]
 ) -> None:
-    assert everything(connect(serve(f"header_timeout = 1\n{tls(certificate)}"))) == b""
+    server = serve(f"header_timeout = 1\nbody_timeout = {HOUR}\n{tls(certificate)}")
+    assert everything(connect(server)) == b""
 
 
 def test_slow_body_is_closed(serve: Serve, connect: Connect, app: Recorder) -> None:
-    server = serve("body_timeout = 1\n")
+    server = serve(f"body_timeout = 1\nheader_timeout = {HOUR}\n")
     assert everything(connect(server, POST + b"Content-Length: 10\r\n\r\nslow")) == b""
     assert app.requests == []
 
 
 def test_client_that_does_not_read_is_closed(serve: Serve, connect: Connect, app: Recorder) -> None:
-    server = serve("body_timeout = 1\n")
+    server = serve(f"body_timeout = 1\nheader_timeout = {HOUR}\n")
     client = connect(server, GET.replace(b"/", b"/large", 1))
     acquired(app.arrived)
     with socket.create_connection(server.address, timeout=PATIENCE) as other:

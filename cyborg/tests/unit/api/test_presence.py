@@ -70,7 +70,7 @@ def ask(presence: Heartbeat) -> str:
 
 
 def test_no_heartbeat_before_the_first_request(presence: Heartbeat, conductor: Listener) -> None:
-    assert not wait_until(lambda: conductor.heard, timeout=0.1)
+    assert not wait_until(lambda: bool(conductor.heard), timeout=0.1)
     assert ask(presence) == "heartbeat"
     eventually(lambda: conductor.heard)
     assert conductor.heard == [("api-1", version.installed(), "cyborg-api@api-1")]
