@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -32,7 +32,12 @@ class _OutputLimitError(Exception):
 
 
 def run(
-    argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    stdin: bytes = b"",
+    cap: int = OUTPUT_CAP,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Completed:
     """Run ``argv`` (no shell) in the C locale and in a process group of its own.
 
@@ -40,7 +45,11 @@ def run(
     seconds or prints more than ``cap`` bytes on one stream; the process group is then killed.
     """
     action = f"running {argv[0]}"
-    deadline = time.monotonic() + timeout
+    deadline = clock() + timeout
+
+    def seconds_left() -> float:
+        return max(0.0, deadline - clock())
+
     try:
         # A file, not a pipe: a command that does not read its input cannot block the agent.
         with tempfile.TemporaryFile() as file:
@@ -58,8 +67,8 @@ def run(
         raise exception.HostError(action=action, reason=str(error)) from error
     with process:
         try:
-            stdout, stderr = _read_streams(process, deadline, cap)
-            process.wait(_seconds_left(deadline))
+            stdout, stderr = _read_streams(process, seconds_left, cap)
+            process.wait(seconds_left())
         except (TimeoutError, subprocess.TimeoutExpired):
             reason = f"it did not end within {timeout:g} seconds"
         except _OutputLimitError:
@@ -75,10 +84,13 @@ def run(
     raise exception.HostError(action=action, reason=reason)
 
 
-def _read_streams(process: subprocess.Popen[bytes], deadline: float, cap: int) -> tuple[str, str]:
+def _read_streams(
+    process: subprocess.Popen[bytes], seconds_left: Callable[[], float], cap: int
+) -> tuple[str, str]:
     """Return what the command prints on both streams, read to their end.
 
-    Raises TimeoutError after the deadline and _OutputLimitError above ``cap`` bytes on one stream.
+    Raises TimeoutError when no seconds are left, and _OutputLimitError above ``cap`` bytes on one
+    stream.
     """
     streams: list[IO[bytes]] = [pipe for pipe in (process.stdout, process.stderr) if pipe]
     buffers = [bytearray() for _ in streams]
@@ -86,7 +98,7 @@ def _read_streams(process: subprocess.Popen[bytes], deadline: float, cap: int) -
         for stream, buffer in zip(streams, buffers, strict=True):
             selector.register(stream, selectors.EVENT_READ, buffer)
         while selector.get_map():
-            ready = selector.select(_seconds_left(deadline))
+            ready = selector.select(seconds_left())
             if not ready:
                 raise TimeoutError
             for key, _ in ready:
@@ -98,7 +110,3 @@ def _read_streams(process: subprocess.Popen[bytes], deadline: float, cap: int) -
                     selector.unregister(key.fileobj)
     stdout, stderr = (bytes(buffer).decode(errors="replace") for buffer in buffers)
     return stdout, stderr
-
-
-def _seconds_left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())

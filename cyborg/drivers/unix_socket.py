@@ -13,14 +13,22 @@ _CHUNK = 64 * 1024
 Complete = Callable[[bytes], bool]
 
 
-def exchange(path: str, request: bytes, complete: Complete, *, timeout: float, cap: int) -> bytes:
+def exchange(
+    path: str,
+    request: bytes,
+    complete: Complete,
+    *,
+    timeout: float,
+    cap: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> bytes:
     """Send a request on a connection of its own, and return the answer.
 
     The answer may come in any number of pieces. Raises exception.HostError, with ``errno`` if the
     operating system gives one, when nothing listens, when the answer is not complete within
     ``timeout`` seconds or has more than ``cap`` bytes, and when the connection ends before.
     """
-    deadline = time.monotonic() + timeout
+    deadline = clock() + timeout
     number: int | None = None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
@@ -31,7 +39,7 @@ def exchange(path: str, request: bytes, complete: Complete, *, timeout: float, c
             while len(answer) <= cap:
                 if complete(answer):
                     return answer
-                left = deadline - time.monotonic()
+                left = deadline - clock()
                 if left <= 0:
                     raise TimeoutError
                 peer.settimeout(left)

@@ -9,6 +9,7 @@ from oslo_context.context import get_current
 
 from cyborg import context
 from cyborg.context import carried, ids, working_for
+from cyborg.tests.fixtures.waiting import joined
 
 ASKED = {"request_id": "req-1", "global_request_id": "req-0", "sender": "agent@compute"}
 
@@ -53,7 +54,7 @@ def test_call_carries_its_context_into_another_thread():
         call = carried(lambda: seen.append(ids()))
     thread = threading.Thread(target=call)
     thread.start()
-    thread.join()
+    joined(thread)
     assert seen == [{"request_id": "req-1", "global_request_id": "req-0"}]
 
 

@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 
+from cyborg.tests.fixtures.waiting import ran
+
 ROOT: Final = Path(__file__).resolve().parents[3]
 #: Prints the digest by which ``tools/lint`` takes an environment for one that is up to date.
 DIGEST: Final = (
@@ -22,15 +24,7 @@ Lint = Callable[..., tuple[int, str]]
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command in the repository, with these environment variables besides the usual ones."""
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "CI": "", **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return ran(command, cwd=ROOT, env={**os.environ, "CI": "", **environment}, check=False)
 
 
 @pytest.fixture

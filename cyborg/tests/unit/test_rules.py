@@ -2,12 +2,13 @@
 """``tools/lint names``, ``words`` and ``insides`` refuse bad samples."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from cyborg.tests.fixtures.waiting import ran
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 
@@ -89,16 +90,8 @@ class Text(wsme.types.UserType):
 
 def run(*command: str) -> tuple[int, str]:
     """Run a command of Python in the repository; return its status and what it prints."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    done = ran([sys.executable, *command], cwd=ROOT, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_names_refuses_each_kind_of_binding(tmp_path: Path) -> None:

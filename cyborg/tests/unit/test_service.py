@@ -144,7 +144,7 @@ def test_stop_ends_the_thread_at_any_time(line: int) -> None:
         happened(stopped)
         joined(stopper)
     finally:
-        threading.settrace(before)  # type: ignore[arg-type]
+        threading.settrace(before)
     assert "job" not in {thread.name for thread in threading.enumerate()}
     assert job.turns <= turns[0] + 1
 

@@ -16,7 +16,7 @@ from cyborg.model.provider import Provider, ProviderTree
 from cyborg.model.report import Desired, DriverReport, DriverState, Report
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.waiting import Gate
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate
 from cyborg.tests.unit.agent.fake_peers import report_of
 from cyborg.tests.unit.drivers.configured import configured
 
@@ -55,7 +55,7 @@ def by_address(rows: tuple[Row, ...]) -> dict[str, Row]:
 
 def test_row_has_the_driver_that_offers_the_device_and_the_driver_of_the_host() -> None:
     host = servers.server()
-    rows = by_address(discover([pci(host, '{"vendor_id": "10de"}')], host, timeout=60).rows)
+    rows = by_address(discover([pci(host, '{"vendor_id": "10de"}')], host, timeout=PATIENCE).rows)
     gpu, disk = rows[servers.GPU], rows[servers.NVME_MOUNTED]
     assert (gpu.offered_by, gpu.type, gpu.host_driver) == ("pci_driver", "GPU", "nvidia")
     assert (gpu.units, gpu.numa_node, gpu.reason) == (1, 0, None)
@@ -71,7 +71,7 @@ def test_devices_of_the_drivers_share_a_row_for_each_function() -> None:
     reason = "it has not been set up yet"
     entry = Hardware(servers.GPU, "GPU", "NVIDIA", "A100", offered=False, reason=reason)
     loaded = [pci(host), scripted(lambda scan: [entry])]
-    row = by_address(discover(loaded, host, timeout=60).rows)[servers.GPU]
+    row = by_address(discover(loaded, host, timeout=PATIENCE).rows)[servers.GPU]
     assert row.reasons == {"pci_driver": "not on the whitelist", "scripted": reason}
     assert row.reason == f"pci_driver: not on the whitelist; scripted: {reason}"
 
@@ -80,7 +80,7 @@ def test_reason_of_an_idle_driver_counts_only_without_another_one() -> None:
     host = servers.server()
     entry = Hardware(servers.GPU, "GPU", "NVIDIA", "A100", offered=False, reason="it is broken")
     loaded = [pci(host, '{"vendor_id": "10de"}', enabled=False), scripted(lambda scan: [entry])]
-    rows = by_address(discover(loaded, host, timeout=60).rows)
+    rows = by_address(discover(loaded, host, timeout=PATIENCE).rows)
     assert rows[servers.GPU].reason == "it is broken"
     assert rows[servers.GPU].reasons["pci_driver"] == "pci_driver is not enabled"
     assert rows[servers.GPU_ON_VFIO].reason == "pci_driver is not enabled"
@@ -89,7 +89,7 @@ def test_reason_of_an_idle_driver_counts_only_without_another_one() -> None:
 def test_simulated_device_at_the_address_of_a_function_has_its_own_row() -> None:
     host = servers.server()
     servers.add_function(host, "0000:0c:00.0", "8086:37c8:0b4000")
-    rows = discover([pci(host), fake(host)], host, timeout=60).rows
+    rows = discover([pci(host), fake(host)], host, timeout=PATIENCE).rows
     units = [(row.vendor, row.units) for row in rows if row.address == "0000:0c:00.0"]
     assert units == [("Intel Corporation", 0), ("0xABCD", 16)]
 
@@ -99,7 +99,7 @@ def test_driver_that_fails_costs_its_own_rows_only() -> None:
         raise exception.HostError(action="asking the tool", reason="No such file")
 
     host = servers.server()
-    discovery = discover([pci(host), scripted(failing)], host, timeout=60)
+    discovery = discover([pci(host), scripted(failing)], host, timeout=PATIENCE)
     assert len(discovery.rows) == len(host.list_dir("/sys/bus/pci/devices"))
     (note,) = discovery.notes
     assert note.startswith("Driver scripted: ")
@@ -114,11 +114,11 @@ def test_driver_that_hangs_costs_its_own_rows_only() -> None:
         return []
 
     host, join = FakeHost(), gate.join("scan-scripted")
-    discovery = discover([fake(host), scripted(hang)], host, timeout=60, join=join)
+    discovery = discover([fake(host), scripted(hang)], host, timeout=PATIENCE, join=join)
     gate.set()
     assert [row.offered_by for row in discovery.rows] == ["fake_driver"]
     assert "hardware" in discovery.notes[0]
-    assert "has not answered within 60 seconds" in discovery.notes[0]
+    assert f"has not answered within {PATIENCE:g} seconds" in discovery.notes[0]
 
 
 def test_bus_that_hangs_costs_the_rows_of_its_functions_only() -> None:
@@ -140,7 +140,7 @@ def test_bus_that_hangs_costs_the_rows_of_its_functions_only() -> None:
 def test_unreadable_bus_is_a_note() -> None:
     host = servers.server()
     host.faults["/sys/bus/pci/devices"] = 13
-    discovery = discover([pci(host, "{}")], host, timeout=60)
+    discovery = discover([pci(host, "{}")], host, timeout=PATIENCE)
     assert discovery.rows == ()
     assert any(note.startswith("The PCI functions of the host") for note in discovery.notes)
 
@@ -148,7 +148,7 @@ def test_unreadable_bus_is_a_note() -> None:
 def test_only_the_named_drivers_are_called() -> None:
     host = servers.server()
     loaded = [pci(host), fake(host), LoadResult("broken", error="it is broken")]
-    discovery = discover(loaded, host, timeout=60, only={"fake_driver"})
+    discovery = discover(loaded, host, timeout=PATIENCE, only={"fake_driver"})
     assert [driver.driver for driver in discovery.report.drivers] == ["fake_driver"]
     assert len(discovery.rows) == 1
 
@@ -158,11 +158,11 @@ def test_card_that_the_conductor_keeps_is_offered_while_a_guest_has_it() -> None
     servers.open_vfio(host, "4", 7, "qemu")
     host.add_link(f"{servers.place(servers.GPU_ON_VFIO)}/iommu_group", "/sys/kernel/iommu_groups/4")
     loaded = [pci(host, '{"vendor_id": "10de", "product_id": "20f1"}')]
-    held = by_address(discover(loaded, host, timeout=60).rows)[servers.GPU_ON_VFIO]
+    held = by_address(discover(loaded, host, timeout=PATIENCE).rows)[servers.GPU_ON_VFIO]
     assert held.reason == "held through VFIO by qemu (process 7)"
     provider = Provider("uuid", f"compute-1_{servers.GPU_ON_VFIO}", "PGPU", 1, 0, frozenset())
     desired = Desired(1, ProviderTree("compute-1", (provider,)), {})
-    again = discover(loaded, host, timeout=60, desired=desired)
+    again = discover(loaded, host, timeout=PATIENCE, desired=desired)
     assert by_address(again.rows)[servers.GPU_ON_VFIO].offered_by == "pci_driver"
 
 

@@ -414,7 +414,7 @@ def test_images_of_an_earlier_process_are_removed(tmp_path: Path, images: Path) 
         journal=OperationJournal(StateStore(tmp_path, "host")),
         glance=lambda: cast(Glance, FakeGlance()),
         images=images,
-        timeout=1.0,
+        timeout=PATIENCE,
         request_scan=lambda: None,
     ).stop()
     assert not images.exists()

@@ -30,7 +30,7 @@ from cyborg.model.device import (
 from cyborg.model.report import DriverState
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.servers import bare
-from cyborg.tests.fixtures.waiting import Gate
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate
 
 
 def reporter_of(
@@ -45,7 +45,7 @@ def reporter_of(
         enabled=False,
     )
     manager = DriverManager(loaded, load_nothing)
-    return Reporter(manager, checks, timeout=60.0, join=join, topology_traits=topology_traits)
+    return Reporter(manager, checks, timeout=PATIENCE, join=join, topology_traits=topology_traits)
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
@@ -144,7 +144,7 @@ def test_a_driver_that_hangs_costs_its_own_devices_only() -> None:
         assert (reports["good"].state, reports["good"].devices) == (DriverState.READY, (DEVICE,))
         assert (reports["hung"].state, reports["hung"].devices) == (DriverState.FAILED, ())
         assert "discover" in str(reports["hung"].error)
-        assert "has not answered within 60 seconds" in str(reports["hung"].error)
+        assert f"has not answered within {PATIENCE:g} seconds" in str(reports["hung"].error)
         assert reporter.current_call == "discover of driver hung"
     # It is not called again before it has answered.
     assert len(calls) == 1

@@ -24,6 +24,7 @@ from cyborg import exception
 from cyborg.api import app
 from cyborg.api.middleware import auth_token
 from cyborg.api.server import HttpServer
+from cyborg.tests.fixtures.waiting import PATIENCE, Meeting, joined
 from cyborg.tests.unit.api.conftest import MakeConf
 from cyborg.wsgi.api import DIRECTORY, FILES, LazyApplication, arguments
 
@@ -37,7 +38,7 @@ def heartbeat(environ: dict[str, Any], start_response: Callable[..., Any]) -> li
 
 def test_application_is_made_once_at_first_request() -> None:
     made: list[int] = []
-    together = threading.Barrier(4)
+    together = Meeting(4)
 
     def make(environ: Mapping[str, Any]) -> Any:
         made.append(1)
@@ -47,14 +48,13 @@ def test_application_is_made_once_at_first_request() -> None:
     assert made == []
 
     def ask() -> None:
-        together.wait()
+        together.meet()
         assert webtest.TestApp(application).get("/").status_int == 200
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    joined(*threads)
     assert made == [1]
 
 
@@ -296,8 +296,10 @@ def test_server_answers_and_requires_tls_and_client_certificates_as_configured(
 
 
 def _ask(server: HttpServer, context: ssl.SSLContext | None) -> bytes:
-    secure = http.client.HTTPSConnection(*server.address, timeout=10, context=context)
-    connection = secure if context else http.client.HTTPConnection(*server.address, timeout=10)
+    secure = http.client.HTTPSConnection(*server.address, timeout=PATIENCE, context=context)
+    connection = (
+        secure if context else http.client.HTTPConnection(*server.address, timeout=PATIENCE)
+    )
     with closing(connection):
         connection.request("GET", "/")
         return connection.getresponse().read()

@@ -13,6 +13,7 @@ from cyborg import exception, version
 from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.service import wait_until
+from cyborg.tests.fixtures.waiting import Gate, Meeting, eventually, joined
 
 
 class Listener:
@@ -20,13 +21,13 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, str]] = []
-        self.open = threading.Event()
+        self.open = Gate()
         self.open.set()
         self.fault: Exception | None = None
 
     def request(self, command: ApiHeartbeat) -> None:
         self.heard.append((command.host, command.version, command.endpoint))
-        self.open.wait(20)
+        self.open.hold()
         if self.fault is not None:
             raise self.fault
 
@@ -71,7 +72,7 @@ def ask(presence: Heartbeat) -> str:
 def test_no_heartbeat_before_the_first_request(presence: Heartbeat, conductor: Listener) -> None:
     assert not wait_until(lambda: bool(conductor.heard), timeout=0.1)
     assert ask(presence) == "heartbeat"
-    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    eventually(lambda: conductor.heard)
     assert conductor.heard == [("api-1", version.installed(), "cyborg-api@api-1")]
 
 
@@ -82,37 +83,36 @@ def test_heartbeat_has_endpoint_of_the_operator_and_sets_the_cached_clock(
     presence = present(conductor, endpoint=url, clock=clock)
     assert clock.times == 0
     ask(presence)
-    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    eventually(lambda: conductor.heard)
     assert (conductor.heard[0][2], clock.times) == (url, 1)
 
 
 def test_request_does_not_wait_for_the_heartbeat(presence: Heartbeat, conductor: Listener) -> None:
     conductor.open.clear()
     assert ask(presence) == "heartbeat"
-    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    eventually(lambda: conductor.heard)
     assert [ask(presence) for _ in range(3)] == ["heartbeat"] * 3
     conductor.open.set()
 
 
 def test_concurrent_requests_start_one_heartbeat(presence: Heartbeat, conductor: Listener) -> None:
-    together = threading.Barrier(8)
+    together = Meeting(8)
 
     def one() -> None:
-        together.wait()
+        together.meet()
         ask(presence)
 
     threads = [threading.Thread(target=one) for _ in range(8)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
-    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    joined(*threads)
+    eventually(lambda: conductor.heard)
     assert not wait_until(lambda: len(conductor.heard) > 1, timeout=0.1)
 
 
 def test_forked_worker_sends_its_own_heartbeat(presence: Heartbeat, conductor: Listener) -> None:
     ask(presence)
-    assert wait_until(lambda: len(conductor.heard) == 1, timeout=5)
+    eventually(lambda: len(conductor.heard) == 1)
     child = os.fork()
     if child == 0:
         # Nothing of pytest may run here: the exit status is the verdict.
@@ -120,8 +120,8 @@ def test_forked_worker_sends_its_own_heartbeat(presence: Heartbeat, conductor: L
         try:
             quiet = len(conductor.heard) == 1
             ask(presence)
-            spoke = wait_until(lambda: len(conductor.heard) == 2, timeout=5)
-            status = 0 if quiet and spoke else 2
+            eventually(lambda: len(conductor.heard) == 2)
+            status = 0 if quiet else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -133,5 +133,5 @@ def test_missing_conductor_is_logged_once(
 ) -> None:
     conductor.fault = exception.Unavailable(peer="conductor", reason="no answer")
     assert ask(presence) == "heartbeat"
-    assert wait_until(lambda: "heartbeat failed: " in caplog.text, timeout=5)
+    eventually(lambda: "heartbeat failed: " in caplog.text)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

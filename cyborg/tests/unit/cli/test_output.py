@@ -4,13 +4,13 @@
 import csv
 import io
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cyborg.cli import terminal
+from cyborg.tests.fixtures.waiting import ran
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
     AGENT,
@@ -223,9 +223,7 @@ def test_bash_completes_command_names(program: Run, tmp_path: Path):
             echo "$typed: ${{COMPREPLY[@]}}"
         done
     """
-    done = subprocess.run(
-        ["bash", "-c", commands], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = ran(["bash", "-c", commands], check=True)
     assert done.stdout.splitlines() == ["usa: usage-show", "update-d: update-driver", "nothing: "]
 
 

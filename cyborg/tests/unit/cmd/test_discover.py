@@ -21,6 +21,7 @@ from cyborg.conf import opts
 from cyborg.drivers import loader
 from cyborg.drivers.host import LocalHost
 from cyborg.model.report import Report
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.unit.agent.fake_peers import report_of
 
 GUEST = Path(__file__).parents[2] / "fixtures" / "hosts" / "guest.tar.gz"
@@ -186,7 +187,7 @@ def test_changes_of_the_next_report_are_printed_and_nothing_is_written(tmp_path:
 def test_report_without_changes_is_named(tmp_path: Path) -> None:
     host = LocalHost()
     drivers = loader.load(["fake_driver"], host, configured(tmp_path))
-    stored(tmp_path, agent.discover(drivers, host, timeout=60).report)
+    stored(tmp_path, agent.discover(drivers, host, timeout=PATIENCE).report)
     text = printed(tmp_path, "--diff", "--driver", "fake_driver")
     assert "The next report would change nothing." in text
 

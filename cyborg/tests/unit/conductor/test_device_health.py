@@ -27,6 +27,7 @@ from cyborg.model.report import AgentHeartbeat, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.waiting import PATIENCE
 
 HOST = "compute"
 KEYS = ("0000:00:00.0", "0000:00:01.0")
@@ -81,7 +82,7 @@ class Host:
             uuid: str = tx.execute(query).scalar_one()
         admin = DeviceAdmin(
             db=self.db,
-            agents=AgentClient(DirectBus(Exchange()), timeout=1.0),
+            agents=AgentClient(DirectBus(Exchange()), timeout=PATIENCE),
             lost_devices=LostDevices(db=self.db, lost_retention=0, down_after=1000),
             wake=lambda: None,
             health_rules=self.rules,
@@ -115,7 +116,7 @@ class Host:
             )
         binder = ArqBinder(
             db=self.db,
-            agents=AgentClient(DirectBus(Exchange()), timeout=1.0),
+            agents=AgentClient(DirectBus(Exchange()), timeout=PATIENCE),
             wake=lambda: None,
             bind_timeout=1000,
         )
@@ -271,7 +272,7 @@ def test_repeated_order_of_an_operator_changes_nothing(patient: Host) -> None:
     key = str(uuid4())
     admin = DeviceAdmin(
         db=patient.db,
-        agents=AgentClient(DirectBus(Exchange()), timeout=1.0),
+        agents=AgentClient(DirectBus(Exchange()), timeout=PATIENCE),
         lost_devices=LostDevices(db=patient.db, lost_retention=0, down_after=1000),
         wake=lambda: None,
     )

@@ -25,6 +25,7 @@ from cyborg.model.scope import EVERYWHERE
 from cyborg.rpc.agent import AgentClient
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.unreachable import unreachable
+from cyborg.tests.fixtures.waiting import PATIENCE
 
 DOWN_AFTER = dict.fromkeys((AGENT, API, CONDUCTOR), 30_000)
 CALLER = Caller("project", "user", "req-1", all_projects=True)
@@ -32,7 +33,7 @@ CALLER = Caller("project", "user", "req-1", all_projects=True)
 
 @pytest.fixture
 def processes(db: Database) -> Processes:
-    agents = AgentClient(DirectBus(Exchange()), timeout=1.0)
+    agents = AgentClient(DirectBus(Exchange()), timeout=PATIENCE)
     operations = Operations(db=db, wake=lambda: None, down_after=30_000)
     return Processes(db=db, agents=agents, operations=operations, down_after=DOWN_AFTER)
 

@@ -3,7 +3,6 @@
 
 import os
 import sqlite3
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from cyborg.db.engine import Database, Reader, Retry, Settings
 from cyborg.db.models import METADATA, Host
 from cyborg.db.transaction import Transaction
 from cyborg.model.caller import Caller
+from cyborg.tests.fixtures.waiting import Meeting, result
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_readers_do_not_wait_for_the_writer(db: Database) -> None:
     with db.writer() as tx:
         _add(tx, "unseen")
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(_names, db).result(timeout=10) == []
+            assert result(pool.submit(_names, db)) == []
 
 
 def test_locked_file_is_unavailable(db: Database, tmp_path: Path) -> None:
@@ -375,10 +375,10 @@ def test_transient_errors_are_recognised(
 
 def test_threads_share_one_engine(tmp_path: Path) -> None:
     db = Database(_url(tmp_path))
-    start = threading.Barrier(8)
+    start = Meeting(8)
 
     def engine(_: int) -> sa.Engine:
-        start.wait()
+        start.meet()
         return db.engine
 
     with ThreadPoolExecutor(8) as pool:
@@ -406,7 +406,7 @@ def test_forked_child_creates_its_own_engine(db: Database) -> None:
 
 def test_fork_during_a_write_leaves_child_usable(db: Database) -> None:
     with ThreadPoolExecutor(1) as pool, db.writer():
-        assert pool.submit(_forked_read, db).result(timeout=30) == 0
+        assert result(pool.submit(_forked_read, db)) == 0
 
 
 def _forked_read(db: Database) -> int:

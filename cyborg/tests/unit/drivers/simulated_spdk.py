@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from cyborg.tests.fixtures.waiting import joined
+
 JSON = dict[str, Any]
 #: What a server does with one connection, given the request.
 Script = Callable[[socket.socket, bytes], None]
@@ -230,7 +232,7 @@ class SpdkSocket:
         self.stopped.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join()
+        joined(self._thread)
 
     def _serve(self) -> None:
         while True:

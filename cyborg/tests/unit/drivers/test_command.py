@@ -2,13 +2,19 @@
 """Commands are limited in time and output, and leave no process behind."""
 
 import os
-import pathlib
+import select
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from cyborg import exception
 from cyborg.drivers import command
+from cyborg.tests.fixtures.waiting import PATIENCE, NotInTime
+
+#: A process that nobody kills ends after its test has failed.
+HANG = f"signal.alarm({2 * PATIENCE:.0f}); signal.pause()"
 
 
 def python(script: str) -> list[str]:
@@ -16,7 +22,7 @@ def python(script: str) -> list[str]:
 
 
 def test_run_succeeds_when_the_command_ignores_its_input() -> None:
-    assert command.run(python("pass"), timeout=30, stdin=b"x" * 1_000_000).status == 0
+    assert command.run(python("pass"), timeout=PATIENCE, stdin=b"x" * 1_000_000).status == 0
 
 
 def test_a_missing_command_raises_host_error() -> None:
@@ -27,29 +33,62 @@ def test_a_missing_command_raises_host_error() -> None:
 def test_a_command_with_too_much_output_is_killed() -> None:
     script = "import sys\nwhile True: sys.stdout.write('x' * 4096)"
     with pytest.raises(exception.HostError, match="it printed more than 10000 bytes"):
-        command.run(python(script), timeout=30, cap=10_000)
+        command.run(python(script), timeout=PATIENCE, cap=10_000)
 
 
-def test_the_process_group_is_killed_at_the_timeout(tmp_path: pathlib.Path) -> None:
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """Return a fifo, and its open end to read from."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield path, reader
+    os.close(reader)
+
+
+def received(reader: int) -> bytes:
+    """Return the next byte from the fifo; none if all that had it open are dead."""
+    if not select.select([reader], [], [], PATIENCE)[0]:
+        raise NotInTime("something comes out of the fifo")
+    return os.read(reader, 1)
+
+
+def test_the_process_group_is_killed_at_the_timeout(fifo: tuple[Path, int]) -> None:
     """A grandchild that survives its parent would keep the device busy."""
-    fifo = tmp_path / "alive"
-    os.mkfifo(fifo)
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    script = f"import os, signal\nos.open({str(fifo)!r}, os.O_WRONLY)\nos.fork()\nsignal.pause()\n"
-    try:
-        with pytest.raises(exception.HostError, match=r"did not end within 0\.5 seconds"):
-            command.run(python(script), timeout=0.5)
-        os.set_blocking(reader, True)
-        # The end of the file comes when the last process that has it open is dead.
-        assert os.read(reader, 1) == b""
-    finally:
-        os.close(reader)
+    path, reader = fifo
+    script = (
+        f"import os, signal; fifo = os.open({str(path)!r}, os.O_WRONLY); os.fork();"
+        f"os.write(fifo, b'x'); {HANG}"
+    )
+
+    def clock() -> Iterator[float]:
+        yield 0.0
+        # The limit is over when both processes run.
+        assert received(reader) + received(reader) == b"xx"
+        yield PATIENCE
+
+    with pytest.raises(exception.HostError, match=f"did not end within {PATIENCE:g} seconds"):
+        command.run(python(script), timeout=PATIENCE, clock=clock().__next__)
+    assert received(reader) == b""
 
 
-def test_the_timeout_applies_after_both_streams_are_closed() -> None:
-    script = "import os, signal; os.close(1); os.close(2); signal.pause()"
+def test_the_timeout_applies_after_both_streams_are_closed(fifo: tuple[Path, int]) -> None:
+    path, reader = fifo
+    script = (
+        "import os, signal; os.close(1); os.close(2);"
+        f"os.write(os.open({str(path)!r}, os.O_WRONLY), b'x'); {HANG}"
+    )
+
+    def clock() -> Iterator[float]:
+        yield 0.0
+        assert received(reader) == b"x"
+        yield 0.0
+        # The end of both streams was read.
+        yield PATIENCE
+
     with pytest.raises(exception.HostError, match="did not end within"):
-        command.run(python(script), timeout=0.5)
+        command.run(python(script), timeout=PATIENCE, clock=clock().__next__)
+    assert received(reader) == b""
 
 
 def test_run_passes_input_and_a_minimal_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,5 +100,5 @@ def test_run_passes_input_and_a_minimal_environment(monkeypatch: pytest.MonkeyPa
     )
     output = "WORDS C\nFalse\na\ufffd"
     # All that it prints is returned up to the cap.
-    ended = command.run(python(script), timeout=30, stdin=b"words", cap=len(output) - 1 + 5)
+    ended = command.run(python(script), timeout=PATIENCE, stdin=b"words", cap=len(output) - 1 + 5)
     assert ended == command.Completed(3, output, "err\n")

@@ -13,6 +13,7 @@ from cyborg.drivers.host import Host, LocalHost, OpenFiles, is_missing, read_if_
 from cyborg.drivers.privileged.action import Action
 from cyborg.drivers.privileged.actions import ReadOpenFiles
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import PATIENCE
 
 FILES = {"/sys/a/value": "1\n", "/sys/b/deep/value": "22\n", "/etc/name": "inside\n"}
 LINKS = {
@@ -195,12 +196,12 @@ def test_output_of_a_command_that_writes_a_file() -> None:
     host = LocalHost()
     script = 'umask 077; echo ignored; printf %s "$2" > "$3"; stat -c %a "${3%/*}"; exit "$1"'
     shell = ["/bin/sh", "-c", script, "sh", "3", '{"a": 1}']
-    result, text = host.run_to_file(shell, timeout=60)
+    result, text = host.run_to_file(shell, timeout=PATIENCE)
     assert (result.status, text) == (3, '{"a": 1}')
     assert result.stdout == "ignored\n700\n"
-    assert host.run_to_file(["/bin/true"], timeout=60)[1] == ""
+    assert host.run_to_file(["/bin/true"], timeout=PATIENCE)[1] == ""
     large = ["/bin/sh", "-c", 'head -c 1048577 /dev/zero > "$0"']
     with pytest.raises(exception.HostError, match="wrote more than 1048576 bytes"):
-        host.run_to_file(large, timeout=60)
+        host.run_to_file(large, timeout=PATIENCE)
     with pytest.raises(exception.HostError, match="did not end within"):
         host.run_to_file(["/bin/tail", "-f", "/dev/null"], timeout=0.2)

@@ -27,6 +27,7 @@ from cyborg.testing import servers, situations
 from cyborg.testing.driver_checks import change, look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.unit.drivers.configured import written
 
 N6001 = "0000:4b:00.0"
@@ -487,7 +488,7 @@ def operations(tmp_path: Path, host: FakeHost, images: list[bytes]) -> Iterator[
         journal=OperationJournal(StateStore(tmp_path, "host")),
         glance=lambda: cast(Glance, ImagesOfGlance(host, images[-1])),
         images=tmp_path / "images",
-        timeout=60,
+        timeout=PATIENCE,
         request_scan=lambda: None,
     )
     yield operations

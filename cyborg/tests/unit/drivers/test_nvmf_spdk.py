@@ -24,6 +24,7 @@ from cyborg.model.report import DriverState
 from cyborg.model.work import HandleTask
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.unit.drivers.configured import written
 from cyborg.tests.unit.drivers.simulated_spdk import (
     JSON,
@@ -155,14 +156,14 @@ def test_report_of_the_agent_has_the_disk_and_no_device(
     host: FakeHost, driver: NvmfSpdkDriver
 ) -> None:
     result = LoadResult(driver.name, driver, endpoint="cyborg.drivers.nvmf_spdk:NvmfSpdkDriver")
-    discovery = discover([result], host, timeout=10.0)
+    discovery = discover([result], host, timeout=PATIENCE)
     (report,) = discovery.report.drivers
     assert (report.state, report.error, report.devices) == (DriverState.READY, None, ())
     assert [backend.name for backend in report.backends or ()] == ["spdk"]
     (row,) = discovery.rows
     assert (row.address, row.offered_by, row.reason) == (DISK, None, REASON)
     host.sockets.clear()
-    (report,) = discover([result], host, timeout=10.0).report.drivers
+    (report,) = discover([result], host, timeout=PATIENCE).report.drivers
     assert (report.state, report.devices, report.hardware) == (DriverState.READY, (), None)
     assert "asking /var/tmp/spdk.sock failed: Connection refused" in str(report.error)
 

@@ -17,6 +17,7 @@ from cyborg.drivers.privileged.kernel import LinuxKernel, Node
 from cyborg.drivers.privileged.netlink import VfSettings, check_answer, vf_request
 from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand, sanitize_log
 from cyborg.model.pci import PciAddress
+from cyborg.tests.fixtures.waiting import eventually, joined
 
 CARD = PciAddress.parse("0000:3b:00.0")
 PATH = f"/sys/devices/pci0000:3a/{CARD}"
@@ -108,16 +109,20 @@ def test_link_that_is_swapped_during_writes_never_leads_outside(tree: Path, outs
     thread = threading.Thread(target=swap)
     thread.start()
     results = {"written": 0, "refused": 0}
+
+    def both_often() -> bool:
+        try:
+            SetVfs(CARD, 4).run(LinuxKernel(str(tree)))
+            results["written"] += 1
+        except exception.HostError:
+            results["refused"] += 1
+        return min(results.values()) >= 20
+
     try:
-        while min(results.values()) < 20:
-            try:
-                SetVfs(CARD, 4).run(LinuxKernel(str(tree)))
-                results["written"] += 1
-            except exception.HostError:
-                results["refused"] += 1
+        eventually(both_often, lambda: results, step=0)
     finally:
         stopped.set()
-        thread.join()
+        joined(thread)
     assert outside.read_text() == "untouched"
 
 

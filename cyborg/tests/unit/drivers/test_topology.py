@@ -2,7 +2,6 @@
 """What identifies functions of simulated hosts and where they are."""
 
 import errno
-import threading
 
 import pytest
 
@@ -22,6 +21,7 @@ from cyborg.model.device import (
 from cyborg.model.pci import PciAddress
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import Gate
 from cyborg.tests.unit.drivers.test_serial_numbers import (
     DSN,
     PART,
@@ -243,14 +243,14 @@ class SlowVpd(FakeHost):
 
     def __init__(self) -> None:
         super().__init__()
-        self.end = threading.Event()
+        self.end = Gate()
         self.reads = 0
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """See Host."""
         if path.endswith("/vpd"):
             self.reads += 1
-            self.end.wait()
+            self.end.hold()
         return super().read_bytes(path, limit)
 
 
@@ -267,7 +267,7 @@ def test_vpd_that_is_slow_is_left_out() -> None:
     servers.add_function(host, NIC, NETWORK)
     file(host, NIC, "vpd", vpd(SERIAL))
     function = Scan(host).functions[PciAddress.parse(NIC)]
-    prober = Prober(0.5)
+    prober = Prober(wait=host.end.wait_for)
     try:
         facts = [
             Cards(host, {function.address: function}, prober, FactCache()).identity(function)

@@ -14,6 +14,7 @@ import pyudev
 
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.uevents import OVERFLOW, KernelEvents, Uevent
+from cyborg.tests.fixtures.waiting import joined
 
 ADD = Uevent(
     "add", "/devices/virtual/vfio/7", {"SUBSYSTEM": "vfio", "DEVNAME": "vfio/7", "SEQNUM": "42"}
@@ -84,7 +85,7 @@ def test_close_ends_a_poll_in_another_thread(events: KernelEvents) -> None:
     listener.start()
     events.close()
     events.close()
-    listener.join(timeout=30)
+    joined(listener)
     assert (answers, events.closed) == ([None], True)
     assert events.poll() is None
 

@@ -13,6 +13,7 @@ from cyborg.model.work import Discovered, DiscoveryTask, InstallTask, Outcome
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus
 from cyborg.rpc.verbs import Discover, Install
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.unit.rpc.test_line import FakeBus
 
 ASKED = DiscoveryTask("mine")
@@ -26,7 +27,7 @@ def bus() -> FakeBus:
 
 @pytest.fixture
 def agents(bus: FakeBus) -> Iterator[AgentClient]:
-    made = AgentClient(cast(Bus, bus), timeout=1)
+    made = AgentClient(cast(Bus, bus), timeout=PATIENCE)
     yield made
     made.close()
 

@@ -130,11 +130,15 @@ def verbs(bus: FakeBus) -> list[str]:
 @pytest.mark.parametrize("sender", ["", "agent@host-1"])
 def test_call_returns_the_answer(bus: FakeBus, sender: str) -> None:
     line = RPCClient(
-        *(cast(Bus, bus), "topic"), peer="conductor", timeout=60, sender=sender, wait=connected
+        *(cast(Bus, bus), "topic"),
+        peer="conductor",
+        timeout=PATIENCE,
+        sender=sender,
+        wait=connected,
     )
     assert line.call("show", request_id="req-1", uuid="u") == "fine"
     context = {"request_id": "req-1"} | ({"sender": sender} if sender else {})
-    assert bus.calls == [("show", ALWAYS | {"timeout": 60}, context, {"uuid": "u"})]
+    assert bus.calls == [("show", ALWAYS | {"timeout": PATIENCE}, context, {"uuid": "u"})]
     assert line.up
     line.close()
 
@@ -179,7 +183,7 @@ def test_outcome_of_write_is_unknown_after_its_deadline(
         broken()
 
     line = RPCClient(
-        *(cast(Bus, bus), "topic"), peer="conductor", timeout=60, clock=clock, wait=connected
+        *(cast(Bus, bus), "topic"), peer="conductor", timeout=PATIENCE, clock=clock, wait=connected
     )
     bus.behaviours = [broken_for_a_second] * 3
     with pytest.raises(exception.OutcomeUnknown, match="repeating is safe"):
@@ -208,7 +212,7 @@ def test_hanging_bus_is_given_up_at_the_deadline(bus: FakeBus) -> None:
 
 def test_first_check_of_a_peer_waits(bus: FakeBus, line: RPCClient) -> None:
     gate = Gate()
-    bus.ping = lambda: {"ok": gate.hold()}
+    bus.ping = gate.hold
     threading.Timer(0.2, gate.set).start()
     assert line.reached()
 
@@ -232,7 +236,7 @@ def test_calls_fail_at_once_while_broker_is_away(bus: FakeBus, clock: FakeClock)
     bus.ping = ping
     waits: list[float] = []
     line = RPCClient(
-        *(cast(Bus, bus), "topic"), peer="conductor", timeout=60, clock=clock, wait=wait
+        *(cast(Bus, bus), "topic"), peer="conductor", timeout=PATIENCE, clock=clock, wait=wait
     )
     for _ in range(3):
         with pytest.raises(exception.Unavailable, match="cannot be used: away"):
@@ -304,7 +308,11 @@ def test_call_to_a_server_is_sent_once(
 
 def test_cast_never_raises_and_requires_no_newer_peer_than_needed(bus: FakeBus) -> None:
     line = RPCClient(
-        cast(Bus, bus), "topic", peer="agent", timeout=60, later={"desired_changed.why": "1.1"}
+        cast(Bus, bus),
+        "topic",
+        peer="agent",
+        timeout=PATIENCE,
+        later={"desired_changed.why": "1.1"},
     )
     line.cast_server("host-1", "desired_changed", why=None)
     eventually(lambda: bus.casts)

@@ -3,7 +3,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -18,6 +17,7 @@ from cyborg.testing import driver_suite, scenario_hosts, servers, subject
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import ran
 from cyborg.tests.unit.drivers.configured import configured
 
 ROOT = Path(__file__).parents[4]
@@ -46,13 +46,10 @@ def package(tmp_path: Path) -> Path:
 
 def contract(package: Path, *more: str, driver: str = "my_driver") -> tuple[int, str]:
     """Exit status and output of pytest there."""
-    ended = subprocess.run(
+    ended = ran(
         [sys.executable, "-m", "pytest", "-q", "--cyborg-driver", driver, *more],
         cwd=package,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{package}", "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
     )
     return ended.returncode, ended.stdout + ended.stderr
 

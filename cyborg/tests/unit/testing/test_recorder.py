@@ -2,7 +2,6 @@
 """A recording shows a driver what the recorded machine showed it, and nothing is written there."""
 
 import errno
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from cyborg.testing import recorder, servers, subject
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.recorder import RecordingHost
+from cyborg.tests.fixtures.waiting import PATIENCE, ran
 from cyborg.tests.unit.drivers.configured import configured
 
 
@@ -38,7 +38,7 @@ def test_driver_finds_the_same_on_the_recording(tmp_path: Path) -> None:
 def test_command_answers_and_unreadable_files_are_recorded(tmp_path: Path) -> None:
     servers.server().materialise(tmp_path / "machine")
     recording = RecordingHost(str(tmp_path / "machine"))
-    answer = recording.run(["/bin/echo", "ready"], timeout=10.0)
+    answer = recording.run(["/bin/echo", "ready"], timeout=PATIENCE)
     with pytest.raises(exception.HostError):
         recording.read_bytes("/sys/bus/pci/devices")
     host = replayed(recording, tmp_path / "recording")
@@ -85,13 +85,8 @@ def test_directory_with_too_many_entries_is_refused() -> None:
 
 def test_command_records_and_prints_how_to_replay(tmp_path: Path) -> None:
     directory = tmp_path / "recording"
-    ended = subprocess.run(
-        [sys.executable, "-m", "cyborg.testing.recorder", "fake_driver", str(directory)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-m", "cyborg.testing.recorder", "fake_driver", str(directory)]
+    ended = ran(command, check=True)
     assert "fake_driver offers 1 of 1 pieces of hardware here." in ended.stdout
     replay = f"pytest --cyborg-driver fake_driver --cyborg-host={directory}"
     assert replay in ended.stdout
