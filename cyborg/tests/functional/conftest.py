@@ -22,7 +22,6 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg import exception, service
 from cyborg.clients.placement import Placement
-from cyborg.db import schema
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import METADATA
 from cyborg.rpc.conductor import ConductorClient
@@ -32,7 +31,7 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, shared
 from cyborg.tests.fixtures.stack import Peers, Stack
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.schema.databases import SERVER, TEMPLATES, upgraded_database
 
 #: What meets neither database nor bus, or brings its own.
 _ONCE = [
@@ -106,6 +105,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if place in _left_out else None
 
 
+def pytest_sessionfinish() -> None:
+    """See pytest."""
+    TEMPLATES.close()
+
+
 TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
 
 
@@ -118,16 +122,14 @@ def conf() -> cfg.ConfigOpts:
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """A database at the newest revision, for the whole session."""
-    with empty_database(tmp_path_factory.mktemp("database")) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path_factory.mktemp("database")) as db:
         yield db
 
 
 @pytest.fixture
 def own_database(tmp_path: Path) -> Iterator[Database]:
     """A database at the newest revision that no other test has."""
-    with empty_database(tmp_path) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path) as db:
         yield db
 
 
