@@ -22,7 +22,6 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.clients.placement import Placement
-from cyborg.db import schema
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import METADATA
 from cyborg.rpc.conductor import ConductorClient
@@ -34,7 +33,7 @@ from cyborg.tests.fixtures.placement import PlacementService, shared
 from cyborg.tests.fixtures.stack import Peers, Stack
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.schema.databases import SERVER, TEMPLATES, upgraded_database
 
 #: What meets neither database nor bus, or brings its own.
 _SERVERLESS = [
@@ -84,6 +83,11 @@ def _leads_to(place: Path, names: list[str]) -> bool:
     return any(Path(name).is_relative_to(place) for name in names)
 
 
+def pytest_sessionfinish() -> None:
+    """See pytest."""
+    TEMPLATES.close()
+
+
 TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
 
 
@@ -96,16 +100,14 @@ def conf() -> cfg.ConfigOpts:
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """A database at the newest revision, for the whole session."""
-    with empty_database(tmp_path_factory.mktemp("database")) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path_factory.mktemp("database")) as db:
         yield db
 
 
 @pytest.fixture
 def own_database(tmp_path: Path) -> Iterator[Database]:
     """A database at the newest revision that no other test has."""
-    with empty_database(tmp_path) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path) as db:
         yield db
 
 

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cyborg.db import schema
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.single_step_processes import Environment
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import upgraded_database
 
 
 @contextmanager
@@ -18,8 +17,7 @@ def new_environment(
     files: Path, placement: PlacementService
 ) -> Iterator[tuple[Environment, SimulatedNova, SimulatedGlance]]:
     """Yield an environment with its Nova and Glance; ``files`` is the directory for its files."""
-    with empty_database(files) as db, SimulatedNova() as nova, SimulatedGlance() as glance:
-        schema.upgrade(db)
+    with upgraded_database(files) as db, SimulatedNova() as nova, SimulatedGlance() as glance:
         environment = Environment(
             database_url=db.engine.url.render_as_string(hide_password=False),
             state_path=files / "state",

@@ -2,7 +2,7 @@
 """Our programs as processes that are forked from one that has imported them all.
 
 A new interpreter would spend two seconds on its imports for each of them.
-``daemons/test_unconfigured`` starts every program in the usual way.
+``daemons/test_unconfigured`` also starts one in the usual way, with ``CYBORG_TEST_FULL`` all.
 """
 
 import importlib
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cyborg.tests.fixtures import waiting
 from cyborg.tests.fixtures.processes import Deployment, at_home, script
+from cyborg.tests.fixtures.waiting import PATIENCE, NotInTime
 
 _NAMES = ("agent", "api", "audit", "conductor", "dbsync", "status")
 _FORKS = multiprocessing.get_context("forkserver")
@@ -31,11 +31,11 @@ def run(
         line = [script(program), *words]
         process = _FORKS.Process(target=_main, args=(line, dict(environment), cwd, files))
         process.start()
-        process.join(waiting.PATIENCE)
+        process.join(PATIENCE)
         ended = process.exitcode
         if ended is None:
             process.kill()
-            raise waiting.NotInTime(f"the end of {program}: {files[1].read_text()}")
+            raise NotInTime(f"the end of {program}: {files[1].read_text()}")
         out, err = (file.read_text() for file in files)
         return subprocess.CompletedProcess(line, ended, out, err)
 

@@ -8,14 +8,13 @@ from uuid import uuid4
 import pytest
 from oslo_config import cfg
 
-from cyborg.db import schema
 from cyborg.tests.fixtures.cost_meter import Tally
 from cyborg.tests.fixtures.costs import Scenarios
 from cyborg.tests.fixtures.counted_service import CountedService
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg.tests.functional.conftest import TRANSPORT_URL
-from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.schema.databases import SERVER, upgraded_database
 
 # The benchmark counts what the tests beside it count on every server.
 collect_ignore = ["test_bench.py"] if SERVER else []
@@ -29,8 +28,7 @@ def counted_service(
     nova_api: SimulatedNova,
 ) -> Iterator[CountedService]:
     """A service whose database holds so many requests that have nothing to do with any test."""
-    with empty_database(tmp_path_factory.mktemp("cost")) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path_factory.mktemp("cost")) as db:
         crowd(db, request.param)
         with CountedService(
             conf=conf,

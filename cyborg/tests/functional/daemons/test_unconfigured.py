@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 import cyborg
-from cyborg.tests.fixtures import processes
+from cyborg.tests.fixtures import choice, processes
 from cyborg.tests.fixtures.placement import TOKEN
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import programs
@@ -23,6 +23,8 @@ PROGRAMS: Final[Mapping[str, tuple[tuple[str, ...], int]]] = {
     "cyborg-status": (("upgrade", "check"), 255),
     "cyborg-audit": ((), 3),
 }
+#: Programs that start as an operator starts them; others are forked (see ``programs``).
+USUAL: Final = choice.chosen(PROGRAMS, "programs that start in the usual way")
 #: A configuration that has everything; it leads nowhere.
 COMPLETE: Final[Options] = {
     "DEFAULT": {"transport_url": "fake://"},
@@ -48,7 +50,9 @@ def complaint(program: str, home: Path, *options: str) -> str:
 def test_program_without_configuration_lists_searched_paths(program: str, tmp_path: Path) -> None:
     before = set(PACKAGE.iterdir())
     words, environment = PROGRAMS[program][0], processes.at_home(tmp_path)
-    done = processes.run(program, *words, environment=environment, cwd=tmp_path)
+    # The daemons' other tests start their programs in the usual way, too.
+    run = processes.run if program in USUAL else programs.run
+    done = run(program, *words, environment=environment, cwd=tmp_path)
     assert done.returncode == PROGRAMS[program][1]
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.db import schema
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.drift.site import Site, site
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import upgraded_database
 
 DAMAGES = 500 if os.environ.get("CYBORG_TEST_FULL") == "1" else 60
 
@@ -22,8 +21,7 @@ DAMAGES = 500 if os.environ.get("CYBORG_TEST_FULL") == "1" else 60
 @pytest.fixture
 def compute_site(tmp_path: Path, placement: PlacementService) -> Iterator[Site]:
     """Twenty cards in service, four of them with a guest."""
-    with empty_database(tmp_path) as db, SimulatedNova() as nova:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path) as db, SimulatedNova() as nova:
         url = db.engine.url.render_as_string(hide_password=False)
         state = tmp_path / "agent"
         state.mkdir()

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 import pytest
 from oslo_config import cfg
 
-from cyborg.db import schema
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.keystone import KeystoneService
@@ -24,7 +23,7 @@ from cyborg.tests.functional.keystone.cloud import (
     in_process,
     people,
 )
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import upgraded_database
 
 
 @pytest.fixture(scope="package")
@@ -45,8 +44,7 @@ def cloud(
     directory, host = tmp_path_factory.mktemp("cloud"), fresh_host()
     placement.make_compute(host)
     with ExitStack() as running:
-        database = running.enter_context(empty_database(directory))
-        schema.upgrade(database)
+        database = running.enter_context(upgraded_database(directory))
         url = database.engine.url.render_as_string(hide_password=False)
         exchange = running.enter_context(broker.exchange(deployments.TRANSPORT_URL, host))
         options = deployments.merged(

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from cyborg.db import schema
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, report_of
 from cyborg.tests.fixtures.manual_processes import ManualAgent
@@ -23,7 +22,7 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.races.arena import Arena, Conductor
-from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.schema.databases import SERVER, upgraded_database
 
 HOST = "plain"
 #: What each of its devices has.
@@ -86,8 +85,7 @@ def shared_arena(
     tmp_path_factory: pytest.TempPathFactory, exchange: Exchange, nova: SimulatedNova
 ) -> Iterator[Arena]:
     """Two conductors on a database that no process works on."""
-    with empty_database(tmp_path_factory.mktemp("races")) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path_factory.mktemp("races")) as db:
         url = db.engine.url.render_as_string(hide_password=False)
         conductors = tuple(
             Conductor(one, url=url, bus=DirectBus(exchange), nova=nova.adapter())

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from cyborg.db import schema
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.rules.pair import Pair, emptied
-from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.schema.databases import SERVER, upgraded_database
 
 # SQLite has one writer at a time: no transaction comes between the statements of another.
 collect_ignore = [] if SERVER else ["test_first_bind.py"]
@@ -22,8 +21,7 @@ UNITS = 2
 @pytest.fixture(scope="package")
 def shared_arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     """A database with two hosts that no process works on."""
-    with empty_database(tmp_path_factory.mktemp("rules")) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path_factory.mktemp("rules")) as db:
         url = db.engine.url.render_as_string(hide_password=False)
         made = Conductor("control", url=url, bus=DirectBus(Exchange()))
         arena = Arena((made,))
@@ -49,8 +47,7 @@ def conductor(arena: Arena) -> Conductor:
 @pytest.fixture(scope="package")
 def pair_conductor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conductor]:
     """A conductor with a database of its own."""
-    with empty_database(tmp_path_factory.mktemp("pair")) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path_factory.mktemp("pair")) as db:
         url = db.engine.url.render_as_string(hide_password=False)
         made = Conductor("control", url=url, bus=DirectBus(Exchange()))
         yield made

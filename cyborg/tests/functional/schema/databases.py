@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases for tests: empty ones, and one as the existing service leaves it."""
+"""Databases for tests: empty and upgraded ones, and one as the existing service leaves it."""
 
 import ast
+import functools
 import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
@@ -22,6 +24,8 @@ from cyborg.db.models import METADATA
 #: A server, ending in "/"; without it everything runs on SQLite files.
 SERVER = os.environ.get("CYBORG_TEST_DATABASE_URL", "")
 DUMP = Path(__file__).with_name("existing_service.sql")
+#: Ends what upgraded databases are copied from.
+TEMPLATES: Final = ExitStack()
 
 
 @contextmanager
@@ -32,13 +36,70 @@ def empty_database(directory: Path) -> Iterator[Database]:
         yield db
         db.close()
         return
+    with _on_server() as db:
+        yield db
+
+
+@contextmanager
+def upgraded_database(directory: Path) -> Iterator[Database]:
+    """A new database at the newest revision, dropped afterwards.
+
+    It is a copy of a database that ran the revisions, one in each process that asks for copies.
+    """
+    if not SERVER:
+        (directory / "cyborg.sqlite").write_bytes(_upgraded_file())
+        with empty_database(directory) as db:
+            yield db
+    elif SERVER.startswith("postgresql"):
+        with _on_server(f" TEMPLATE {_upgraded_template()}") as db:
+            yield db
+    else:
+        with _on_server() as db:
+            with db.writer() as tx:
+                for statement in _upgrading_statements():
+                    tx.exec_driver_sql(statement.replace("%", "%%"))
+            yield db
+
+
+@functools.cache
+def _upgraded_file() -> bytes:
+    with TemporaryDirectory() as directory:
+        with empty_database(Path(directory)) as db:
+            schema.upgrade(db)
+        return Path(directory, "cyborg.sqlite").read_bytes()
+
+
+@functools.cache
+def _upgraded_template() -> str:
+    db = TEMPLATES.enter_context(_on_server())
+    schema.upgrade(db)
+    # PostgreSQL copies no database to which somebody is connected.
+    db.close()
+    return str(db.engine.url.database)
+
+
+@functools.cache
+def _upgrading_statements() -> list[str]:
+    """Return what makes the tables of an upgraded database on MariaDB."""
+    with _on_server() as db:
+        schema.upgrade(db)
+        with db.reader() as tx:
+            names = [row[0] for row in tx.exec_driver_sql("SHOW TABLES")]
+            made = [tx.exec_driver_sql(f"SHOW CREATE TABLE `{name}`").one()[1] for name in names]
+    revision = f"INSERT INTO alembic_version VALUES ('{schema.head()}')"
+    return ["SET foreign_key_checks = 0", *made, revision, "SET foreign_key_checks = 1"]
+
+
+@contextmanager
+def _on_server(options: str = "") -> Iterator[Database]:
+    """A new database of the server, dropped afterwards."""
     name = f"cyborg_test_{uuid.uuid4().hex[:12]}"
     is_mysql = SERVER.startswith(("mysql", "mariadb"))
     admin = sa.create_engine(
         SERVER if is_mysql else f"{SERVER}postgres", isolation_level="AUTOCOMMIT"
     )
     # The character set that the existing service's installation guide asks for.
-    options = " CHARACTER SET utf8mb3" if is_mysql else ""
+    options = " CHARACTER SET utf8mb3" if is_mysql else options
     with admin.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}{options}")
     db = Database(f"{SERVER}{name}")

@@ -3,6 +3,7 @@
 
 import uuid
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from cyborg.db.models import (
     Host,
     Instance,
 )
-from cyborg.tests.functional.schema.databases import differences
+from cyborg.tests.functional.schema.databases import differences, upgraded_database
 
 HEAD = schema.head()
 #: The revisions from the existing service on, in their order; a killed one is no progress.
@@ -39,6 +40,39 @@ def test_new_database_equals_the_models(empty: Database) -> None:
     schema.upgrade(empty)
     assert schema.version(empty) == HEAD
     assert differences(empty) == []
+
+
+def test_copy_of_an_upgraded_database_equals_one_that_ran_the_revisions(
+    current: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "copy").mkdir()
+    with upgraded_database(tmp_path / "copy") as copy:
+        assert schema.version(copy) == HEAD
+        assert differences(copy) == []
+        assert _described(copy) == _described(current)
+        with copy.writer() as tx:
+            tx.execute(sa.insert(Host).values(name="h", updated_ms=1))
+        assert _rows(copy, Host.name) != _rows(current, Host.name)
+
+
+def _described(db: Database) -> dict[str, Any]:
+    """Return what the database has of each table, and how many rows."""
+    with db.reader() as tx:
+        found = sa.inspect(tx.connection)
+        return {
+            table: (
+                [{**column, "type": str(column["type"])} for column in found.get_columns(table)],
+                found.get_pk_constraint(table),
+                *(
+                    sorted(getattr(found, f"get_{kind}")(table), key=str)
+                    for kind in ("indexes", "foreign_keys", "unique_constraints")
+                ),
+                sorted(found.get_check_constraints(table), key=str),
+                found.get_table_options(table),
+                tx.scalar(sa.select(sa.func.count()).select_from(sa.table(table))),
+            )
+            for table in found.get_table_names()
+        }
 
 
 def test_comparison_sees_a_difference(current: Database) -> None:

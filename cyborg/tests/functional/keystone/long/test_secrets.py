@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 import cyborg
 from cyborg.cmd.audit import PROG as AUDIT
-from cyborg.db import schema
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.keystone import KeystoneService
@@ -23,7 +22,7 @@ from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.service import Http, Service, go_through_everything
 from cyborg.tests.functional.deployments import merged
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import upgraded_database
 
 SAMPLE = Path(cyborg.__file__).parents[1] / "tools" / "config" / "cyborg-config-generator.conf"
 #: Fernet tokens of Keystone.
@@ -105,8 +104,7 @@ def setting(
         tenant.add_user(tenant.password)
         tenant.add_vhost()
         tenant.permit()
-        database = running.enter_context(empty_database(tmp_path))
-        schema.upgrade(database)
+        database = running.enter_context(upgraded_database(tmp_path))
         url = running.enter_context(with_password(database.engine))
         exchange = running.enter_context(broker.exchange(transport, host))
         common = deployments.options(
