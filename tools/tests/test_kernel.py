@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,7 +277,8 @@ def test_guest_gets_a_copy_without_environments(checkout: Path, git: bool) -> No
 def test_commands_of_a_guest_import_the_copy(checkout: Path) -> None:
     """Here as well a path entry of the environment leads to another checkout."""
     with copied(checkout) as tree:
-        line = script([sys.executable, "-c", "import cyborg"], tree)
+        # As a script of the environment, which does not look into its working directory.
+        line = script([sys.executable, "-P", "-c", "import cyborg"], tree)
         plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         ran = subprocess.run(["sh", "-c", line], env=plain, capture_output=True, text=True)
     assert ran.stdout == f"imported from {tree}/cyborg/__init__.py\n"
@@ -539,6 +541,34 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class SlowConsole(io.BytesIO):
+    """The console of a guest that needs 400 seconds for each thing that it prints."""
+
+    def __init__(self, clock: Clock, printed: Path) -> None:
+        super().__init__()
+        self.clock = clock
+        self.printed = printed
+
+    def write(self, data: object) -> int:
+        self.clock.now += 400.0
+        self.printed.touch()
+        return super().write(data)
+
+
+def test_guest_that_prints_now_and_then_is_not_stopped(tmp_path: Path) -> None:
+    clock, printed = Clock(), tmp_path / "printed"
+    program = (
+        f"for _ in range(3):\n"
+        f"    print('still here', flush=True)\n"
+        f"    while not pathlib.Path({str(printed)!r}).exists(): time.sleep(0.01)\n"
+        f"    pathlib.Path({str(printed)!r}).unlink()\n"
+        "(share / 'status').write_text('0')"
+    )
+    slow = replace(guest(tmp_path, program, timeout=10_000), clock=clock)
+    assert slow.run("true", SlowConsole(clock, printed)) == 0
+    assert clock.now - 1000.0 == 1200.0
 
 
 def test_silence_is_counted_from_the_last_output_and_time_from_the_begin() -> None:

@@ -67,7 +67,11 @@ class Loaded:
 def loaded() -> Iterator[Loaded]:
     words = (sys.executable, "-P", "-c", _LOADED)
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tools")},
     ) as process:
         yield Loaded(process)
 

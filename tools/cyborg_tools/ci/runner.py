@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from cyborg_tools import program
 from cyborg_tools.ci.jobs import SEED, SERVERS, Job
 from cyborg_tools.ci.kept import Verdict
 
-#: The exit status of a program whose environment broke: it says nothing about the change.
-ENVIRONMENT: Final = 75
 #: Seconds after which a command is ended; the longest takes a third of that.
 _LIMIT: Final = 2700.0
 _PASSED: Final = re.compile(rb"(\d+) passed")
@@ -78,7 +77,7 @@ class Runner:
 
     def _passes(self, job: Job, command: Sequence[str], log: BinaryIO) -> bool:
         status = self._execute(job, command, log)
-        if status == ENVIRONMENT:
+        if status == program.ENVIRONMENT:
             self._say(f"{job.name}: its environment broke; it runs once more")
             status = self._execute(job, command, log)
         if status not in (0, *job.statuses):
@@ -89,10 +88,10 @@ class Runner:
     def _execute(self, job: Job, command: Sequence[str], log: BinaryIO) -> int:
         words = [word for part in command for word in self._words.get(part, [part])]
         own = Path(words[0])
-        program = str(self._root / own) if len(own.parts) > 1 else words[0]
+        executable = str(self._root / own) if len(own.parts) > 1 else words[0]
         variables = {"CYBORG_KEPT": str(self._place / job.name), **dict(job.variables)}
         with subprocess.Popen(
-            [program, *words[1:]],
+            [executable, *words[1:]],
             cwd=self._root,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,

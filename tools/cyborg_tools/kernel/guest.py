@@ -100,7 +100,8 @@ class Watch:
 class Guest:
     """A machine that boots for each command; ``memory`` is in MB, the others are in seconds.
 
-    It is stopped after ``timeout``, and when it prints nothing for ``silence``.
+    It is stopped after ``timeout``, and when it prints nothing for ``silence``; ``clock`` tells
+    monotonic seconds.
     """
 
     parts: Parts
@@ -108,6 +109,7 @@ class Guest:
     memory: int
     timeout: float
     silence: float = _SILENCE
+    clock: Callable[[], float] = time.monotonic
 
     def run(self, script: str, output: BinaryIO) -> int:
         """Run a shell script in a new guest; return its exit status.
@@ -161,7 +163,7 @@ class Guest:
 
     def _relay(self, console: int, output: BinaryIO) -> None:
         """Write what the guest prints until QEMU closes the console."""
-        watch = Watch(self.timeout, self.silence)
+        watch = Watch(self.timeout, self.silence, self.clock)
         while True:
             if select.select([console], [], [], watch.left)[0]:
                 chunk = os.read(console, _CHUNK)
