@@ -69,7 +69,7 @@ def test_each_instance_keeps_its_project_and_its_host(pair: Pair) -> None:
         assert [pair_instance(pair, instance)[2] for instance in instances] == [False, False]
 
 
-def pair_instance(pair: Pair, uuid: str) -> tuple[str, str, bool]:
+def pair_instance(pair: Pair, uuid: str) -> tuple[str | None, str | None, bool]:
     """Project and host of an instance, and whether it is bound."""
     columns = sa.select(Instance.project_id, Instance.hostname, Instance.bound)
     with pair.db.reader() as tx:
@@ -268,7 +268,7 @@ def test_image_is_loaded_once_for_two_arqs_of_a_request(pair: Pair) -> None:
     (older, younger) = pair.claim(WorkKind.PREPARE)
     pair.do(WorkKind.PREPARE, [younger])
     assert pair.agents.asked == []
-    first = pair.handle(older.arq_uuid).handle_key
+    first = pair.handle(str(older.arq_uuid)).handle_key
     pair.agents.answers[first] = {"image": IMAGE["accel:bitstream_id"]}
     pair.do(WorkKind.PREPARE, [older])
     ((_, command),) = pair.agents.asked

@@ -90,7 +90,8 @@ def test_end_of_a_release_offers_its_siblings(pair: Pair) -> None:
     arqs, _ = pair.boot(slice_of(FIRST, 0, "half"))
     pair.conductor.delete(arqs)
     assert pair.reserved(FIRST)[f"{FIRST}_0_big"] == 1
-    generation, _ = pair.generation(FIRST), pair.agents.told.clear()
+    generation = pair.generation(FIRST)
+    pair.agents.told.clear()
     pair.do(WorkKind.RELEASE)
     assert set(pair.reserved(FIRST).values()) == {0}
     assert pair.generation(FIRST) == generation + 1
@@ -218,7 +219,8 @@ def test_refusals_after_the_last_one_tolerated_change_nothing(
 ) -> None:
     pair.report(FIRST, sliced(FIRST))
     handle = quarantined(pair)
-    generation, _ = pair.generation(FIRST), caplog.clear()
+    generation = pair.generation(FIRST)
+    caplog.clear()
     refuse(pair, handle, 2)
     assert pair.generation(FIRST) == generation
     assert "is in quarantine" not in caplog.text
