@@ -4,6 +4,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,9 @@ class Checked(Driver):
 
     def discover(self, scan: Scan) -> list[Device]:
         return []
+
+    def has_polled(self, keys: list[str]) -> bool:
+        return self.polled == keys
 
     def health(self, scan: Scan, device_key: str) -> Health:
         self.polled.append(device_key)
@@ -98,10 +102,15 @@ class Checks:
     def end_polls(self) -> None:
         """Wait until no poll runs, and none that was requested during one."""
         for name in self.drivers:
-            eventually(lambda name=name: not self.running(name), f"the end of the poll of {name}")
+            self.end_poll(name)
 
-    def running(self, name: str) -> bool:
-        return f"health-{name}" in {thread.name for thread in threading.enumerate()}
+    def end_poll(self, name: str) -> None:
+        """Wait until no poll of a driver runs."""
+
+        def running() -> bool:
+            return f"health-{name}" in {thread.name for thread in threading.enumerate()}
+
+        eventually(lambda: not running(), f"the end of the poll of {name}")
 
 
 @pytest.fixture
@@ -179,8 +188,9 @@ def test_every_device_of_every_driver_is_polled_although_one_driver_hangs(
     gates.append(stuck.gate)
     for count in (1, 2):
         checks.checks.run_once()
-        eventually(lambda count=count: other.polled == [FIRST, SECOND] * count, "a poll of b")
-        eventually(lambda: not checks.running("b"), "the end of the poll of b")
+        expected = [FIRST, SECOND] * count
+        eventually(partial(other.has_polled, expected), "a poll of b")
+        checks.end_poll("b")
     assert stuck.polled == [FIRST]
     # The second round has found the first one still running, for both of its devices.
     (report, _) = checks.checks.add_health(checks.report).drivers

@@ -2,6 +2,7 @@
 """Operations on several units, devices and images: one says nothing about another."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -233,10 +234,10 @@ def test_second_clean_step_that_exceeds_its_limit_keeps_the_device_busy(
 def test_progress_of_an_operation_is_not_that_of_another(tmp_path: Path, driver: Cards) -> None:
     gates = {key: Gate() for key in ("a", "b")}
 
-    def steps(handle: HandleTask) -> list[CleanStep]:
+    def steps(task: HandleTask) -> list[CleanStep]:
         def erase(progress: Progress) -> None:
-            progress(0.5, f"block of {handle.handle_key}")
-            gates[handle.handle_key].hold()
+            progress(0.5, f"block of {task.handle_key}")
+            gates[task.handle_key].hold()
 
         return [CleanStep("erase", erase)]
 
@@ -250,16 +251,15 @@ def test_progress_of_an_operation_is_not_that_of_another(tmp_path: Path, driver:
         request_scan=lambda: None,
     )
     tasks = {key: task(f"release {key}", key, device_key=key) for key in gates}
-    for key, release in tasks.items():
-        eventually(
-            lambda release=release, key=key: (
-                operations.release(release).progress == f"erase, 50%: block of {key}"
-            ),
-            f"the progress of unit {key}",
-        )
-    assert operations.release(tasks["a"]).progress == "erase, 50%: block of a"
+
+    def told(key: str) -> bool:
+        return operations.release(tasks[key]).progress == f"erase, 50%: block of {key}"
+
+    for key in tasks:
+        eventually(partial(told, key), f"the progress of unit {key}")
+    assert told("a")
     gates["a"].set()
     eventually(lambda: operations.release(tasks["a"]).done, "the release of unit a")
-    assert operations.release(tasks["b"]).progress == "erase, 50%: block of b"
+    assert told("b")
     gates["b"].set()
     operations.stop()

@@ -3,6 +3,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def scan_of(host: FakeHost) -> Scan:
 def test_numbers_of_virtual_functions_and_types_are_given_up(host: FakeHost) -> None:
     stuck, other = map(PciAddress.parse, (STUCK, OTHER))
     for read, answer in ((scan_of(host).vfs, (0, 4)), (scan_of(host).mdev_types, {"kind": (3, 0)})):
-        asked = in_thread(lambda read=read: read(stuck))
+        asked = in_thread(partial(read, stuck))
         with pytest.raises(exception.HostError, match=r"did not answer within 0\.05 seconds"):
             result(asked)
 

@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from oslo_config import cfg
@@ -58,7 +59,7 @@ def of(*events: str) -> list[Notification]:
 
 def test_bus_that_takes_no_message_is_given_up(bus: Bus, notifier: Notifier) -> None:
     for event in ("first", "second"):
-        sending = in_thread(lambda event=event: notifier.send(of(event, "more"), within=0.05))
+        sending = in_thread(partial(notifier.send, of(event, "more"), within=0.05))
         with pytest.raises(exception.Unavailable, match="it takes no message"):
             result(sending)
         eventually(lambda: bus.taken == ["first"], "the first message")
