@@ -309,6 +309,24 @@ def test_bind_waits_for_an_image_that_younger_work_loads(pair: Pair) -> None:
     assert states == [State.BOUND, State.BIND_STARTED]
 
 
+def test_image_of_one_device_does_not_concern_the_other_one(pair: Pair) -> None:
+    """A guest has a unit of the first device, and an operator's image is loaded into it."""
+    pair.both(2)
+    places = [provider_of(FIRST, index) for index in range(2)]
+    programmable(pair, *places)
+    pair.boot(places[0])
+    deployable = pair.row(Deployable, Deployable.rp_uuid == places[0])
+    with pair.db.writer() as tx:
+        work.add(tx, [{"kind": WorkKind.PROGRAM, "deployable_id": deployable.id}])
+    (plain,), _ = pair.boot(places[1])
+    assert pair.arq(plain).state == State.BOUND
+    pair.conductor.delete([plain])
+    (arq,), _ = pair.boot(places[1], IMAGE)
+    pair.do(WorkKind.PREPARE)
+    assert pair.agents.asked[-1][1].image.exclusive
+    assert pair.arq(arq).state == State.BOUND
+
+
 def test_each_unit_is_cleaned_as_its_own_profile_requires(pair: Pair) -> None:
     """Two ARQs that end together: neither was prepared, and the agent cleans both units."""
     pair.both()

@@ -18,7 +18,7 @@ from cyborg.conductor.operations.discovery import VERB, AgentQuery, DiscoveryAPI
 from cyborg.conductor.operations.drivers import INSTALL, UNINSTALL, UPDATE, Drivers, DriverWork
 from cyborg.conductor.operations.operations import Operations, Order
 from cyborg.conductor.tasks.queue import WorkQueue
-from cyborg.db import events, listing, operations, services, units
+from cyborg.db import events, listing, notifications, operations, services, units
 from cyborg.db.models import AttachHandle, Deployable, Device, Driver, Event, Hardware, Host, Work
 from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
@@ -478,6 +478,15 @@ def test_all_devices_of_each_silent_host_are_reserved(pair: Pair) -> None:
     failover.run_once()
     failover.run_once()
     assert site.providers.reserved == [own[FIRST], own[SECOND]]
+
+
+def test_notification_about_a_driver_names_the_devices_of_its_own_host(site: Site) -> None:
+    with site.pair.db.reader() as tx:
+        shown = notifications.drivers(tx, [site.driver(host).uuid for host in HOSTS])
+    own = {host: [site.pair.device(host, index).uuid for index in range(2)] for host in HOSTS}
+    assert {uuid: sorted(devices) for uuid, (_, devices) in shown.items()} == {
+        site.driver(host).uuid: sorted(own[host]) for host in HOSTS
+    }
 
 
 def test_oldest_conductor_is_the_oldest_of_the_conductors(site: Site) -> None:
