@@ -123,7 +123,8 @@ def test_file_of_commits_is_read_as_it_is_written(tmp_path: Path) -> None:
     (tmp_path / ".ci").mkdir()
     assert selection.read(tmp_path) == {}
     selection.write(tmp_path, "abc", {"one": 1.6, "two": 3})
-    assert selection.read(tmp_path) == {"one": "abc", "two": "abc"}
+    selection.write(tmp_path, "def", {"two": 4})
+    assert selection.read(tmp_path) == {"one": "abc", "two": "def"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"one": 1}', '{"one": {}}', "{"])
@@ -320,7 +321,7 @@ class Checkout:
         self._good.touch()
 
     def run(self, *arguments: str) -> int:
-        gate = (
+        gate: tuple[Job, ...] = (
             job("first", shell("echo 3 passed")),
             job("second", shell(f"test -e {self._good} && echo 4 passed")),
         )
@@ -348,12 +349,22 @@ def test_refused_run_is_repeated_from_the_refusal(
     assert "passed before" not in capfd.readouterr().out
 
 
-def test_full_run_writes_which_commit_passed(checkout: Checkout) -> None:
-    assert checkout.run("--full") == 1
+@pytest.mark.parametrize("which", [("--full",), ("--only", "long", "--only", "second")])
+def test_long_job_that_passed_is_entered_with_the_commit(
+    checkout: Checkout, which: Sequence[str]
+) -> None:
+    assert checkout.run(*which) == 1
     assert selection.read(checkout.root) == {}
     checkout.repair()
-    assert checkout.run("--full") == 0
+    assert checkout.run(*which) == 0
     assert selection.read(checkout.root) == {"long": checkout.commit}
+
+
+def test_files_that_are_not_committed_pass_for_no_commit(checkout: Checkout) -> None:
+    checkout.repair()
+    (checkout.root / "a.py").write_text("changed\n")
+    assert checkout.run("--full") == 0
+    assert selection.read(checkout.root) == {}
 
 
 def test_plan_says_why_and_runs_nothing(

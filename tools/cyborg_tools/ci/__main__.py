@@ -26,8 +26,11 @@ environment has changed. Logs of a refused run are kept. Ends with 1 if a step f
 _say = partial(program.say, "ci")
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the parsed command line, and the options in it that name servers."""
+def parse(arguments: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the parsed command line, and the options in it that name servers.
+
+    ``names`` are those of the steps.
+    """
     parser = argparse.ArgumentParser(
         prog=".ci/run",
         description=_DESCRIPTION,
@@ -40,15 +43,15 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--full",
         action="store_true",
-        help=f"run all long jobs, and write the commit that passed them to {selection.PASSED}",
+        help=f"run all long jobs; {selection.PASSED} gets the commit that passed them",
     )
-    names = [job.name for job in (*GATE, *LONG)]
     parser.add_argument(
         "--only",
         action="append",
         metavar="STEP",
         choices=names,
-        help=f"run only this step; may be given several times: {', '.join(names)}",
+        help="run only this step; may be given several times. A long job that passes is entered in "
+        f"{selection.PASSED}, too. The steps: {', '.join(names)}",
     )
     parser.add_argument("--seed", help="seed of all choices (default: the commit)")
     parser.add_argument("--again", action="store_true", help="skip nothing that passed before")
@@ -66,10 +69,10 @@ def main(
     long: Sequence[Job] = LONG,
 ) -> int:
     """Say which long jobs run and why, and run the steps; return 1 if one failed."""
-    options, named = parse(arguments)
+    steps = [*gate, *long]
+    options, named = parse(arguments, [job.name for job in steps])
     history = History(root)
     commit, tree = history.commit(), history.tree()
-    steps = [*gate, *long]
     if options.only:
         steps = [job for job in steps if job.name in options.only]
     elif not options.full:
@@ -108,10 +111,10 @@ def main(
     if failed:
         return 1
     verdicts.forget()
-    if options.full and commit is not None:
-        seconds = {job.name: results[job.name].wall for job in long}
+    seconds = {job.name: results[job.name].wall for job in long if job.name in results}
+    if (options.full or options.only) and seconds and commit and tree:
         selection.write(root, commit, seconds)
-        _say(f"commit {selection.PASSED}: it says that {commit[:12]} passed all long jobs")
+        _say(f"commit {selection.PASSED}: it says which long jobs {commit[:12]} has passed")
     print(f"\n{sum(verdict.tests for verdict in results.values())} passed, 0 failed")
     return 0
 

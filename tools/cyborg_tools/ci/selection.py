@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cyborg_tools.ci.history import History
 from cyborg_tools.ci.jobs import TURNS, Job
@@ -60,18 +60,27 @@ def concerns(subjects: Sequence[str], path: str) -> bool:
 
 def read(root: Path) -> dict[str, str]:
     """Return the commits that passed long jobs; what the file does not say is not there."""
+    document = _read(root)
     try:
-        document = json.loads((root / PASSED).read_text())
         return {str(name): str(entry["commit"]) for name, entry in document.items()}
-    except (FileNotFoundError, ValueError, AttributeError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return {}
 
 
 def write(root: Path, commit: str, seconds: Mapping[str, float]) -> None:
-    """Write the file after all long jobs have passed; ``seconds`` has how long each took."""
+    """Enter long jobs that have passed; ``seconds`` has how long each took."""
     day = datetime.now(UTC).date().isoformat()
-    document = {
+    passed = {
         name: {"commit": commit, "seconds": round(took), "date": day}
-        for name, took in sorted(seconds.items())
+        for name, took in seconds.items()
     }
+    document = dict(sorted({**_read(root), **passed}.items()))
     (root / PASSED).write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _read(root: Path) -> dict[str, Any]:
+    try:
+        document = json.loads((root / PASSED).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
