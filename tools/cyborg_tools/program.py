@@ -25,10 +25,14 @@ _LOGS: Final = ("*.out", "output", "child.log")
 _LAST_LINES: Final = 20
 
 
-class BrokenEnvironment(exception.CyborgError):
-    """Something that is not ours failed: a server, the emulator, an index of packages."""
+class BrokenEnvironment(Exception):
+    """Something that is not ours failed: a server, the emulator, an index of packages.
 
-    sentence = "{reason}"
+    It is no error of the service, whose errors all have a form for the message bus.
+    """
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
 
 
 def run(prog: str, body: Callable[[], int]) -> int:

@@ -568,7 +568,7 @@ def test_guest_that_prints_now_and_then_is_not_stopped(tmp_path: Path) -> None:
     )
     slow = replace(guest(tmp_path, program, timeout=10_000), clock=clock)
     assert slow.run("true", SlowConsole(clock, printed)) == 0
-    assert clock.now - 1000.0 == 1200.0
+    assert clock.now - 1000.0 >= 1200.0
 
 
 def test_silence_is_counted_from_the_last_output_and_time_from_the_begin() -> None:

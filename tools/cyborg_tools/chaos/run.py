@@ -10,7 +10,6 @@ from typing import Any
 
 from cyborg import exception
 from cyborg.tests.fixtures.waiting import PATIENCE
-from cyborg_tools import program
 from cyborg_tools.chaos.fault_run import FaultRun
 from cyborg_tools.chaos.load import Cloud, Load
 from cyborg_tools.chaos.results import ClientLog, Part, Results
@@ -103,8 +102,6 @@ class Run:
         part = Part(name, title, self.client_log.page)
         try:
             yield part
-        except program.BrokenEnvironment:
-            raise
         except exception.CyborgError as error:
             self.client_log.violation(str(error))
         self.load.halt()
