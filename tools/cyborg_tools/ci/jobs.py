@@ -37,6 +37,8 @@ class Job:
 
 
 _TEST: Final = ("tools/test", "--seed", SEED)
+#: Let pytest print which tests take longest: what the gate must lose next.
+_DURATIONS: Final = ("--", "--durations=30")
 _UNIT: Final = "cyborg/tests/unit"
 _FUNCTIONAL: Final = "cyborg/tests/functional"
 _KERNEL: Final = "cyborg/tests/kernel"
@@ -77,11 +79,11 @@ GATE: Final = (
             ("promtool", "test", "rules", "etc/monitoring/alerts_test.yaml"),
         ),
     ),
-    Job("serverless", "tests that need no server", ((*_TEST, "--serverless"),)),
+    Job("serverless", "tests that need no server", ((*_TEST, "--serverless", *_DURATIONS),)),
     Job(
         "services",
         "functional tests on MariaDB and RabbitMQ; dialects and locks on PostgreSQL as well",
-        ((*_TEST, "--services", SERVERS),),
+        ((*_TEST, "--services", SERVERS, *_DURATIONS),),
     ),
     Job(
         "kernel",
@@ -196,14 +198,18 @@ LONG: Final = (
     ),
     Job(
         "edge",
-        "clients without a token attack each web server",
-        ((*_TEST, "--full", "--", f"{_FUNCTIONAL}/edge", f"{_FUNCTIONAL}/deployed"),),
+        "each web server: the walk of a client, and attacks without a token",
+        (
+            (*_TEST, "--full", "--", f"{_FUNCTIONAL}/edge"),
+            (*_TEST, "--full", "--services", SERVERS, "--", f"{_FUNCTIONAL}/deployed"),
+        ),
         (
             "cyborg/wsgi",
             "cyborg/api/app.py",
             "cyborg/api/framework.py",
             "etc",
             f"{_FUNCTIONAL}/edge",
+            f"{_FUNCTIONAL}/deployed",
         ),
         turn=2,
     ),
