@@ -43,6 +43,12 @@ class Server(Protocol):
     def wait(self) -> Any: ...
 
 
+def _end(server: Server) -> None:
+    """Let a server finish what it has accepted."""
+    server.stop()
+    server.wait()
+
+
 class PeriodicTask:
     """A job that runs in a separate thread every ``interval`` seconds, or earlier when woken.
 
@@ -219,11 +225,15 @@ class Daemon:
 
     def stop(self) -> None:
         """Finish the current work, then stop."""
+        ending = []
         for server, starter in zip(self._servers, self._starters, strict=False):
             starter.join(1.0)
             if not starter.is_alive():
-                server.stop()
-                server.wait()
+                # oslo.messaging's servers for RabbitMQ take up to 5 seconds to notice it.
+                ending.append(threading.Thread(target=_end, args=(server,), daemon=True))
+                ending[-1].start()
+        for thread in ending:
+            thread.join()
         for task in self._tasks:
             task.stop()
         for cleanup in reversed(self._cleanups):

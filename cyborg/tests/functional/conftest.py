@@ -32,6 +32,7 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, shared
 from cyborg.tests.fixtures.stack import Peers, Stack
 from cyborg.tests.fixtures.waiting import eventually
+from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.schema.databases import SERVER, TEMPLATES, upgraded_database
 
@@ -46,7 +47,6 @@ _SERVERLESS = [
     "devstack/test_documents.py",
     "devstack/test_pci_sim.py",
     "devstack/test_upgrade_hooks.py",
-    "edge",
     "privileged",
     "rolling/test_page.py",
     "rolling/test_readers.py",
@@ -86,9 +86,6 @@ def _leads_to(place: Path, names: list[str]) -> bool:
 def pytest_sessionfinish() -> None:
     """See pytest."""
     TEMPLATES.close()
-
-
-TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
 
 
 @pytest.fixture(scope="session")

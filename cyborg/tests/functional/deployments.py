@@ -9,7 +9,7 @@ from cyborg.tests.fixtures.placement import TOKEN, PlacementService
 from cyborg.tests.fixtures.processes import Options
 
 #: The bus of the run; daemons can only share one with a broker.
-TRANSPORT_URL = broker.short_lived(os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://"))
+TRANSPORT_URL = broker.for_tests(os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://"))
 HAS_BROKER = TRANSPORT_URL.startswith("rabbit")
 
 

@@ -200,8 +200,10 @@ LONG: Final = (
         "edge",
         "each web server: the walk of a client, and attacks without a token",
         (
-            (*_TEST, "--full", "--", f"{_FUNCTIONAL}/edge"),
-            (*_TEST, "--full", "--services", SERVERS, "--", f"{_FUNCTIONAL}/deployed"),
+            (
+                *(*_TEST, "--full", "--services", SERVERS, "--"),
+                *(f"{_FUNCTIONAL}/edge", f"{_FUNCTIONAL}/deployed"),
+            ),
         ),
         (
             "cyborg/wsgi",

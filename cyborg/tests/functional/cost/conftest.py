@@ -13,7 +13,7 @@ from cyborg.tests.fixtures.costs import Scenarios
 from cyborg.tests.fixtures.counted_service import CountedService
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
-from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER, upgraded_database
 
 # The benchmark counts what the tests beside it count on every server.

@@ -5,7 +5,7 @@ import json
 
 from oslo_config import cfg
 
-from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER
 from cyborg_tools.bench.options import Plan
 from cyborg_tools.bench.run import Run

@@ -17,7 +17,7 @@ from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Peers, Times, reach
-from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.rolling.middle import Middle
 from cyborg.tests.functional.rolling.play import Play
 from cyborg.tests.functional.rolling.records import LEVELS, RELEASE, before

@@ -25,7 +25,7 @@ from cyborg.rpc.transport import (
 )
 from cyborg.tests import committed
 from cyborg.tests.fixtures.waiting import PATIENCE, eventually
-from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.rolling.middle import Middle
 from cyborg.tests.functional.rolling.play import Play
 from cyborg.tests.functional.rolling.records import RECORDED, RELEASE, Record

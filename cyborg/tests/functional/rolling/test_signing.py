@@ -31,7 +31,7 @@ from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Peers, Stack, Times, reach
 from cyborg.tests.fixtures.waiting import eventually, joined
 from cyborg.tests.functional.bus.conftest import REFUSALS, Attacker
-from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
