@@ -2,7 +2,8 @@
 """Read the limits of projects from Keystone (unified limits), by oslo.limit.
 
 oslo.limit is configured by the group [oslo_limit] of the global configuration (``cfg.CONF``), which
-is that of the process. It is imported only where quotas are enabled.
+is that of the process. It is imported only where quotas are used, and so is the SDK that it needs:
+some 500 modules.
 """
 
 import threading
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
-from openstack import exceptions as sdk_exceptions
 from oslo_config import cfg
 
 from cyborg import exception
@@ -56,6 +56,7 @@ class UnifiedLimits:
         return [name for name, _ in self._ask("get_registered_limits", None)]
 
     def _ask(self, method: str, *arguments: Any) -> Sequence[tuple[str, int]]:
+        from openstack import exceptions as sdk_exceptions
         from oslo_limit import exception as limit_exceptions
 
         try:

@@ -5,7 +5,7 @@ import importlib
 import importlib.metadata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from oslo_config import cfg
 
@@ -18,6 +18,9 @@ from cyborg.model.report import DriverOption, DriverState, InstalledDriver
 NAMESPACE = "cyborg.accelerator.driver"
 #: The name that stands for all installed drivers.
 ALL = "*"
+
+#: The installed drivers by name.
+_Installed: TypeAlias = Mapping[str, importlib.metadata.EntryPoint]
 
 _VERSION_WIDTH = 64
 _TYPE_WIDTH = 64
@@ -169,13 +172,14 @@ def option_name(key: str) -> str:
 
 def remote_options(name: str, namespace: str = NAMESPACE) -> frozenset[str] | None:
     """Return ``Driver.remote_options`` of a driver, None if it cannot be imported here."""
-    for entry in importlib.metadata.entry_points(group=namespace, name=name):
-        try:
-            return frozenset(entry.load().remote_options)
-        except (Exception, SystemExit):  # noqa: BLE001
-            # Drivers are foreign code.
-            return None
-    return None
+    entry = _installed(namespace).get(name)
+    if entry is None:
+        return None
+    try:
+        return frozenset(entry.load().remote_options)
+    except (Exception, SystemExit):  # noqa: BLE001
+        # Drivers are foreign code.
+        return None
 
 
 def load(
@@ -189,11 +193,12 @@ def load(
     """
     requested = list(dict.fromkeys(names))
     explicit = [name for name in requested if name != ALL]
-    results = [_load(name, host, conf, namespace) for name in explicit]
+    installed = _installed(namespace)
+    results = [_load(name, host, conf, installed) for name in explicit]
     if ALL in requested:
-        others = sorted(_installed(namespace) - set(explicit))
-        results += [_load_with_config_errors(name, host, conf, namespace) for name in others]
-    return [_with_package(result, namespace) for result in results]
+        others = sorted(installed.keys() - set(explicit))
+        results += [_load_with_config_errors(name, host, conf, installed) for name in others]
+    return results
 
 
 def load_disabled(
@@ -203,21 +208,16 @@ def load_disabled(
 
     An option of such a driver that is not valid is an error in its result.
     """
-    names = sorted(_installed(namespace) - set(enabled))
-    results = [_load_with_config_errors(name, host, conf, namespace) for name in names]
-    return [replace(_with_package(result, namespace), enabled=False) for result in results]
+    installed = _installed(namespace)
+    names = sorted(installed.keys() - set(enabled))
+    results = [_load_with_config_errors(name, host, conf, installed) for name in names]
+    return [replace(result, enabled=False) for result in results]
 
 
-def _with_package(result: LoadResult, namespace: str) -> LoadResult:
-    """Return the result with entry point and package version, if the driver is installed."""
-    for entry in importlib.metadata.entry_points(group=namespace, name=result.name):
-        version = None if entry.dist is None else entry.dist.version[:_VERSION_WIDTH]
-        return replace(result, endpoint=entry.value[:_ENDPOINT_WIDTH], version=version)
-    return result
-
-
-def _installed(namespace: str) -> set[str]:
-    return {entry.name for entry in importlib.metadata.entry_points(group=namespace)}
+def _installed(namespace: str) -> _Installed:
+    """Return the entry points by name; to look at all packages takes some 60 ms."""
+    entries = reversed([*importlib.metadata.entry_points(group=namespace)])
+    return {entry.name: entry for entry in entries}
 
 
 def load_with_options(
@@ -236,32 +236,37 @@ def load_with_options(
     """
     importlib.invalidate_caches()
     overlay = Overlay(conf, options)
-    result = _load_with_config_errors(name, host, cast(cfg.ConfigOpts, overlay), namespace)
+    installed = _installed(namespace)
+    result = _load_with_config_errors(name, host, cast(cfg.ConfigOpts, overlay), installed)
     if result.driver is not None and overlay.unread:
-        result = LoadResult(
-            name, error=f"it has no option {overlay.unread[0]}", accepts=result.accepts
-        )
-    return _with_package(replace(result, ignored=overlay.ignored), namespace)
+        result = replace(result, driver=None, error=f"it has no option {overlay.unread[0]}")
+    return replace(result, ignored=overlay.ignored)
 
 
 def _load_with_config_errors(
-    name: str, host: Host, conf: cfg.ConfigOpts, namespace: str
+    name: str, host: Host, conf: cfg.ConfigOpts, installed: _Installed
 ) -> LoadResult:
     """Load a driver like ``_load``, but return a ConfigError in the result."""
     overlay = conf if isinstance(conf, Overlay) else Overlay(conf, {})
     try:
-        return _load(name, host, cast(cfg.ConfigOpts, overlay), namespace)
+        return _load(name, host, cast(cfg.ConfigOpts, overlay), installed)
     except exception.ConfigError as error:
-        return LoadResult(name, error=str(error), accepts=overlay.accepts)
+        return replace(_not_loaded(installed[name]), error=str(error), accepts=overlay.accepts)
 
 
-def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadResult:
+def _not_loaded(entry: importlib.metadata.EntryPoint) -> LoadResult:
+    """Return the result of an installed driver before it is loaded."""
+    version = None if entry.dist is None else entry.dist.version[:_VERSION_WIDTH]
+    return LoadResult(entry.name, endpoint=entry.value[:_ENDPOINT_WIDTH], version=version)
+
+
+def _load(name: str, host: Host, conf: cfg.ConfigOpts, installed: _Installed) -> LoadResult:
     overlay = conf if isinstance(conf, Overlay) else Overlay(conf, {})
-    entries = importlib.metadata.entry_points(group=namespace, name=name)
-    if not entries:
+    if name not in installed:
         return LoadResult(name, error="no driver of this name is installed")
+    result = _not_loaded(installed[name])
     try:
-        factory = next(iter(entries)).load()
+        factory = installed[name].load()
         permitted: frozenset[str] = getattr(factory, "remote_options", frozenset())
         overlay.permit(permitted)
         driver = factory(host, overlay)
@@ -269,9 +274,10 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadRe
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001
         # Drivers are foreign code.
-        return LoadResult(name, error=f"{type(error).__name__}: {error}", accepts=overlay.accepts)
+        text = f"{type(error).__name__}: {error}"
+        return replace(result, error=text, accepts=overlay.accepts)
     if not isinstance(driver, Driver):
-        return LoadResult(name, error=f"{type(driver).__name__} is not a driver of this service")
+        return replace(result, error=f"{type(driver).__name__} is not a driver of this service")
     if driver.name != name:
-        return LoadResult(name, error=f"the installed driver calls itself {driver.name!r}")
-    return LoadResult(name, driver, accepts=overlay.accepts)
+        return replace(result, error=f"the installed driver calls itself {driver.name!r}")
+    return replace(result, driver=driver, accepts=overlay.accepts)

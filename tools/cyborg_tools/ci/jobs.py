@@ -172,12 +172,17 @@ LONG: Final = (
     Job(
         "walkthrough",
         "all that operators do, over TLS and with signed messages",
-        (("tools/walkthrough", "--tls", SERVERS),),
+        (
+            ("tools/walkthrough", "--tls", SERVERS),
+            (*_TEST, "--services", SERVERS, "--", "tools/tests/services"),
+        ),
         (
             *_CLOUD,
             "cyborg/cli",
             "cyborg/wsgi",
             "tools/cyborg_tools/walkthrough",
+            "tools/cyborg_tools/dev",
+            "tools/tests/services",
             "doc/source/install",
         ),
         turn=5,
@@ -214,6 +219,26 @@ LONG: Final = (
             f"{_FUNCTIONAL}/deployed",
         ),
         turn=2,
+    ),
+    Job(
+        "outages",
+        "servers that are lost or refuse, and the nodes of devstack",
+        (
+            (
+                *(*_TEST, "--full", "--services", SERVERS, "--"),
+                f"{_FUNCTIONAL}/daemons/test_outages.py",
+                f"{_FUNCTIONAL}/daemons/test_refusals.py",
+                f"{_FUNCTIONAL}/devstack",
+            ),
+        ),
+        (
+            *_CLOUD,
+            "devstack",
+            f"{_FUNCTIONAL}/daemons/test_outages.py",
+            f"{_FUNCTIONAL}/daemons/test_refusals.py",
+            f"{_FUNCTIONAL}/devstack",
+        ),
+        turn=4,
     ),
     Job(
         "documents",

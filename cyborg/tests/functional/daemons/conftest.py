@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.db import schema
 from cyborg.db.engine import Database
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -15,7 +14,7 @@ from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.service import Service
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import upgraded_database
 
 # Processes share nothing but a broker: without one these are not collected.
 collect_ignore = (
@@ -37,8 +36,7 @@ collect_ignore = (
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a database of this module's own, at the newest revision."""
-    with empty_database(tmp_path_factory.mktemp("database")) as db:
-        schema.upgrade(db)
+    with upgraded_database(tmp_path_factory.mktemp("database")) as db:
         yield db.engine.url.render_as_string(hide_password=False)
 
 

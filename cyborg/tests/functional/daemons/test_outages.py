@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import service as runner
+from cyborg.tests.fixtures.choice import chosen
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options
@@ -118,7 +119,7 @@ def everything_is_as_before(service: Service, placement: PlacementService) -> No
     assert all(one.running for one in service.programs)
 
 
-@pytest.mark.parametrize("how", ["cut", "hang"])
+@pytest.mark.parametrize("how", chosen(["cut", "hang"], "outages of the broker"))
 def test_api_reads_and_recovers_when_broker_is_lost_and_returns(
     service: Service,
     proxies: dict[str, tuple[Proxy, str]],

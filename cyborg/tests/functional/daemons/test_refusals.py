@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from cyborg.db.models import Service as ServiceRow
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.broker import Tenant
+from cyborg.tests.fixtures.choice import chosen
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.fixtures.service_manager import SimulatedManager
 from cyborg.tests.fixtures.waiting import eventually
@@ -129,7 +130,7 @@ def test_daemons_start_when_broker_grants_access(refused: Refused) -> None:
         program.wait_for(r"INFO.* The message bus works again")
 
 
-@pytest.mark.parametrize("how", ["permission", "vhost", "limit"])
+@pytest.mark.parametrize("how", chosen(["permission", "vhost", "limit"], "refusals"))
 def test_daemons_recover_from_lost_access_with_few_log_lines(refused: Refused, how: str) -> None:
     withdraw, grant = ways(refused.tenant)[how]
     eventually(refused.works, lambda: refused.missing)

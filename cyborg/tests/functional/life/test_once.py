@@ -23,7 +23,6 @@ from cyborg.conductor.endpoint import UseCases
 from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates
-from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Arq, Device, Event, Work
 from cyborg.db.models import Service as ServiceRow
@@ -38,7 +37,7 @@ from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.proxy import Proxy
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 from cyborg.tests.functional.life.steps import ARQS, create, everything
-from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.schema.databases import SERVER, upgraded_database
 
 HOST = fresh_host("late")
 PLACE = provider_of(HOST, 0)
@@ -174,11 +173,10 @@ def service(
     freezer, exchange = Freezer(), Exchange()
     now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: freezer.ms)
     with (
-        empty_database(tmp_path_factory.mktemp("late")) as empty,
-        proxied(empty.engine.url) as (proxy, place),
+        upgraded_database(tmp_path_factory.mktemp("late")) as database,
+        proxied(database.engine.url) as (proxy, place),
     ):
-        schema.upgrade(empty)
-        url = empty.engine.url.render_as_string(hide_password=False)
+        url = database.engine.url.render_as_string(hide_password=False)
         process = ManualConductor(
             Database(place, now=now),
             DirectBus(exchange, crossing=freezer.crossing),

@@ -10,7 +10,6 @@ from oslo_config import cfg
 from oslo_middleware import RequestId
 
 from cyborg.api import app as api_app
-from cyborg.db import schema
 from cyborg.db.engine import Reader
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.glance import SimulatedGlance
@@ -22,7 +21,7 @@ from cyborg.tests.functional.rolling.middle import Middle
 from cyborg.tests.functional.rolling.play import Play
 from cyborg.tests.functional.rolling.records import LEVELS, RELEASE, before
 from cyborg.tests.functional.rolling.tape import Tape, TapedStack
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import upgraded_database
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +40,11 @@ def played(
     """The play when it is over; everybody was pinned to the release before this one."""
     files = tmp_path_factory.mktemp("play")
     with (
-        empty_database(files) as database,
+        upgraded_database(files) as database,
         SimulatedNova() as nova,
         SimulatedGlance() as glance,
         ExitStack() as endings,
     ):
-        schema.upgrade(database)
         stack = TapedStack(
             conf=conf,
             database_url=database.engine.url.render_as_string(hide_password=False),

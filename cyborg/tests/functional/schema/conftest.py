@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.db import schema
 from cyborg.db.engine import Database
 from cyborg.tests.functional.schema.databases import (
     SERVER,
     empty_database,
     load_existing_service,
+    upgraded_database,
 )
 
 # A test that needs a server, or MariaDB, is not collected elsewhere.
@@ -29,10 +29,10 @@ def empty(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def current(empty: Database) -> Database:
+def current(tmp_path: Path) -> Iterator[Database]:
     """A database at the newest revision, without rows."""
-    schema.upgrade(empty)
-    return empty
+    with upgraded_database(tmp_path) as db:
+        yield db
 
 
 @pytest.fixture
