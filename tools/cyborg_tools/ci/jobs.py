@@ -222,12 +222,13 @@ LONG: Final = (
     ),
     Job(
         "outages",
-        "servers that are lost or refuse, and the nodes of devstack",
+        "servers that are lost or refuse, signing begun, the nodes of devstack",
         (
             (
                 *(*_TEST, "--full", "--services", SERVERS, "--"),
                 f"{_FUNCTIONAL}/daemons/test_outages.py",
                 f"{_FUNCTIONAL}/daemons/test_refusals.py",
+                f"{_FUNCTIONAL}/rolling/test_signing.py",
                 f"{_FUNCTIONAL}/devstack",
             ),
         ),
@@ -236,6 +237,7 @@ LONG: Final = (
             "devstack",
             f"{_FUNCTIONAL}/daemons/test_outages.py",
             f"{_FUNCTIONAL}/daemons/test_refusals.py",
+            f"{_FUNCTIONAL}/rolling/test_signing.py",
             f"{_FUNCTIONAL}/devstack",
         ),
         turn=4,

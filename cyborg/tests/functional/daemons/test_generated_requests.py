@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cyborg.api import app, microversion, openapi
+from cyborg.tests.fixtures.choice import FULL, generator
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.daemons.service import Service
 
@@ -32,7 +33,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-EXAMPLES = 15
+EXAMPLES = 15 if FULL else 5
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ def test_generated_requests_are_answered_as_described(
     operation = described[path][method.upper()]
     version = {microversion.HEADER: f"accelerator {microversion.MAXIMUM}"}
 
+    @seed(generator(f"{mode} {method} {path}").getrandbits(64))
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
         max_examples=EXAMPLES,

@@ -21,11 +21,11 @@ from cyborg.tests.functional.deployed import servers
 
 __all__ = ["database", "deploy", "exchange", "host", "options", "service"]
 
-#: One for each way to serve the API; a run tries one of them, a full run all.
-_WAYS = ("test_mod_wsgi.py", "test_proxies.py", "test_uwsgi.py")
+#: For each way to serve the API, and for the deployers; a run tries one of them, a full run all.
+_WAYS = ("test_deployers.py", "test_mod_wsgi.py", "test_proxies.py", "test_uwsgi.py")
 # Processes share nothing but a broker: without one none of these is collected.
-_tried = [*chosen(_WAYS, "deployed"), "test_deployers.py"] if deployments.HAS_BROKER else []
-collect_ignore = [name for name in (*_WAYS, "test_deployers.py") if name not in _tried]
+_tried = chosen(_WAYS, "deployed") if deployments.HAS_BROKER else []
+collect_ignore = [name for name in _WAYS if name not in _tried]
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compute on a database of its own, and how much is done to it.
 
-``CYBORG_TEST_FULL=1`` does 500 damages instead of 60.
+A full run does 500 damages instead of 30.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.drift.site import Site, site
 from cyborg.tests.functional.schema.databases import upgraded_database
 
-DAMAGES = 500 if os.environ.get("CYBORG_TEST_FULL") == "1" else 60
+DAMAGES = 500 if FULL else 30
 
 
 @pytest.fixture
