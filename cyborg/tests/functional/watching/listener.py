@@ -66,7 +66,10 @@ class NotificationListener:
         return [str(one["state"]) for one in self.of(event_type, uuid=uuid)]
 
     def close(self) -> None:
-        """Listen no more."""
+        """Listen no more; nobody waits for the end, which takes a second."""
+        threading.Thread(target=self._close, name="listener-end").start()
+
+    def _close(self) -> None:
         self._listener.stop()
         self._listener.wait()
         if deployments.HAS_BROKER:
