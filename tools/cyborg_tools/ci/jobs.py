@@ -148,7 +148,7 @@ LONG: Final = (
         (
             (
                 *(*_TEST, "--full", "--serverless", "--"),
-                *(f"{_UNIT}/testing", f"{_UNIT}/api/test_personas.py"),
+                *(f"{_UNIT}/testing", f"{_UNIT}/drivers", f"{_UNIT}/api/test_personas.py"),
             ),
             (*_TEST, "--full", "--", f"{_FUNCTIONAL}/life/test_scenario_hosts.py"),
         ),
