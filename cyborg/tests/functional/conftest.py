@@ -29,7 +29,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.placement import PlacementService, shared
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host, shared
 from cyborg.tests.fixtures.stack import Peers, Stack
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.deployments import TRANSPORT_URL
@@ -123,6 +123,14 @@ def nova_api() -> Iterator[SimulatedNova]:
 @pytest.fixture(scope="session")
 def placement() -> PlacementService:
     return shared()
+
+
+@pytest.fixture
+def host(placement: PlacementService) -> str:
+    """The name of a compute that nova-compute has registered."""
+    name = fresh_host()
+    placement.make_compute(name)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ import cyborg
 from cyborg import exception
 from cyborg.model.process import BusFault
 from cyborg.service import Daemon, PeriodicTask, wait_until
-from cyborg.tests.fixtures.waiting import Gate, eventually, happened, joined, ran
+from cyborg.tests.fixtures.waiting import Gate, Meeting, eventually, happened, joined, ran
 
 
 @contextmanager
@@ -211,6 +211,23 @@ def test_daemon_starts_and_stops_in_order() -> None:
     eventually(lambda: notes == ["server started"])
     daemon.stop()
     assert notes[1:] == ["server stopped", "server done", "last named", "first named"]
+
+
+def test_daemon_stops_its_servers_together() -> None:
+    meeting, daemon = Meeting(2), Daemon("test")
+
+    class SlowServer(FakeServer):
+        def stop(self) -> None:
+            meeting.meet()
+            super().stop()
+
+    notes: list[str] = []
+    for _ in range(2):
+        daemon.add_server(SlowServer(notes))
+    daemon.start()
+    eventually(lambda: len(notes) == 2)
+    daemon.stop()
+    assert notes.count("server stopped") == 2
 
 
 def test_daemon_without_broker_runs_and_stops() -> None:

@@ -14,7 +14,7 @@ from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.placement import TOKEN, PlacementService, fresh_host, shared
+from cyborg.tests.fixtures.placement import TOKEN, PlacementService
 
 
 class Wire(Adapter):
@@ -50,19 +50,6 @@ def _shape(call: str) -> str:
     first, *rest = plain.strip("/").split("/")
     kept = [first, *(("*", *rest[1:]) if rest else ())]
     return f"{method} /{'/'.join(kept)}" + (f"?{query.partition('=')[0]}" if query else "")
-
-
-@pytest.fixture
-def placement() -> PlacementService:
-    return shared()
-
-
-@pytest.fixture
-def host(placement: PlacementService) -> str:
-    """The name of a compute that nova-compute has registered."""
-    name = fresh_host()
-    placement.make_compute(name)
-    return name
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from cyborg.tests.functional.crash.scenarios import SCENARIOS, Scenario
 from cyborg.tests.functional.schema.databases import SERVER
 
 #: A full run crashes at every statement. Else only what others can see counts as a boundary, for
-#: whoever dies within a transaction leaves the same behind wherever in it: so does a conductor that
-#: dies after one such boundary or before the next (agents write files in between). On a server one
-#: process dies alone; on SQLite all others with it, but not in scenarios that are long by
-#: themselves.
+#: a transaction that is cut off leaves the same rows at whatever statement it ends. So does a
+#: conductor that dies after one such boundary or before the next (agents write files in between).
+#: On a server one process dies alone; on SQLite all others with it, but not in scenarios that are
+#: long by themselves.
 #: The commit chooses one of so many boundaries; a full run takes all.
 _EVERY: Final = 3
 _SHOWN: Final = 5

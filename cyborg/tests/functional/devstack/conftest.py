@@ -9,7 +9,7 @@ import pytest
 from cyborg.tests.fixtures import broker, ports
 from cyborg.tests.fixtures.choice import chosen
 from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.placement import TOKEN, PlacementService, fresh_host
+from cyborg.tests.fixtures.placement import TOKEN, PlacementService
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.devstack.node import MINIMAL, Node
 from cyborg.tests.functional.schema.databases import empty_database
@@ -45,14 +45,6 @@ CYBORG_AUTH_STRATEGY=noauth
 CYBORG_SECURE_BUS=False
 CYBORG_SERVICE_PORT={port}
 """
-
-
-@pytest.fixture
-def host(placement: PlacementService) -> str:
-    """A compute that Placement knows."""
-    name = fresh_host()
-    placement.make_compute(name)
-    return name
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def started(node: Node) -> list[str]:
 
 
 def ends(node: Node) -> None:
-    """Unstack and clean leave nothing of ours."""
+    """Unstack and clean, and check that no file or process of this service is left."""
     node.do("unstack")
     assert node.processes() == []
     # What runs again finds its files: unstack takes nothing away.

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loading a driver by name returns the driver or the reason why it is not loaded."""
 
+import importlib.metadata
 import pathlib
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -141,6 +143,22 @@ def test_a_package_installed_after_the_start_is_found(
     result = loaded()
     assert (result.error, result.version) == (None, "2.0")
     assert result.driver is not None
+
+
+def test_all_drivers_are_loaded_after_one_look_at_the_packages(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = install("broken = vendor:Broken\nother = vendor:Other")
+    looks, look = [], importlib.metadata.entry_points
+
+    def counted(**wanted: str) -> Any:
+        looks.append(wanted)
+        return look(**wanted)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", counted)
+    results = load(["*"], bare(), configured(), namespace)
+    assert [(one.name, one.version) for one in results] == [("broken", "1"), ("other", "1")]
+    assert looks == [{"group": namespace}]
 
 
 TWO = "fake_driver = cyborg.drivers.fake:FakeDriver\npci_driver = cyborg.drivers.pci:PciDriver"
