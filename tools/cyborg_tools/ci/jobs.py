@@ -243,6 +243,21 @@ LONG: Final = (
         turn=4,
     ),
     Job(
+        "crashes",
+        "crashes at all boundaries, and a hundred differences of Placement",
+        ((*_TEST, "--services", SERVERS, "--", f"{_FUNCTIONAL}/crash", f"{_FUNCTIONAL}/drift"),),
+        (
+            "cyborg/conductor/arqs",
+            "cyborg/conductor/reports",
+            "cyborg/conductor/tasks",
+            "cyborg/agent/reporter.py",
+            f"{_FUNCTIONAL}/crash",
+            f"{_FUNCTIONAL}/drift",
+        ),
+        turn=5,
+        variables=(("CYBORG_TEST_ALL", "1"),),
+    ),
+    Job(
         "documents",
         "documents, without a warning",
         (("tools/docs",),),

@@ -6,7 +6,6 @@ of the pci_driver on the simulated host, whose content is that of their nodes.
 """
 
 import contextlib
-import os
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from cyborg.testing import servers
 from cyborg.testing.kernel.guest import guest
 from cyborg.testing.kernel.nvme_tool import NvmeTool
 from cyborg.testing.kernel.simulated import SimulatedKernel
+from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.crash import FaultPlan, Kind
 from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -43,7 +43,7 @@ from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.unit.drivers.configured import configured
 
 #: How many sequences run; "tools/test --full" runs all.
-SEQUENCES = 1000 if os.environ.get("CYBORG_TEST_FULL") == "1" else 20
+SEQUENCES = 1000 if FULL else 20
 SEED = 20261125
 #: The disks by address, with their nodes and their numbers.
 DISKS = {"0000:02:00.0": ("nvme1n1", "259:1"), "0000:41:00.0": ("nvme2n1", "259:2")}

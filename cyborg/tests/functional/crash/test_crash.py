@@ -21,7 +21,7 @@ from cyborg.tests.functional.schema.databases import SERVER
 #: conductor that dies after one such boundary or before the next (agents write files in between).
 #: On a server one process dies alone; on SQLite all others with it, but not in scenarios that are
 #: long by themselves.
-#: The commit chooses one of so many boundaries; a full run takes all.
+#: The commit chooses one of so many boundaries, unless all cases are tried.
 _EVERY: Final = 3
 _SHOWN: Final = 5
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Anybody does anything in any order: after each act the model and the invariants hold."""
 
-import os
 from collections.abc import Iterable, Sequence
 from itertools import product
 from uuid import UUID
@@ -14,13 +13,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.properties import HealthCheck, settings, st
 from cyborg.tests.functional.machine.clients import PROJECTS, Outcome
 from cyborg.tests.functional.machine.cloud import Site
 from cyborg.tests.functional.machine.simulation import Interruption, Point, Simulation, Trouble
 from cyborg.tests.functional.schema.databases import SERVER
 
-FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
 #: The same examples each time, unless there is time to look for others; on servers, where each
 #: takes longer, the first of them.
 SETTINGS = settings(
