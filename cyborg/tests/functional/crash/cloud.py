@@ -118,6 +118,10 @@ class SimulatedCloud:
         units = {self.traits.resource_class: self.units}
         assert self.placement.claim(self.instance, {self.rack.provider(): units}, NOVA.project_id)
 
+    def free(self) -> None:
+        """What Nova does when the server does not use its accelerators any more."""
+        self.placement.free(self.instance)
+
     def keep(self) -> None:
         """Remember everything as it is now."""
         self._ms = self.environment.clock.ms

@@ -68,6 +68,7 @@ def _is_given_up(run: Run) -> None:
 def _unbind(run: Run) -> None:
     run.ask(lambda key: PatchArqs(NOVA, key, [], list(run.cloud.arqs)))
     run.work()
+    run.cloud.free()
 
 
 def _is_unbound(run: Run) -> None:
@@ -78,6 +79,7 @@ def _is_unbound(run: Run) -> None:
 def _delete(run: Run) -> None:
     run.ask(lambda key: DeleteInstanceArqs(NOVA, key, run.cloud.instance))
     run.work()
+    run.cloud.free()
 
 
 def _is_gone(run: Run) -> None:
