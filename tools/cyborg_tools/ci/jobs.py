@@ -163,6 +163,14 @@ LONG: Final = (
         variables=(("CYBORG_TEST_FUZZ", "1"),),
     ),
     Job(
+        "malformed",
+        "generated input of every parser",
+        ((*_TEST, "--serverless", "--", _UNIT, "-k", "malformed or nearly_valid"),),
+        ("cyborg/api", "cyborg/cli", "cyborg/drivers", "cyborg/model", "cyborg/rpc"),
+        turn=1,
+        variables=(("CYBORG_TEST_ALL", "1"), ("CYBORG_TEST_FUZZ", "1")),
+    ),
+    Job(
         "lowest",
         "unit tests with the oldest libraries that are allowed",
         ((*_TEST, "--lowest"),),

@@ -27,6 +27,7 @@ from cyborg.model.report import (
 from cyborg.model.text import escaped_line
 from cyborg.rpc.transport import CONDUCTOR_TOPIC
 from cyborg.tests.fixtures import malformed
+from cyborg.tests.fixtures.choice import chosen
 from cyborg.tests.fixtures.direct_bus import DirectBus, DirectServer, Exchange
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.manual_processes import ManualConductor
@@ -164,7 +165,7 @@ def texts_in(value: Any, *place: Any) -> Iterator[tuple[Any, ...]]:
             yield from texts_in(item, *place, key)
 
 
-@pytest.mark.parametrize("text", ["\0", "\ud800", "\x1b[2K", ""], ids=ascii)
+@pytest.mark.parametrize("text", chosen(["\0", "\ud800", "\x1b[2K", ""], "odd texts"), ids=ascii)
 @pytest.mark.parametrize("argument", ["heartbeat", "report"])
 def test_text_that_no_database_holds_costs_nothing_else(
     database: Database,

@@ -22,8 +22,6 @@ DEVICE = "0000:0c:00.0"
 class TestContract(DriverContract):
     """The driver contract; this driver reads no file of the host."""
 
-    rounds = 20
-
     def make_host(self) -> FakeHost:
         return bare()
 

@@ -124,7 +124,6 @@ def server() -> FakeHost:
 class Contract(DriverContract):
     """The driver contract with one configuration."""
 
-    rounds = 60
     text: str
 
     @pytest.fixture(autouse=True)
@@ -154,7 +153,6 @@ class TestAccels(Contract):
 
 
 class TestDeclared(Contract):
-    rounds = 20
     text = DECLARED
 
 

@@ -85,7 +85,6 @@ def server() -> FakeHost:
 class Contract(DriverContract):
     """The driver contract with one configuration."""
 
-    rounds = 60
     text: str
 
     @pytest.fixture(autouse=True)

@@ -65,7 +65,6 @@ def set_vfs(host: FakeHost, number: int) -> None:
 class TestLayout(DriverContract):
     """A card that has its layout, and whose section also offers its functions."""
 
-    rounds = 30
     selects_by_address = True
 
     @pytest.fixture(autouse=True)
