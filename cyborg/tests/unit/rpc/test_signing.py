@@ -327,7 +327,7 @@ def received(value: Any) -> Any:
 
 @given(data=st.data())
 @fuzzed(150)
-def test_envelope_that_was_changed_on_its_way_is_refused(
+def test_nearly_valid_envelope_is_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     server = Signer(Mode.REQUIRED, KeyRing(_file(tmp_path_factory), failed=print))
@@ -356,7 +356,7 @@ def test_envelope_that_was_changed_on_its_way_is_refused(
     context=st.sampled_from([{}, {"sender": "a@h"}, {"sender": 7, "request_id": ["x"]}]),
 )
 @fuzzed(150)
-def test_unsigned_message_with_any_arguments_has_a_declared_answer(
+def test_unsigned_message_with_malformed_arguments_has_a_declared_answer(
     verb: tuple[str, str], arguments: dict[str, Any], context: dict[str, Any]
 ) -> None:
     with malformed.bounded():
