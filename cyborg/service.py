@@ -44,9 +44,12 @@ class Server(Protocol):
 
 
 def _end(server: Server) -> None:
-    """Let a server finish what it has accepted."""
-    server.stop()
-    server.wait()
+    """Let a server finish what it has accepted; an error must not keep the others from stopping."""
+    try:
+        server.stop()
+        server.wait()
+    except Exception:
+        LOG.exception("A server did not stop as it should")
 
 
 class PeriodicTask:

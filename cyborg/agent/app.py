@@ -22,6 +22,7 @@ from cyborg.agent.driver_manager import (
 )
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.findings import Findings
+from cyborg.agent.guests import GuestReports
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.heartbeats import Heartbeats
 from cyborg.agent.layout_sync import LayoutSync
@@ -106,19 +107,27 @@ class Parts:
 
 
 class AgentMetrics(Collector):
-    """The states of the drivers and of the connection to a conductor, read for each scrape."""
+    """The states of drivers, of the connection to a conductor and of Placement, for each scrape."""
 
     def __init__(
-        self, *, drivers: Callable[[], Mapping[str, DriverState]], connected: Callable[[], bool]
+        self,
+        *,
+        drivers: Callable[[], Mapping[str, DriverState]],
+        connected: Callable[[], bool],
+        publish_error: Callable[[], str],
     ) -> None:
         self._drivers = drivers
         self._connected = connected
+        self._publish_error = publish_error
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """See Collector."""
         up = catalogue.CONDUCTOR_UP.family()
         up.add_metric((), int(self._connected()))
         yield up
+        publishing = catalogue.PUBLISHING.family()
+        publishing.add_metric((), 0 if self._publish_error() else 1)
+        yield publishing
         drivers = catalogue.DRIVERS.family()
         for name, state in sorted(self._drivers().items()):
             drivers.add_metric((name, state.value), 1)
@@ -142,8 +151,7 @@ def make_parts(
 ) -> Parts:
     """Return the parts; they read the file below ``state_path`` and connect to no peer yet.
 
-    ``loaded`` are the drivers of the configuration; ``load`` loads one that an operator requests
-    later. See ``Heartbeats`` for ``bus_error`` and ``overdue``. ``wake`` starts the loop.
+    ``load`` loads a driver that an operator requests later, and ``wake`` starts the loop.
     """
     store = StateStore(settings.state_path, settings.host)
     journal, cache = OperationJournal(store), DesiredStateCache(store)
@@ -201,6 +209,7 @@ def make_parts(
             timeout=settings.scan_timeout,
         ),
         layout_sync=LayoutSync(operations),
+        guests=GuestReports(host=settings.host, machine=machine, conductor=conductor),
         schedule=schedule,
         machine=machine,
     )
@@ -293,7 +302,11 @@ def assemble(
             PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=_JITTER)
         )
     if meters.enabled:
-        metrics = AgentMetrics(drivers=parts.reporter.states, connected=lambda: conductor.up)
+        metrics = AgentMetrics(
+            drivers=parts.reporter.states,
+            connected=lambda: conductor.up,
+            publish_error=lambda: heartbeats.publish_error,
+        )
         daemon.add_server(meters.listener(metrics, BusListening(lambda: daemon.bus_error)))
     return daemon
 

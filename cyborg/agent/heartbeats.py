@@ -24,7 +24,7 @@ from cyborg.model.work import DiscoveryTask
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import FetchDesired, Heartbeat, SendReport
 
-#: The maximal length of ``AgentHeartbeat.failure``, in characters.
+#: The maximal length of the texts of a heartbeat, in characters.
 _MAX_FAILURE: Final = 2000
 
 
@@ -87,6 +87,11 @@ class Heartbeats:
         #: How many answers of conductors there were that are no replies to heartbeats.
         self._answers = 0
 
+    @property
+    def publish_error(self) -> str:
+        """Return why Placement does not have what is desired; empty while it has."""
+        return self._providers.error
+
     def run_once(self) -> None:
         """Send a heartbeat; raise its error, or that of Placement while the compute is not found.
 
@@ -116,6 +121,8 @@ class Heartbeats:
                         bus_error=self._bus_error(),
                         status=DriverState.FAILED if failure else DriverState.READY,
                         failure=failure,
+                        history=self.cache.history,
+                        publish_error=self.publish_error[:_MAX_FAILURE],
                     )
                 )
             )
@@ -125,6 +132,7 @@ class Heartbeats:
                 self._failures += not superseded
                 self.last = None if superseded else LastHeartbeat(None, self._failures, requests)
             raise
+        self.cache.store_history(reply.history)
         with self._lock:
             self.epoch = reply.epoch
             previous = self.last.reply if self.last is not None else None

@@ -11,6 +11,7 @@ import logging
 import threading
 
 from cyborg import exception
+from cyborg.agent.guests import GuestReports
 from cyborg.agent.heartbeats import Heartbeats
 from cyborg.agent.layout_sync import LayoutSync
 from cyborg.agent.prepared_sync import PreparedUnitsSync
@@ -40,6 +41,7 @@ class AgentLoop:
         providers: Providers,
         prepared_sync: PreparedUnitsSync,
         layout_sync: LayoutSync,
+        guests: GuestReports,
         schedule: Schedule,
         machine: Host,
     ) -> None:
@@ -49,6 +51,7 @@ class AgentLoop:
         self._providers = providers
         self._prepared_sync = prepared_sync
         self._layout_sync = layout_sync
+        self._guests = guests
         self._discoveries = heartbeats.discoveries
         self._schedule = schedule
         self._machine = machine
@@ -122,10 +125,13 @@ class AgentLoop:
             if self._heartbeats.last is None or self._heartbeats.last.reply is None:
                 return
             reply = self._heartbeats.last.reply
+        before = self.last_scan
         report = self._scan()
 
-        # 4. Report it, and answer the discovery requests.
+        # 4. Report it, and answer the discovery requests. Then tell who has the units.
         desired = self._send_report(reply, self._reporter.current(report), desired)
+        if self.last_scan is not before:
+            self._guests.send(reply.epoch, report)
         self._discoveries.answer(
             requests,
             last_report,

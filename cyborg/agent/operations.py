@@ -409,7 +409,7 @@ class Operations:
             self._unclean.discard(task.unit)
             return ()
         steps = self._driver_calls(driver.name, "clean_steps", lambda: clean_calls(driver, task))
-        if requested is CleanLevel.FULL and not steps:
+        if requested is not None and not steps:
             raise exception.DriverFailed(
                 driver=driver.name,
                 verb="clean",

@@ -15,7 +15,7 @@ from cyborg.clients.permissions import ADMIN
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.model.pci import PciAddress
-from cyborg.model.provider import Verdict, provider_uuid
+from cyborg.model.provider import PublishResult, Verdict, provider_uuid
 from cyborg.model.report import Desired
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import SendProvidersRemoved, SendPublished
@@ -51,6 +51,10 @@ class Providers:
         self.root: tuple[str, str] | None = None
         self._published_generation: int | None = None
         self._refused: dict[str, str] = {}
+        #: What the conductor knows of the providers that were published: total and reserved units.
+        self._published: dict[str, list[int]] = {}
+        #: Why Placement does not have what is desired; empty while it has, as far as is known.
+        self.error = ""
         #: The compute's tree in Placement, read in a run with a full check.
         self._tree: dict[str, Node] | None = None
         self._reserved: set[str] = set()
@@ -65,7 +69,9 @@ class Providers:
             try:
                 root = self._publisher.find_root(self.names)
             except exception.CyborgError as error:
+                self.error = str(error)
                 return error
+            self.error = ""
             self.names = (root[1],)
             self.root = root
             LOG.info("Compute of host %s found in Placement as %s", self.host, root[1])
@@ -93,11 +99,12 @@ class Providers:
                     self._schedule.rerun(Event.CLAIMS_CHANGED)
 
     def load(self, desired: Desired) -> None:
-        """Take over the refusals that the conductor knows of, and what Placement shows.
+        """Take over what the conductor knows of refusals, and of what Placement shows.
 
         After a restart this is the result of the last report, and so the state of Placement.
         """
         self._refused = dict(desired.refused)
+        self._published = dict(desired.published)
         self._publisher.recall(desired.tree)
 
     def reserve_missing(self, desired: Desired, present: Set[str]) -> None:
@@ -130,42 +137,65 @@ class Providers:
         self._reserved = set()
 
     def publish(self, desired: Desired, epoch: int, *, known_before: bool) -> Desired:
-        """Write the desired tree to Placement; tell the conductor which providers are refused.
+        """Write the desired tree to Placement; tell the conductor what Placement has, and refuses.
 
         ``known_before``: the conductor has a report of the host. Return what is still desired.
         """
-        if self._schedule.is_due(Step.CHECK_PLACEMENT):
-            self._published_generation = None
-            with self._schedule.run(Step.CHECK_PLACEMENT):
-                if known_before:
-                    result = self._publisher.check(desired.tree, listing=self._tree)
-                else:
-                    # A host without any report has nothing in Placement to compare with.
-                    result = self._publisher.publish(desired.tree)
-        elif self._published_generation != desired.generation:
-            self._published_generation = None
-            result = self._publisher.publish(desired.tree)
-        else:
+        due = self._schedule.is_due(Step.CHECK_PLACEMENT)
+        if not due and self._published_generation == desired.generation:
             return desired
-        outcomes = result.outcomes
-        refused = {
-            outcome.name: outcome.reason
-            for outcome in outcomes
-            if outcome.verdict is Verdict.REFUSED
-        }
-        staying = self._remove(desired, epoch, result.root_uuid)
-        refused |= staying
-        if refused != self._refused:
-            self._conductor.request(SendPublished(self.host, epoch, refused))
-            self._refused = refused
-        if not any(outcome.verdict is Verdict.FAILED for outcome in outcomes):
+        self._published_generation = None
+        try:
+            if due:
+                with self._schedule.run(Step.CHECK_PLACEMENT):
+                    result = self._check(desired, known_before=known_before)
+            else:
+                result = self._publisher.publish(desired.tree)
+            removed, staying = self._remove(desired, result.root_uuid)
+        except exception.CyborgError as error:
+            self.error = str(error)
+            raise
+        failed = result.reasons(Verdict.FAILED)
+        self.error = "; ".join(f"{name}: {reason}" for name, reason in sorted(failed.items()))
+        if removed:
+            self._conductor.request(SendProvidersRemoved(self.host, epoch, removed))
+        self._tell(desired, epoch, result, result.reasons(Verdict.REFUSED) | staying)
+        if not failed:
             self._published_generation = desired.generation
         return desired if staying else replace(desired, obsolete_providers=())
 
-    def _remove(self, desired: Desired, epoch: int, root: str) -> dict[str, str]:
-        """Remove the providers of removed devices and tell the conductor.
+    def _check(self, desired: Desired, *, known_before: bool) -> PublishResult:
+        if known_before:
+            return self._publisher.check(desired.tree, listing=self._tree)
+        # A host without any report has nothing in Placement to compare with.
+        return self._publisher.publish(desired.tree)
 
-        Return the providers that cannot be removed: name → reason.
+    def _tell(
+        self, desired: Desired, epoch: int, result: PublishResult, refused: dict[str, str]
+    ) -> None:
+        """Tell the conductor what Placement refuses and has, unless it knows.
+
+        A provider that was refused, or that failed, is as it was when it was last published.
+        """
+        as_desired = result.reasons(Verdict.PUBLISHED)
+        published = {}
+        for provider in desired.tree.providers:
+            if provider.name in as_desired:
+                published[provider.name] = [provider.total, provider.reserved]
+            elif provider.name in self._published:
+                published[provider.name] = self._published[provider.name]
+        if (refused, published) != (self._refused, self._published):
+            command = SendPublished(self.host, epoch, refused, published)
+            try:
+                self._conductor.request(command)
+            except exception.UnknownVerb:
+                self._conductor.request(replace(command, published=None))
+            self._refused, self._published = refused, published
+
+    def _remove(self, desired: Desired, root: str) -> tuple[list[str], dict[str, str]]:
+        """Remove the providers of removed devices.
+
+        Return the removed ones, and those that cannot be removed: name → reason.
         """
         removed: list[str] = []
         staying: dict[str, str] = {}
@@ -185,9 +215,7 @@ class Providers:
                         provider.uuid,
                         staying[provider.name],
                     )
-        if removed:
-            self._conductor.request(SendProvidersRemoved(self.host, epoch, removed))
-        return staying
+        return removed, staying
 
 
 def _claims(tree: Mapping[str, Node], root_name: str) -> dict[str, str]:

@@ -261,10 +261,14 @@ class DesiredStateCache:
     After a restart the agent uses it until the conductor answers.
     """
 
+    _HISTORY: Final = "history"
+
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self.desired: Desired | None = None
         self.report: Report | None = None
+        #: See ``HeartbeatReply``.
+        self.history = ""
         rows = store.run(lambda file: file.execute("SELECT name, value FROM cache").fetchall())
         try:
             values = {name: json.loads(value) for name, value in rows or ()}
@@ -272,6 +276,7 @@ class DesiredStateCache:
                 self.desired = wire.load(Desired, values[Desired.KIND])
             if Report.KIND in values:
                 self.report = wire.load(Report, values[Report.KIND])
+            self.history = str(values.get(self._HISTORY, ""))
         except (exception.Invalid, ValueError, TypeError) as error:
             LOG.warning(
                 "The desired state and the report in %s cannot be read, the agent waits for the "
@@ -291,6 +296,15 @@ class DesiredStateCache:
             ]
             self._store.run(
                 lambda file: file.executemany("INSERT OR REPLACE INTO cache VALUES (?, ?)", rows)
+            )
+
+    def store_history(self, history: str | None) -> None:
+        """Store the history of a reply to a heartbeat, if it is another one."""
+        if history is not None and history != self.history:
+            self.history = history
+            row = (self._HISTORY, json.dumps(history))
+            self._store.run(
+                lambda file: file.execute("INSERT OR REPLACE INTO cache VALUES (?, ?)", row)
             )
 
 

@@ -34,6 +34,8 @@ LOG = logging.getLogger(__name__)
 
 #: The policy rule of hardware of which the caller's project holds no unit.
 _UNHELD: Final = "cyborg:device:get_unheld"
+#: Who may remove units that are not cleaned.
+LEAVE_UNCLEAN: Final = "cyborg:device:leave_unclean"
 #: The header by which a client chooses the operation id of a long verb.
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _CONTRACT = "contract"
@@ -73,6 +75,20 @@ class Call:
                 reason="This changes hosts that all projects use, and the policy rule grants it to "
                 "the caller's project only."
             )
+
+    def forced(self, query: Mapping[str, Any]) -> bool | None:
+        """Return whether units go although they are not cleaned; raises Forbidden.
+
+        None: the caller does not ask for it.
+        """
+        if not query.get("force"):
+            return None
+        if not self.allows(LEAVE_UNCLEAN):
+            raise exception.Forbidden(
+                reason=f"Policy rule {LEAVE_UNCLEAN} does not allow you to remove units that are "
+                "not cleaned."
+            )
+        return True
 
     def check_places(self, query: Mapping[str, Any], *names: str) -> None:
         """Raise Forbidden for a filter or sort key that would tell the caller where objects are."""

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
 from oslo_config import cfg
@@ -225,7 +225,8 @@ class _Front(httputil.HTTPServerConnectionDelegate):
     def admit(self, address: tuple[Any, ...]) -> bool:
         """Count a new connection; return False if there are too many."""
         peer = _peer(address)
-        if self._peers.total() >= self._limit:
+        full = self._peers.total() >= self._limit
+        if full and not self._close_oldest():
             self._log_refusal(peer, f"[api] max_connections = {self._limit} are open")
             return False
         if self._peer_limit and self._peers[peer] >= self._peer_limit:
@@ -275,11 +276,25 @@ class _Front(httputil.HTTPServerConnectionDelegate):
                     _GRACE,
                 )
 
+    def _close_oldest(self) -> bool:
+        """Close the oldest connection that waits for a head; return False if there is none.
+
+        So clients that connect and send nothing cannot keep others out.
+        """
+        for exchange in self._exchanges.values():
+            connection = exchange.connection
+            if not exchange.environ and not connection.stream.closed():
+                peer = _peer(cast(Any, connection.context).address)
+                self._log_refusal(peer, f"[api] max_connections = {self._limit} are open")
+                connection.stream.close()
+                return True
+        return False
+
     def _log_refusal(self, peer: str, reason: str) -> None:
         now = time.monotonic()
         if now >= self._next_line:
             self._next_line = now + _LOG_INTERVAL
-            LOG.warning("Connection of %s refused, and perhaps others: %s", peer, reason)
+            LOG.warning("Connection of %s closed, and perhaps others: %s", peer, reason)
 
 
 class _Listener(HTTPServer):

@@ -19,7 +19,7 @@ import wsme.types
 from wsme.rest import args, json
 
 from cyborg.api.framework import set_order
-from cyborg.api.microversion import BASE, LATEST
+from cyborg.api.microversion import BASE, LATEST, OPERATOR_VIEWS
 
 #: The largest value of an INT column.
 MAX_INT = 2**31 - 1
@@ -568,6 +568,12 @@ class WaitQuery(Declared):
     """The query parameter of long verbs: whether to wait for hosts whose agent is down."""
 
     wait = wsme.wsattr(FLAG)
+
+
+class ForceQuery(Declared):
+    """Whether to remove units although they are not cleaned; only administrators may."""
+
+    force = Field(FLAG, since=OPERATOR_VIEWS)
 
 
 class NoQuery(Declared):

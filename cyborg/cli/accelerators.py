@@ -15,6 +15,7 @@ from cyborg.cli.base import (
     OperationCommand,
     ShowCommand,
     UnsetKeyAction,
+    add_force,
     column_paths,
     duration,
     positive_integer,
@@ -25,6 +26,19 @@ from cyborg.model.health import CONDITIONS
 
 #: The status of a device while its host sets it up.
 _INSTALLING = "installing"
+
+
+#: The name of an instance that Nova has not told.
+_UNKNOWN = "unknown"
+
+
+def _names(instances: Sequence[Mapping[str, Any]] | None, name: str, uuid: str) -> Any:
+    """Return the names of instances, or the UUID of one without a name."""
+    if instances is None:
+        return None
+    return [
+        each.get(uuid) if each.get(name) in (None, _UNKNOWN) else each[name] for each in instances
+    ]
 
 
 class AcceleratorList(ListCommand):
@@ -41,7 +55,7 @@ class AcceleratorList(ListCommand):
         "health",
         free="units.free",
         total="units.total",
-        holder="holders.instance_name",
+        holder="holder",
     )
     essential = ("hostname", "address", "status")
     empty_message = (
@@ -67,7 +81,7 @@ class AcceleratorList(ListCommand):
         "vendor_board_info",
         "created_at",
         "updated_at",
-        instance_name="instances.name",
+        instance_name="instance_name",
         instance_status="instances.status",
         provider="providers.name",
         reserved="providers.reserved",
@@ -118,6 +132,22 @@ class AcceleratorList(ListCommand):
             const="false",
             help="Show only accelerators that no instance uses.",
         )
+
+    def shown(
+        self, objects: Sequence[Mapping[str, Any]], _parsed: argparse.Namespace
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return the accelerators, each with the names of the instances that hold its units.
+
+        An instance whose name Nova has not told is shown by its UUID.
+        """
+        return [
+            {
+                **item,
+                "holder": _names(item.get("holders"), "instance_name", "instance_uuid"),
+                "instance_name": _names(item.get("instances"), "name", "uuid"),
+            }
+            for item in objects
+        ]
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """List accelerators; the labels are one query parameter."""
@@ -195,6 +225,17 @@ class AcceleratorUpdate(MultipleTargets):
     """Enable accelerators, take them out of service, label them, or change created ones."""
 
     route = "accelerator-update"
+    columns = column_paths(
+        "uuid",
+        "hostname",
+        "address",
+        "model",
+        "status",
+        "health",
+        "labels",
+        reason="status_reason",
+    )
+    essential = ("address", "status")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -376,3 +417,7 @@ class AcceleratorDelete(DeleteCommand):
 
     route = "accelerator-delete"
     noun = "accelerator"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        add_force(parser)

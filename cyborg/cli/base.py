@@ -88,19 +88,50 @@ class BaseCommand(Command):
         ]
 
 
-class ListCommand(BaseCommand, Lister):
-    """A list of objects.
+class TableCommand(BaseCommand, Lister):
+    """A command that prints a table of objects.
 
-    ``columns`` maps each column to its path in an object, ``long_columns`` those that ``--long``
-    adds. A dot in a path leads into a nested object, or into each object of a nested list.
+    ``columns`` maps each column to its path in an object. A dot in a path leads into a nested
+    object, or into each object of a nested list.
     """
 
     columns: ClassVar[Mapping[str, str]]
+    #: Columns that stay columns on a narrow terminal; others move below the first column.
+    essential: ClassVar[Sequence[str]] = ()
+
+    def table(
+        self,
+        parsed: argparse.Namespace,
+        columns: Mapping[str, str],
+        objects: Iterable[Mapping[str, Any]],
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        """Return the columns and the rows of objects."""
+        rows = [
+            self.format_cells(
+                parsed, {name: _value_at(item, path) for name, path in columns.items()}
+            )
+            for item in objects
+        ]
+        return list(columns), rows
+
+    def produce_output(
+        self,
+        parsed_args: argparse.Namespace,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+    ) -> int:
+        """Write the list; a table is fitted to the terminal."""
+        if parsed_args.formatter == "table":
+            self.formatter = FittedTable(self.essential)
+        return super().produce_output(parsed_args, column_names, data)
+
+
+class ListCommand(TableCommand):
+    """A list of objects; ``long_columns`` are those that ``--long`` adds."""
+
     long_columns: ClassVar[Mapping[str, str]] = {}
     #: The form of the identifier that ``--marker`` takes.
     marker: ClassVar[str] = "UUID"
-    #: Columns that stay columns on a narrow terminal; others move below the first column.
-    essential: ClassVar[Sequence[str]] = ()
     #: What to print when the service has no such object: that there is none, and what to do next.
     empty_message: ClassVar[str]
 
@@ -137,24 +168,13 @@ class ListCommand(BaseCommand, Lister):
                 self.print_note(self.empty_message)
         long_format = getattr(parsed_args, "long", False)
         columns = {**self.columns, **(self.long_columns if long_format else {})}
-        rows = [
-            self.format_cells(
-                parsed_args, {name: _value_at(item, path) for name, path in columns.items()}
-            )
-            for item in objects
-        ]
-        return list(columns), rows
+        return self.table(parsed_args, columns, self.shown(objects, parsed_args))
 
-    def produce_output(
-        self,
-        parsed_args: argparse.Namespace,
-        column_names: Sequence[str],
-        data: Iterable[Sequence[Any]],
-    ) -> int:
-        """Write the list; a table is fitted to the terminal."""
-        if parsed_args.formatter == "table":
-            self.formatter = FittedTable(self.essential)
-        return super().produce_output(parsed_args, column_names, data)
+    def shown(
+        self, objects: Sequence[Mapping[str, Any]], _parsed: argparse.Namespace
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return the objects to print, as the columns show them."""
+        return objects
 
 
 class ShowCommand(BaseCommand, ShowOne):
@@ -195,11 +215,55 @@ class ShowCommand(BaseCommand, ShowOne):
         return super().produce_output(parsed_args, column_names, data)
 
 
-class MultipleTargets(ShowCommand):
+class NamedShow(ShowCommand):
+    """One object, by its UUID or by a name that no other object has.
+
+    ``list_route`` lists the objects; their names are in ``name_field``, which is also the filter of
+    the list if it has such a filter.
+    """
+
+    list_route: ClassVar[str]
+    name_field: ClassVar[str] = "name"
+
+    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Return the object."""
+        try:
+            uuid = str(UUID(parsed.key))
+        except ValueError:
+            uuid = self._uuid_of(parsed.key)
+        return self.unwrap(self.client.request(self.route, uuid))
+
+    def _uuid_of(self, name: str) -> str:
+        filters = {self.name_field: name}
+        if self.name_field not in ROUTES[self.list_route].query:
+            filters = {}
+        listed = self.client.read_list(self.list_route, filters)
+        matches = [item for item in listed if item.get(self.name_field) == name]
+        if not matches:
+            raise exception.CommandFailed(
+                reason=f"No {self.key_name} has the UUID or the name {name}. Run cyborg "
+                f"{self.list_route} to see all."
+            )
+        if len(matches) > 1:
+            choices = ", ".join(
+                f"{item.get('host', item.get('hostname'))} has {item['uuid']}" for item in matches
+            )
+            raise exception.CommandFailed(
+                reason=f"Several hosts have the {self.key_name} {name}. Give the UUID of one of "
+                f"them: {choices}."
+            )
+        return str(matches[0]["uuid"])
+
+
+class MultipleTargets(TableCommand):
     """A change of one or more objects; the failure of one object does not stop the others.
 
-    One object is shown with all fields. For more objects the status of each is shown by UUID.
+    The command prints a row for each changed object.
     """
+
+    def unwrap(self, answer: Any) -> Mapping[str, Any]:
+        """Return the object in an answer; empty for an answer without a body."""
+        return answer or {}
 
     def target_keys(self, parsed: argparse.Namespace) -> Sequence[str]:
         """Return the keys of the objects, each once."""
@@ -210,26 +274,37 @@ class MultipleTargets(ShowCommand):
         """Change one object and return it; raises CommandFailed."""
         raise NotImplementedError
 
-    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        keys = self.target_keys(parsed)
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Change the objects; return the columns and a row for each of them."""
+        keys = self.target_keys(parsed_args)
         updated: dict[str, Mapping[str, Any]] = {}
         for key in keys:
             try:
-                updated[key] = self.update(key, parsed)
+                updated[key] = self.update(key, parsed_args)
             except exception.CommandFailed as error:
                 if len(keys) == 1:
                     raise
                 self.report_error(f"{key}: {error}")
-        updated = self.finish(updated, parsed)
-        if len(keys) == 1:
-            return next(iter(updated.values()))
-        return {str(item.get("uuid", key)): item.get("status") for key, item in updated.items()}
+        updated = self.finish(updated, parsed_args)
+        return self.table(parsed_args, self.columns, updated.values())
 
     def finish(
         self, updated: dict[str, Mapping[str, Any]], parsed: argparse.Namespace
     ) -> dict[str, Mapping[str, Any]]:
         """Return the objects, by key, after the work that their change started."""
         return updated
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add the option by which an administrator removes units that are not cleaned."""
+    parser.add_argument(
+        "--force",
+        action="store_const",
+        const="true",
+        help="Delete even if the data of guests may be on some units, for example in quarantine. "
+        "Without it such a deletion is refused, and the error names the units. Only "
+        "administrators can force it. The units are cleaned when a host shows them again.",
+    )
 
 
 class DeleteCommand(BaseCommand):
@@ -245,7 +320,7 @@ class DeleteCommand(BaseCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         for key in parsed_args.keys:
             try:
-                self.client.request(self.route, key)
+                self.client.request(self.route, key, values=provided_values(parsed_args))
             except exception.CommandFailed as error:
                 self.report_error(f"{key}: {error}")
 

@@ -2,15 +2,17 @@
 """Commands for drivers, the backends that they attach, the hardware they find, usage and limits."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cyborg.cli.base import (
     KeyValueAction,
     ListCommand,
+    NamedShow,
     OperationCommand,
     ShowCommand,
     UnsetKeyAction,
+    add_force,
     column_paths,
 )
 
@@ -21,7 +23,7 @@ _DRIVER_HELP = (
 
 
 class DriverList(ListCommand):
-    """List the drivers of each host, including installed drivers that are not loaded."""
+    """List the drivers of each host, with --all also installed drivers that are not enabled."""
 
     route = "driver-list"
     columns = column_paths(
@@ -45,13 +47,38 @@ class DriverList(ListCommand):
         parser.add_argument("--host", help="Show only drivers on this host.")
         parser.add_argument("--name", help="Show only this driver.")
         parser.add_argument("--state", choices=_STATES, help="Show only drivers in this state.")
+        parser.add_argument(
+            "--all",
+            action="store_true",
+            help="Show also installed drivers that nobody enabled. --name and --state show them "
+            "as well.",
+        )
+
+    def shown(
+        self, objects: Sequence[Mapping[str, Any]], parsed: argparse.Namespace
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return the drivers without those that are only installed; say how many those are."""
+        if parsed.all or parsed.name or parsed.state:
+            return objects
+        used = [item for item in objects if not _is_only_installed(item)]
+        hidden = len(objects) - len(used)
+        if hidden:
+            self.print_note(f"{hidden} installed driver(s) that nobody enabled: --all shows them.")
+        return used
 
 
-class DriverShow(ShowCommand):
+def _is_only_installed(driver: Mapping[str, Any]) -> bool:
+    """Return whether nobody has enabled a driver, and it has neither devices nor an error."""
+    devices = (driver.get("devices") or {}).get("found")
+    return not (driver.get("enabled") or devices or driver.get("error"))
+
+
+class DriverShow(NamedShow):
     """Show one driver of one host."""
 
-    route = "driver-show"
-    key_name, key_help = "driver", "UUID of the driver's row in driver-list."
+    route, list_route = "driver-show", "driver-list"
+    key_name = "driver"
+    key_help = "UUID of the driver's row in driver-list, or its name if only one host has it."
 
 
 class DriverInstall(OperationCommand):
@@ -87,6 +114,7 @@ class DriverUninstall(OperationCommand):
             help="Accept a driver whose devices are in use. Its devices are not offered any more, "
             "and the driver is removed when all of them are free.",
         )
+        add_force(parser)
 
 
 class DriverUpdate(OperationCommand):
@@ -142,11 +170,11 @@ class BackendList(ListCommand):
         parser.add_argument("--capability", help="Show only backends with this capability.")
 
 
-class BackendShow(ShowCommand):
+class BackendShow(NamedShow):
     """Show one backend."""
 
-    route = "backend-show"
-    key_name, key_help = "backend", "UUID of the backend."
+    route, list_route = "backend-show", "backend-list"
+    key_name, key_help = "backend", "UUID of the backend, or its name if only one host has it."
 
 
 class HardwareList(ListCommand):
@@ -162,14 +190,13 @@ class HardwareList(ListCommand):
         num="acc_specs.num",
         setup_required="acc_status.setup_required",
         reboot_required="acc_status.reboot_required",
-        offered="offered",
-    )
-    long_columns = column_paths(
-        remote="acc_specs.remote",
-        acc_capability="acc_specs.acc_capability",
+        driver_offers="offered",
         reason="acc_status.reason",
     )
-    essential = ("hostname", "key", "offered")
+    long_columns = column_paths(
+        remote="acc_specs.remote", acc_capability="acc_specs.acc_capability"
+    )
+    essential = ("hostname", "key", "driver_offers")
     empty_message = (
         "There are no physical devices. Run cyborg discover-services. cyborg driver-list shows the "
         "drivers that discover hardware, and their errors."
@@ -193,11 +220,12 @@ class HardwareList(ListCommand):
         parser.add_argument("--capability", help="Show only hardware with this capability.")
 
 
-class HardwareShow(ShowCommand):
+class HardwareShow(NamedShow):
     """Show one physical device."""
 
-    route = "hardware-show"
-    key_name, key_help = "hardware", "UUID of the physical device."
+    route, list_route, name_field = "hardware-show", "hardware-list", "key"
+    key_name = "hardware"
+    key_help = "UUID of the physical device, or its key if only one host has it."
 
 
 class UsageShow(ListCommand):

@@ -59,7 +59,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     "service-show": Route("GET", "/services/{}"),
     "service-enable": Route("PATCH", "/services/{}", body=("status",)),
     "service-disable": Route("PATCH", "/services/{}", body=("status", "disabled_reason")),
-    "service-delete": Route("DELETE", "/services/{}"),
+    "service-delete": Route("DELETE", "/services/{}", query=("force",)),
     "backend-list": Route(
         "GET",
         "/backends",
@@ -78,7 +78,7 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("wait",),
         body=("driver", "hosts", "options"),
     ),
-    "uninstall-driver": Route("DELETE", "/drivers/{}", query=("wait", "drain")),
+    "uninstall-driver": Route("DELETE", "/drivers/{}", query=("wait", "drain", "force")),
     "update-driver": Route("PATCH", "/drivers/{}", query=("wait",), body=("options", "enabled")),
     "discover-services": Route(
         "POST",
@@ -146,7 +146,7 @@ ROUTES: Final[Mapping[str, Route]] = {
             "free_unit": _VIEWS,
         },
     ),
-    "accelerator-delete": Route("DELETE", "/devices/{}"),
+    "accelerator-delete": Route("DELETE", "/devices/{}", query=("force",)),
     "profile-list": Route(
         "GET",
         "/device_profiles",

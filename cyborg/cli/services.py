@@ -13,6 +13,7 @@ from cyborg.cli.base import (
     MultipleTargets,
     OperationCommand,
     ShowCommand,
+    add_force,
     column_paths,
     provided_values,
 )
@@ -95,6 +96,8 @@ class ServiceEnable(MultipleTargets):
     """Enable the agents of hosts; Placement offers their accelerators again."""
 
     route = "service-enable"
+    columns = column_paths("uuid", "host", "binary", "state", "status", reason="disabled_reason")
+    essential = ("host", "status")
     new_status: ClassVar[str] = "enabled"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -131,6 +134,10 @@ class ServiceDelete(OperationCommand):
 
     route = "service-delete"
     key_name, key_help = "service", _SERVICE_HELP
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        add_force(parser)
 
     def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
         return (_service_uuid(self.client, parsed.key),)

@@ -8,6 +8,7 @@ failed service.
 """
 
 import contextlib
+import re
 import threading
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -26,6 +27,9 @@ from cyborg import context, exception, tracing
 #: The name of the identity service in errors.
 KEYSTONE: Final = "Keystone"
 _REFUSALS = frozenset({401, 403})
+#: What keystoneauth adds to the text of an error. It differs in each answer, so that an error that
+#: lasts would seem to be a new one each time.
+_REQUEST_ID = re.compile(r" *\(Request-ID: [^()]*\)")
 #: Seconds without any data after which a request fails, unless ``timeout`` is set: a peer that
 #: accepts a request and never answers must not block a thread for ever.
 _TIMEOUT = 60.0
@@ -102,8 +106,11 @@ def document(peer: str, answer: requests.Response) -> Any:
 
 
 def _reason(fault: BaseException) -> str:
-    """Return the first line of an error; of a failed connection, the operating system's error."""
-    words = str(fault).strip().partition("\n")[0]
+    """Return the first line of an error; of a failed connection, the operating system's error.
+
+    The same error has the same text each time.
+    """
+    words = _REQUEST_ID.sub("", str(fault).strip().partition("\n")[0])
     step: BaseException | None = fault
     while step is not None:
         if isinstance(step, OSError) and step.errno is not None:

@@ -47,6 +47,11 @@ class Server:
     extra_specs: dict[str, str]
 
     @property
+    def settled(self) -> bool:
+        """Return whether Nova has started the server, and does nothing with it."""
+        return self.task is None and self.status != _BUILDING
+
+    @property
     def profile(self) -> str | None:
         """Return the name of the device profile in its flavor; None without one."""
         return self.extra_specs.get("accel:device_profile")

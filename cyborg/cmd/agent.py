@@ -16,14 +16,14 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.http import Sessions
 from cyborg.clients.image_signature import ImageCertificates
 from cyborg.clients.placement import Placement
-from cyborg.cmd import clean, discover
+from cyborg.cmd import clean, discover, functions
 from cyborg.drivers import health_policy, loader
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.privileged.client import Client
 from cyborg.metrics.meters import Meters
 from cyborg.model.process import AGENT
 from cyborg.rpc.notifications import Notifier
-from cyborg.rpc.transport import Bus
+from cyborg.rpc.transport import Bus, warn_if_unsigned
 
 
 def settings(conf: cfg.ConfigOpts) -> app.Settings:
@@ -63,15 +63,17 @@ def image_certificates(conf: cfg.ConfigOpts, machine: Host) -> ImageCertificates
 def main() -> int:
     """Run until a signal to stop, or discover, or clean a device; return the exit status."""
     conf = cfg.CONF
-    conf.register_cli_opts(discover.OPTIONS + clean.OPTIONS)
+    conf.register_cli_opts(discover.OPTIONS + clean.OPTIONS + functions.OPTIONS)
     try:
         configuration.prepare(
             sys.argv[1:],
             prog=AGENT,
             conf=conf,
-            logs=lambda conf: not conf.discover and conf.clean is None,
+            logs=lambda conf: (
+                not conf.discover and conf.clean is None and conf.list_functions is None
+            ),
         )
-        discover.check(conf)
+        discover.check(conf, listing=conf.list_functions is not None)
         if conf.discover:
             # Refusals and failures of drivers are in the output; only --debug prints them twice.
             handler = logging.StreamHandler() if conf.debug else logging.NullHandler()
@@ -82,6 +84,8 @@ def main() -> int:
                 # Nobody reads the rest; keep the interpreter from failing on it at exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 1
+        if conf.list_functions is not None:
+            return functions.run(conf, sys.stdout)
         if conf.clean is not None:
             return clean.run(conf, LocalHost(), sys.stdout)
         sessions = Sessions(conf)
@@ -100,7 +104,7 @@ def main() -> int:
             others = loader.load_disabled([driver.name for driver in enabled], machine, conf)
             certificates = image_certificates(conf, machine)
             daemon = app.assemble(
-                bus=Bus(conf),
+                bus=Bus(conf, role="agent"),
                 settings=settings(conf),
                 loaded=enabled + others,
                 placement=Placement(placement),
@@ -120,4 +124,6 @@ def main() -> int:
     except exception.ConfigError as error:
         print(f"{AGENT}: {configuration.explained(error, conf)}", file=sys.stderr)
         return 1
+    warn_if_unsigned(conf)
+    daemon.at_reload(lambda: configuration.reread(conf))
     return daemon.run()

@@ -14,6 +14,7 @@ from cyborg import exception, service, tracing
 from cyborg.api import app
 from cyborg.api.server import HttpServer
 from cyborg.model.process import API
+from cyborg.rpc.transport import warn_if_unsigned
 
 LOG = logging.getLogger(__name__)
 
@@ -31,5 +32,7 @@ def main() -> int:
         return 1
     daemon = service.Daemon(API)
     daemon.add_server(server, alive=lambda: server.alive)
+    warn_if_unsigned(conf)
+    daemon.at_reload(lambda: configuration.reread(conf))
     LOG.info("Listening on %s:%s", *server.address)
     return daemon.run()

@@ -23,10 +23,10 @@ from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.conductor.audit.auditor import Auditor, AuditResult
-from cyborg.conductor.audit.repairs import Repaired, Repairs
+from cyborg.conductor.audit.repairs import Repaired, Repairs, allow_units, hold_units
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
-from cyborg.model.audit_findings import Ages, Finding, Fix, Severity
+from cyborg.model.audit_findings import Ages, Finding, Fix, Kind, Severity
 from cyborg.model.text import escaped
 from cyborg.rpc import notifications
 
@@ -48,7 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "did not answer.",
         allow_abbrev=False,
     )
-    parser.add_argument(
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument(
+        "--after-restore",
+        action="store_true",
+        help="After a restore of the database: refuse binds on every host until this audit has "
+        "compared it with Placement and Nova, and repair unknown-holder. Run it before the "
+        "conductors start.",
+    )
+    modes.add_argument(
         "--fix",
         action="store_true",
         help="Repair the findings that have a repair, at most [audit] max_changes at a time.",
@@ -72,13 +80,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         db = Database.from_conf(conf)
         schema.check(db)
         db.outbox = notifications.enabled(conf)
-        report = audit(
-            make_auditor(conf, db),
-            # No conductor needs to be woken: conductors poll for work every second.
-            Repairs(db=db, wake=lambda: None) if options.fix else None,
-            host=options.host,
-            limit=conf.audit.max_changes,
-        )
+        # No conductor needs to be woken: conductors poll for work every second.
+        repairs = Repairs(db=db, wake=lambda: None)
+        auditor = make_auditor(conf, db)
+        if options.after_restore:
+            report = audit_after_restore(auditor, db, repairs, host=options.host)
+        else:
+            report = audit(
+                auditor,
+                repairs if options.fix else None,
+                host=options.host,
+                limit=conf.audit.max_changes,
+            )
     except exception.CyborgError as error:
         print(f"{PROG}: {configuration.explained(error, conf)}", file=sys.stderr)
         return INCOMPLETE
@@ -88,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{PROG}: {message}", file=sys.stderr)
     if report.verdict.unasked and options.fix:
         print(f"{PROG}: Nothing was repaired.", file=sys.stderr)
+    if report.verdict.unasked and options.after_restore:
+        print(f"{PROG}: Binds are held. Run this command again.", file=sys.stderr)
     return report.status
 
 
@@ -151,6 +166,24 @@ def audit(auditor: Auditor, repairs: Repairs | None, *, host: str | None, limit:
     if repairs is None or verdict.unasked:
         return Report(verdict)
     return Report(verdict, tuple(repairs.repair(verdict.findings, limit)))
+
+
+def audit_after_restore(
+    auditor: Auditor, db: Database, repairs: Repairs, *, host: str | None
+) -> Report:
+    """Hold binds, audit, set the units of unknown holders aside, and allow binds again.
+
+    Binds stay held everywhere if Placement or Nova did not answer, and on each host whose unknown
+    holders could not be repaired.
+    """
+    hold_units(db, host)
+    verdict = auditor.look(host)
+    if verdict.unasked:
+        return Report(verdict)
+    unknown = [finding for finding in verdict.findings if finding.kind is Kind.UNKNOWN_HOLDER]
+    repaired = tuple(repairs.repair(unknown, limit=len(unknown)))
+    allow_units(db, host, [repair.finding.host for repair in repaired if repair.reason])
+    return Report(verdict, repaired)
 
 
 def print_json(report: Report, out: TextIO) -> None:

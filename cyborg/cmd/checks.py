@@ -384,6 +384,7 @@ def message_signing(deployment: Deployment) -> Result:
     if path:
         try:
             keys.read(Path(path))
+            keys.read_revoked(Path(path))
         except exception.ConfigError as error:
             return failure(first_line(error))
     elif mode == Mode.REQUIRED.value:

@@ -95,7 +95,10 @@ def _run(db: Database, conf: cfg.ConfigOpts) -> int:
     command = conf.command
     match command.name:
         case "upgrade":
+            is_new = schema.version(db) is None
             schema.upgrade(db, command.revision)
+            if is_new:
+                _advise(conf)
         case "revision":
             schema.revision(db, command.message, autogenerate=command.autogenerate)
         case "stamp":
@@ -104,6 +107,7 @@ def _run(db: Database, conf: cfg.ConfigOpts) -> int:
             print(schema.version(db))
         case "create_schema":
             schema.create_schema(db)
+            _advise(conf)
         case "online_data_migrations":
             schema.check(db)
             sessions = Sessions(conf)
@@ -117,6 +121,22 @@ def _run(db: Database, conf: cfg.ConfigOpts) -> int:
         case "purge":
             _purge(db, conf)
     return 0
+
+
+def _advise(conf: cfg.ConfigOpts) -> None:
+    """Tell what a new installation needs, which no older process can be part of.
+
+    The default of the option is for upgrades, and no process can know by itself that it belongs to
+    a new installation: an agent reaches no database.
+    """
+    if conf.message_signing != "required":
+        print(
+            f"{PROG}: This installation is new: set [DEFAULT] message_signing = required in every "
+            "process, and give each of them its keys (cyborg-signing-key create, derive). "
+            f"The configuration has {conf.message_signing}, for upgrades only: everyone with the "
+            "transport_url of one host would control the service.",
+            file=sys.stderr,
+        )
 
 
 def online_data_migrations(db: Database, project_of: Callable[[str], str | None]) -> int:

@@ -43,14 +43,15 @@ OPTIONS: Final = (
         metavar="NAME",
         help="With --discover: call only this driver, enabled or not. Repeat the option for more "
         "drivers. The default is the drivers of [agent] enabled_drivers and of the last desired "
-        "state, and all installed drivers as not enabled.",
+        "state, and all installed drivers as not enabled. With --list-functions: list the "
+        "functions of this driver, too.",
     ),
     cfg.StrOpt(
         "host",
         dest="discover_host",
         metavar="ARCHIVE",
-        help="With --discover: read this archive of a host, a directory or tar.gz file of "
-        "tools/capture-host, instead of this machine.",
+        help="With --discover or --list-functions: read this archive of a host, a directory or "
+        "tar.gz file of tools/capture-host, instead of this machine.",
     ),
     cfg.BoolOpt(
         "json",
@@ -119,12 +120,15 @@ def run(conf: cfg.ConfigOpts, out: TextIO) -> int:
     return 0
 
 
-def check(conf: cfg.ConfigOpts) -> None:
-    """Raise exception.ConfigError for options that mean something only with ``--discover``."""
+def check(conf: cfg.ConfigOpts, *, listing: bool = False) -> None:
+    """Raise exception.ConfigError for options that mean something only with ``--discover``.
+
+    ``listing`` says that functions are listed: ``--driver`` and ``--host`` mean something then.
+    """
     if conf.discover:
         return
     for option in OPTIONS[1:]:
-        if conf[option.dest]:
+        if conf[option.dest] and not (listing and option.name in {"driver", "host"}):
             raise exception.ConfigError(reason=f"Option --{option.name} needs --discover.")
 
 

@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         (add, "Add a master key that verifies, but does not sign yet."),
         (promote, "Let the newest master key sign."),
         (remove, "Remove a master key; what it has signed is refused from then on."),
+        (revoke, "Revoke the keys of one host, which somebody else may have."),
         (derive, "Write the file of one host, or of an API without a conductor."),
         (show, "List the IDs of the keys; the first one signs."),
     ):
@@ -62,6 +63,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("file", type=Path, help="File of the master keys of the controllers.")
         if run is remove:
             command.add_argument("id", help="ID of the key, as the command show prints it.")
+        if run is revoke:
+            command.add_argument(
+                "--host", required=True, help="The option [DEFAULT] host of the agent."
+            )
         if run is derive:
             owner = command.add_mutually_exclusive_group(required=True)
             owner.add_argument("--host", help="The option [DEFAULT] host of the agent.")
@@ -108,6 +113,9 @@ def promote(arguments: argparse.Namespace) -> str:
     keys.write(arguments.file, replace(master, keys=(newest, *others)))
     return (
         f"The key {newest.id} signs messages now.\n{_COPY.format(file=arguments.file)}\n{_DERIVE}\n"
+        f"WARNING: A host whose file does not have the key {newest.id} yet refuses all requests of "
+        "the conductors from now on; it had to get its file before. 'cyborg-status check' shows "
+        "such agents as 'not receiving'.\n"
         f"When every host has its new file, run '{PROG} remove' for the old key."
     )
 
@@ -122,6 +130,24 @@ def remove(arguments: argparse.Namespace) -> str:
     left = tuple(key for key in master.keys if key.id != arguments.id)
     keys.write(arguments.file, replace(master, keys=left))
     return f"Removed the key {arguments.id}.\n{_COPY.format(file=arguments.file)}\n{_DERIVE}"
+
+
+def revoke(arguments: argparse.Namespace) -> str:
+    """Revoke the keys of a host that follow from the present master keys."""
+    file: Path = arguments.file
+    master, host = _master(file), arguments.host
+    if not host:
+        raise _Refused("--host must not be empty.")
+    revoked = {(host, key.id) for key in master.keys}
+    keys.write_revoked(file, keys.read_revoked(file) | revoked)
+    listing = keys.revoked_file(file)
+    return (
+        f"Revoked the keys of the host {host}: {', '.join(key.id for key in master.keys)}.\n"
+        f"Copy {listing} to every controller, beside its file of keys (owner: the user of the "
+        "service, mode 0600). Conductors refuse the host from then on.\n"
+        f"To admit the host again, run '{PROG} add', copy the master file, derive the keys of the "
+        f"host, and run '{PROG} promote' and '{PROG} derive' for the other hosts."
+    )
 
 
 def derive(arguments: argparse.Namespace) -> str:
@@ -146,6 +172,10 @@ def show(arguments: argparse.Namespace) -> str:
     of_host = f" of the host {content.owner}" if content.owner else ""
     lines = [f"{content.kind} keys{of_host}:"]
     lines += [f"{key.id}{'' if number else ' (signs)'}" for number, key in enumerate(content.keys)]
+    lines += [
+        f"{key_id} of the host {host} is revoked"
+        for host, key_id in sorted(keys.read_revoked(arguments.file))
+    ]
     return "\n".join(lines)
 
 

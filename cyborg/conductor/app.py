@@ -20,6 +20,7 @@ from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.audit.repairs import Repairs
 from cyborg.conductor.endpoint import UseCases, endpoints
 from cyborg.conductor.hosts.devices import DeviceAdmin
+from cyborg.conductor.hosts.guests import HostGuestStore
 from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.hosts.removal import HostRemover, Processes
@@ -81,8 +82,8 @@ def assemble(
     reserve the units of an agent that is down in Placement.
     """
     db.outbox = notifier.enabled
-    agents = AgentClient(bus, timeout=settings.agent_timeout)
     address = f"{CONDUCTOR_TOPIC}@{settings.host}"
+    agents = AgentClient(bus, timeout=settings.agent_timeout, sender=address)
     process = Process(settings.host, CONDUCTOR, settings.version, address, settings.process)
     lease = ConductorLease(db=db, process=process)
     worker = make_worker(
@@ -110,8 +111,9 @@ def assemble(
     daemon.at_end(worker.stop)
     # First: work that waits for the answer of a host is rescheduled instead.
     daemon.at_end(agents.close)
+    serve = partial(bus.server, note_clock=cases.heartbeats.wrong_clock)
     for topic, endpoint in endpoints(cases, one_topic=settings.one_topic).items():
-        server = bus.server(topic, settings.host, meters.endpoint(endpoint))
+        server = serve(topic, settings.host, meters.endpoint(endpoint))
         daemon.add_server(server, trouble=partial(getattr, server, "trouble"))
     if meters.enabled:
         cloud = CloudCollector(db=db, readings=cases.readings, down_after=settings.down_after)
@@ -140,8 +142,7 @@ def assemble(
         down_after=settings.down_after,
         lease_ms=int(settings.lease * 1000),
     )
-    work = worker.periodic(settings.heartbeat)
-    for task in (renewal, work, notifications.periodic(), *jobs):
+    for task in (renewal, worker.periodic(settings.heartbeat), notifications.periodic(), *jobs):
         daemon.add_task(task)
     return daemon
 
@@ -194,12 +195,14 @@ def use_cases(
             health_rules=settings.health_rules,
         ),
         attributes=Attributes(db=db),
-        heartbeats=Heartbeats(db=db, down_after=settings.agent_down_ms),
+        heartbeats=Heartbeats(db=db, down_after=settings.agent_down_ms, names=settings.host_names),
         report_applier=ReportApplier(
             db=db,
             auto_enable=settings.auto_enable,
             wake=wake,
             health_rules=settings.health_rules,
+            names=settings.host_names,
+            clean_existing_units=settings.clean_existing_units,
         ),
         desired_states=DesiredStates(db=db, lost_retention=settings.lost_ms),
         lost_devices=lost_devices,
@@ -207,6 +210,7 @@ def use_cases(
         discovery_api=DiscoveryAPI(operations=operations),
         drivers=Drivers(operations=operations),
         accelerator_creator=AcceleratorCreator(operations=operations),
+        host_guests=HostGuestStore(db=db),
         readings=Readings(db=db),
         processes=Processes(
             db=db, agents=agents, operations=operations, down_after=settings.down_after

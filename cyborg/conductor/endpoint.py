@@ -13,6 +13,7 @@ from cyborg.conductor.arqs.create import ArqCreator
 from cyborg.conductor.arqs.device_profiles import Profiles
 from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.conductor.hosts.devices import DeviceAdmin
+from cyborg.conductor.hosts.guests import HostGuestStore
 from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.hosts.removal import Processes
@@ -58,6 +59,7 @@ class UseCases:
     drivers: Drivers
     accelerator_creator: AcceleratorCreator
     processes: Processes
+    host_guests: HostGuestStore
     readings: Readings
 
 
@@ -70,7 +72,9 @@ class Endpoint(endpoint.Endpoint):
     """
 
     def __init__(self, cases: UseCases, *, api: bool = True, agents: bool = True) -> None:
-        handlers = (*(_requests(cases) if api else ()), *(_of_agents(cases) if agents else ()))
+        handlers = _of_agents(cases) if agents else ()
+        if api:
+            handlers = (*_requests(cases), *_of_operations(cases), *handlers)
         super().__init__(CONDUCTOR, verbs.CONDUCTOR, *handlers)
         self._without_sender: set[str] = set()
         self._refused: dict[tuple[str, str], str] = {}
@@ -140,7 +144,7 @@ def _requests(cases: UseCases) -> tuple[Handler, ...]:
         ),
         verbs.CreateDeviceProfile.handled(lambda c: cases.profiles.create(*c.origin, c.profile)),
         verbs.UpdateDeviceProfile.handled(
-            lambda c: cases.profiles.update(*c.origin, c.key, c.change)
+            lambda c: cases.profiles.update(*c.origin, c.key, c.change, denied=c.denied or ())
         ),
         verbs.DeleteDeviceProfiles.handled(lambda c: cases.profiles.delete(*c.origin, c.keys)),
         verbs.CreateDevice.handled(
@@ -159,7 +163,9 @@ def _requests(cases: UseCases) -> tuple[Handler, ...]:
                 health=c.health,
             )
         ),
-        verbs.DeleteDevice.handled(lambda c: cases.device_admin.delete(*c.origin, c.uuid)),
+        verbs.DeleteDevice.handled(
+            lambda c: cases.device_admin.delete(*c.origin, c.uuid, force=c.force)
+        ),
         verbs.ProgramDeployable.handled(
             lambda c: cases.device_admin.program(*c.origin, c.uuid, c.image_uuid)
         ),
@@ -169,6 +175,12 @@ def _requests(cases: UseCases) -> tuple[Handler, ...]:
             )
         ),
         verbs.DeleteAttribute.handled(lambda c: cases.attributes.delete(*c.origin, c.uuid)),
+    )
+
+
+def _of_operations(cases: UseCases) -> tuple[Handler, ...]:
+    """Return what is done for operators of hosts and drivers."""
+    return (
         verbs.DiscoverServices.handled(
             lambda c: cases.discovery_api.discover(
                 Order(*c.origin, DISCOVER, c.wait),
@@ -189,13 +201,15 @@ def _requests(cases: UseCases) -> tuple[Handler, ...]:
         ),
         verbs.UninstallDriver.handled(
             lambda c: cases.drivers.uninstall(
-                Order(*c.origin, UNINSTALL, c.wait), c.driver, drain=c.drain
+                Order(*c.origin, UNINSTALL, c.wait), c.driver, drain=c.drain, force=c.force
             )
         ),
         verbs.SetServiceStatus.handled(
             lambda c: cases.processes.set_status(*c.origin, c.uuid, c.reason, disabled=c.disabled)
         ),
-        verbs.RemoveService.handled(lambda c: cases.processes.request_removal(*c.origin, c.uuid)),
+        verbs.RemoveService.handled(
+            lambda c: cases.processes.request_removal(*c.origin, c.uuid, force=c.force)
+        ),
     )
 
 
@@ -207,10 +221,11 @@ def _of_agents(cases: UseCases) -> tuple[Handler, ...]:
         verbs.FetchDesired.handled(lambda c: cases.desired_states.desired(c.host, c.epoch)),
         verbs.FetchUnitUses.handled(lambda c: cases.prepared_units.unit_uses(c.host, c.epoch)),
         verbs.SendPublished.handled(
-            lambda c: cases.report_applier.published(c.host, c.epoch, c.refused)
+            lambda c: cases.report_applier.published(c.host, c.epoch, c.refused, c.published)
         ),
         verbs.SendProvidersRemoved.handled(
             lambda c: cases.lost_devices.confirm_removal(c.host, c.epoch, c.names)
         ),
+        verbs.SendGuests.handled(lambda c: cases.host_guests.store(c.host, c.epoch, c.guests)),
         verbs.SendReadings.handled(lambda c: cases.readings.store(c.host, c.epoch, c.readings)),
     )

@@ -4,7 +4,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,6 +15,7 @@ from cyborg.conductor import device_health
 from cyborg.conductor.arqs import release
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.audit.repairs import AuditJob, Repairs
+from cyborg.conductor.audit.unattached import Repair, UnattachedJob
 from cyborg.conductor.hosts.agent_failover import AgentFailover
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.leases import ConductorLease
@@ -22,8 +23,10 @@ from cyborg.db import history, instances
 from cyborg.db.engine import Database, retried
 from cyborg.db.history import Purge
 from cyborg.db.instances import DueInstance
+from cyborg.model.audit_findings import Ages
 from cyborg.model.probation import AT_ONCE, Rules
 from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.provider import ANY_NAMES, HostNames
 from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)
@@ -31,6 +34,8 @@ LOG = logging.getLogger(__name__)
 #: A pass deletes at most ten thousand rows of a kind, which is more than a busy cloud adds between
 #: two passes.
 _PURGE = Purge(batch=500, batches=20)
+#: A pass deletes all that members of projects can cause between two passes.
+_PURGE_BRIEF = Purge(batch=1000, batches=5000)
 #: The ARQs that a transaction deletes because they are not bound, and the transactions of a pass.
 _UNBOUND_BATCH: Final = 1000
 _UNBOUND_BATCHES: Final = 100
@@ -56,6 +61,10 @@ class Settings:
     threads: int
     audit_interval: float = 600.0
     audit_changes: int = 50
+    #: What is done about servers without their accelerators, and how old binds must be for that.
+    repair_unattached: Repair = Repair.NOTIFY
+    unattached_interval: float = 10.0
+    ages: Ages = field(default_factory=Ages)
     housekeeping_interval: float = 600.0
     lost_retention: float = 0.0
     history_retention: float = 0.0
@@ -63,6 +72,7 @@ class Settings:
     agent_grace: float = 3600.0
     #: Drivers whose new devices are enabled at once; ``*`` stands for every driver.
     auto_enable: frozenset[str] = frozenset()
+    clean_existing_units: bool = False
     #: 0: names and states of instances are not read from Nova.
     instance_refresh: float = 0.0
     instance_interval: float = 10.0
@@ -75,6 +85,8 @@ class Settings:
     agent_timeout: float = 15.0
     #: Whether agents may use the topic of the API, as those of earlier releases do.
     one_topic: bool = True
+    #: The names in Placement that the agents of hosts may use.
+    host_names: HostNames = ANY_NAMES
     #: How devices return after a fault; their probation ends up to ``health_interval`` later.
     health_rules: Rules = AT_ONCE
     health_interval: float = 10.0
@@ -119,6 +131,9 @@ class RetentionJob:
             return
         self.lost_devices.expire()
         self._expire_unbound()
+        brief = history.purge_brief(self.db, _PURGE_BRIEF)
+        if brief:
+            LOG.info("Deleted %d events of requests that were never bound", brief)
         if self.history_retention:
             before = history.cutoff(self.db, self.history_retention)
             deleted = history.purge(self.db, before, _PURGE)
@@ -235,6 +250,14 @@ def periodic_jobs(
         lease_ms=lease_ms,
         limit=settings.audit_changes,
     )
+    unattached = UnattachedJob(
+        db=db,
+        nova=nova,
+        lease=lease,
+        lease_ms=lease_ms,
+        ages=settings.ages,
+        repair=settings.repair_unattached,
+    )
     retention = RetentionJob(
         db=db,
         lease=lease,
@@ -252,6 +275,7 @@ def periodic_jobs(
     jobs = [
         PeriodicTask("health", health.run_once, interval=settings.health_interval),
         PeriodicTask("audit", audit.run_once, interval=settings.audit_interval),
+        PeriodicTask("unattached", unattached.run_once, interval=settings.unattached_interval),
         PeriodicTask("housekeeping", retention.run_once, interval=settings.housekeeping_interval),
     ]
     if settings.instance_refresh:

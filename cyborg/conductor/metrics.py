@@ -166,6 +166,7 @@ class CloudCollector(Collector):
             yield _filled(catalogue.HANDLES, {**_HANDLES, **totals.handles})
             yield _filled(catalogue.UNITS, units)
             yield _filled(catalogue.UNITS_LEAKED, {(): totals.leaked})
+            yield _filled(catalogue.INSTANCES_UNATTACHED, {(): totals.unattached})
             yield _filled(catalogue.DEVICES, totals.devices)
             yield _filled(catalogue.DEVICE_HEALTHY, totals.healthy)
             yield _filled(catalogue.DRIVERS, totals.drivers)

@@ -91,12 +91,18 @@ class NotificationPublisher:
             )
             devices |= {uuid for _, uuids in drivers.values() for uuid in uuids}
             facts = notifications.devices(tx, devices)
+            projects = notifications.instance_projects(
+                tx, {entry.uuid for entry in entries if entry.noun == "instance"}
+            )
             services = notifications.unreported_services(tx, self._down_after)
         messages: list[Notification | None] = []
         for entry in entries:
             uuid = entry.uuid
             if entry.noun == "arq":
                 messages.append(notification.arq_state(entry, owners.get(uuid)))
+            elif entry.noun == "instance":
+                project = projects.get(uuid)
+                messages.append(notification.instance_unattached(entry, project))
             elif entry.noun == "driver":
                 name, uuids = drivers.get(uuid, (None, ()))
                 own = {device: facts[device] for device in uuids if device in facts}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of the service: declaration of all options, reading of files, checks at start."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from oslo_log import log
 
 from cyborg import exception, version
 from cyborg.conf import conductor, default, log_limit, opts
+
+LOG = logging.getLogger(__name__)
 
 PROJECT = "cyborg"
 #: Errors whose text already names the file that could not be read.
@@ -82,6 +85,20 @@ def prepare(
             ) from fault
         log_limit.limit()
     return conf
+
+
+def reread(conf: cfg.ConfigOpts) -> None:
+    """Read the files again: options that may change while a process runs take effect, as ``debug``.
+
+    For each other option that has changed, oslo.config logs that it is ignored. Files that cannot
+    be read change nothing.
+    """
+    try:
+        conf.mutate_config_files()
+    except (cfg.Error, OSError, ValueError) as error:
+        LOG.error("The configuration files could not be read again: %s", error)
+        return
+    LOG.info("Read the configuration files again; debug is %s", "on" if conf.debug else "off")
 
 
 def explained(error: exception.CyborgError, conf: cfg.ConfigOpts) -> str:

@@ -10,6 +10,8 @@ from cyborg.conf.default import metrics_listen
 
 #: The socket of cyborg-privileged, as in etc/systemd/cyborg-privileged.socket.
 PRIVILEGED_SOCKET: Final = "/run/cyborg-privileged.sock"
+#: The list of the functions that cyborg-privileged may change.
+PRIVILEGED_FUNCTIONS: Final = "/etc/cyborg-privileged/functions"
 
 
 def options() -> dict[str, list[cfg.Opt]]:

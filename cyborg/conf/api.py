@@ -97,8 +97,9 @@ def _connections() -> list[cfg.Opt]:
             "max_connections",
             default=512,
             min=1,
-            help="Maximum number of open connections. cyborg-api closes further connections and "
-            "logs a warning. Each connection needs a file descriptor: raise LimitNOFILE in the "
+            help="Maximum number of open connections. For a further one, cyborg-api closes the "
+            "oldest connection that has not sent a complete head, or else the new one, and logs a "
+            "warning. Each connection needs a file descriptor: raise LimitNOFILE in the "
             "systemd unit (the default is 1024) before you raise this value above 800. A "
             f"connection can hold up to a megabyte for a body. {own}",
         ),

@@ -10,7 +10,7 @@ from cyborg.conf.default import metrics_listen
 def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group."""
     return {
-        "conductor": [*_conductor(), *_health(), *_requests()],
+        "conductor": [*_conductor(), *_reports(), *_health(), *_requests()],
         "audit": _audit(),
         "quota": _quota(),
     }
@@ -64,15 +64,6 @@ def _conductor() -> list[cfg.Opt]:
             "the work of a conductor. It must be longer than heartbeat. Raise it if the database "
             "is slow; a small value makes other conductors take over sooner.",
         ),
-        cfg.ListOpt(
-            "auto_enable",
-            default=[],
-            help="Names of drivers whose devices are enabled as soon as they are discovered, or "
-            "'*' for all drivers. New devices of other drivers are inactive: they are in the "
-            "database, reserved in Placement and cannot be bound until an operator enables them. "
-            "Set it if no operator has to approve new devices. A change does not affect devices "
-            "that are already in the database.",
-        ),
         cfg.FloatOpt(
             "agent_grace",
             default=3600,
@@ -83,6 +74,18 @@ def _conductor() -> list[cfg.Opt]:
             "that would fail on this host; a large value tolerates longer maintenance of the "
             "agent. It must be longer than three times [agent] heartbeat_interval. With 0 the "
             "units are never reserved.",
+        ),
+        cfg.StrOpt(
+            "repair_unattached",
+            default="notify",
+            choices=[
+                ("notify", "report the server; its owner or an operator reboots it"),
+                ("reboot", "report the server and reboot it hard, once for each boot of its host"),
+            ],
+            help="What to do about a server that runs without an accelerator that is bound to it. "
+            "Nova starts such servers after a reboot of their host if "
+            "resume_guests_state_on_host_boot is set. With 'reboot' the account in [nova] must be "
+            "allowed to reboot the servers of all projects.",
         ),
         cfg.FloatOpt(
             "instance_refresh",
@@ -119,6 +122,36 @@ def _conductor() -> list[cfg.Opt]:
             "ever.",
         ),
         metrics_listen(),
+    ]
+
+
+def _reports() -> list[cfg.Opt]:
+    return [
+        cfg.ListOpt(
+            "auto_enable",
+            default=[],
+            help="Names of drivers whose devices are enabled as soon as they are discovered, or "
+            "'*' for all drivers. New devices of other drivers are inactive: they are in the "
+            "database, reserved in Placement and cannot be bound until an operator enables them. "
+            "Set it if no operator has to approve new devices. A change does not affect devices "
+            "that are already in the database.",
+        ),
+        cfg.BoolOpt(
+            "clean_existing_units",
+            default=False,
+            help="Whether the first report of a host after an upgrade from the existing Cyborg "
+            "service has the free units of the host cleaned before they are offered. The existing "
+            "service did not clean units, so they can have data of former guests. Units that "
+            "requests hold are not cleaned. Set it before the agents start: all free units are "
+            "reserved until they are clean.",
+        ),
+        cfg.DictOpt(
+            "provider_names",
+            default={},
+            help="Hosts whose own resource provider in Placement has another name than [DEFAULT] "
+            "host: pairs of host and provider, like compute-1:node-7.example.org. Where messages "
+            "must be signed, an agent can name no other provider and take over no other host.",
+        ),
     ]
 
 

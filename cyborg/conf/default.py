@@ -150,11 +150,12 @@ def _signing() -> list[cfg.Opt]:
             ],
             help="What this process does with a message over the message bus that has no valid "
             "signature. Set it to required in every process. With off or warn, everyone who has "
-            "the transport_url of one host controls the whole service. The default is off only "
-            "because processes of earlier releases do not sign: upgrade all processes, give each "
-            "of them its message_signing_key_file, change to warn, and when the log has no more "
-            "warnings, change to required. With required, a process without a key file does not "
-            "start, and the clocks of all hosts must agree within two minutes.",
+            "the transport_url of one host controls the whole service, and this process logs "
+            "a warning at its start. The default is off only because processes of earlier releases "
+            "do not sign: a new installation begins with required. Otherwise upgrade all "
+            "processes, give each of them its message_signing_key_file, change to warn, and when "
+            "the log has no more warnings, change to required. With required, a process without a "
+            "key file does not start, and the clocks of all hosts must agree within two minutes.",
         ),
         cfg.StrOpt(
             "message_signing_key_file",
@@ -162,7 +163,9 @@ def _signing() -> list[cfg.Opt]:
             help="File of the keys that sign and verify messages, which cyborg-signing-key "
             "writes: on controllers the master keys, on a host with an agent only the keys "
             "derived for this host. Other users must not be able to read it. A changed file is "
-            "read again within seconds, so keys are replaced without a restart. If unset, this "
+            "read again within seconds, so keys are replaced without a restart; if it cannot be "
+            "used, the process has no keys after ten minutes. Revoked keys are in a file of the "
+            "same name with .revoked at its end. If unset, this "
             "process signs nothing.",
         ),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import base, listing, rows
+from cyborg.db import base, dirty_units, listing, rows
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, DeviceProfile
 from cyborg.db.rows import Row, Shown, column
 from cyborg.db.transaction import Transaction
@@ -187,6 +187,8 @@ class LockedArq(Row):
         .correlate(Arq)
         .scalar_subquery()
     )
+    #: The level at which its unit must be cleaned since the bind; None: at none.
+    dirty_level: str | None = column(dirty_units.LEVEL_OF_ARQ)
 
 
 _LOCK = rows.select(LockedArq).order_by(Arq.id).with_for_update()

@@ -4,13 +4,14 @@
 The allowed changes are those of ``cyborg.model.device.HANDLE_MOVES``.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device
+from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.device import HANDLE_MOVES, HandleEvent, HandleState
 
@@ -21,6 +22,15 @@ class Claim:
 
     id: int
     waits: bool
+
+
+class SetAside(Row):
+    """A handle that is put into quarantine because a server without an ARQ may have it."""
+
+    id = column(AttachHandle.id)
+    uuid = column(AttachHandle.uuid)
+    cleaning = column(AttachHandle.cleaning)
+    clean_record: dict[str, Any] | None = column(AttachHandle.clean_record)
 
 
 def lock(tx: Transaction, which: sa.ColumnElement[bool]) -> None:
@@ -34,6 +44,13 @@ def lock_held(tx: Transaction, ids: Collection[int]) -> set[int]:
     query = sa.select(AttachHandle.id, AttachHandle.state).where(AttachHandle.id.in_(sorted(ids)))
     rows = tx.execute(query.order_by(AttachHandle.id).with_for_update())
     return {id_ for id_, state in rows if state == HandleState.HELD.value}
+
+
+def lock_free(tx: Transaction, ids: Collection[int]) -> set[int]:
+    """Lock handles, in order of id, and return those of them that are free and that no ARQ has."""
+    query = sa.select(AttachHandle.id, AttachHandle.state).where(AttachHandle.id.in_(sorted(ids)))
+    rows = tx.execute(query.where(~_HAS_ARQ).order_by(AttachHandle.id).with_for_update())
+    return {id_ for id_, state in rows if state == HandleState.FREE.value}
 
 
 def claim(tx: Transaction, deployable_id: int, count: int, *, wait: bool) -> list[Claim]:
@@ -59,6 +76,15 @@ def hold(tx: Transaction, ids: Collection[int]) -> None:
         tx.execute(_HOLD, {"ids": sorted(ids)})
 
 
+def clean_first(tx: Transaction, units: Collection[int], record: Mapping[str, Any]) -> None:
+    """Have free units cleaned before their next guest; the caller has locked them.
+
+    They are reserved at once.
+    """
+    values = {"cleaning": True, "clean_record": dict(record), "clean_ms": tx.now}
+    tx.execute(_CLEAN_FIRST.values(**values), {"ids": sorted(units)})
+
+
 def release(tx: Transaction, clean: Collection[int], used: Collection[int]) -> None:
     """Release held handles, in one statement.
 
@@ -77,6 +103,20 @@ def quarantine(tx: Transaction, handle_id: int) -> bool:
     Returns False when the handle is not being released, or is in quarantine already.
     """
     return int(tx.execute(_QUARANTINE, {"ids": [handle_id]}).rowcount) > 0
+
+
+def set_aside(tx: Transaction, deployable_id: int) -> Sequence[SetAside]:
+    """Put all handles of a deployable that no ARQ has into quarantine, and return them.
+
+    They are suspect: a server that the database does not know may have one of them. Handles that
+    are held without an ARQ, or suspect already, stay as they are.
+    """
+    which = AttachHandle.deployable_id == deployable_id
+    lock(tx, which)
+    rows = tx.all(select(SetAside).where(which, MAY_BE_SET_ASIDE, ~_HAS_ARQ))
+    if rows:
+        tx.execute(_SET_ASIDE, {"ids": sorted(row.id for row in rows)})
+    return rows
 
 
 def quarantined_on(tx: Transaction, uuid: str) -> int | None:
@@ -175,13 +215,17 @@ _CLAIM_WAITING = _CLAIM.with_hint(
     AttachHandle, "FORCE INDEX (attach_handles_deployable_id_idx)", "mysql"
 ).with_for_update(of=AttachHandle)
 _MOVABLE = sa.update(AttachHandle).where(AttachHandle.id.in_(_IDS))
-_HOLD, _QUARANTINE = (
+_HOLD, _QUARANTINE, _CLEAN_FIRST = (
     _MOVABLE.where(_allows(event)).values(state=_target(event))
-    for event in (HandleEvent.HOLD, HandleEvent.QUARANTINE)
+    for event in (HandleEvent.HOLD, HandleEvent.QUARANTINE, HandleEvent.CLEAN_FIRST)
 )
+#: The term: a handle without an ARQ can be set aside.
+MAY_BE_SET_ASIDE = sa.and_(_allows(HandleEvent.SET_ASIDE), sa.not_(AttachHandle.suspect))
+_SET_ASIDE = _MOVABLE.values(state=_target(HandleEvent.SET_ASIDE), suspect=True, cleaning=False)
 _BEGIN_CLEANING = _MOVABLE.where(_allows(HandleEvent.FINISH_RELEASE)).values(cleaning=True)
 _FINISH_RELEASE = _MOVABLE.where(_allows(HandleEvent.FINISH_RELEASE)).values(
     cleaning=False,
+    suspect=False,
     state=sa.case(
         (_HAS_ARQ, _target(HandleEvent.PASS_ON)), else_=_target(HandleEvent.FINISH_RELEASE)
     ),

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg.db import units
+from cyborg.db import attach_handles, units
 from cyborg.db.engine import Reader
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
@@ -37,8 +37,7 @@ from cyborg.model.arq import State
 from cyborg.model.attribute import Origin
 from cyborg.model.audit_findings import Ages, Finding, Kind
 from cyborg.model.device import UNRELEASED, HandleState
-from cyborg.model.health_view import Process, duration
-from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.model.health_view import duration
 from cyborg.model.provider import Provider
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
@@ -261,7 +260,15 @@ CHECKS: tuple[Check, ...] = (
         Kind.STRANDED_RELEASE,
         "It is to be released, but there is no work for it.",
         _state(*UNRELEASED),
+        sa.not_(AttachHandle.suspect),
         ~_IN_RELEASE,
+        ~_IS_BOUND,
+    ),
+    _handles(
+        Kind.SUSPECT_HANDLE,
+        "It is in quarantine, because a server without a request may have it.",
+        AttachHandle.suspect,
+        _state(HandleState.QUARANTINED),
         ~_IS_BOUND,
     ),
     _handles(
@@ -506,69 +513,10 @@ def read_clock(tx: Transaction, db: Reader) -> int:
     return int(tx.execute(sa.select(db.now)).scalar_one())
 
 
-def conductors(tx: Transaction, now: int) -> list[Process]:
-    """Return the processes of the conductors, in order of id."""
-    query = sa.select(
-        Service.host, Service.last_seen_ms, Service.bus_error, Service.bus_error_ms
-    ).where(Service.binary == CONDUCTOR)
-    return [
-        Process(CONDUCTOR, host, now - seen_ms, seen_ms, error, error_ms)
-        for host, seen_ms, error, error_ms in tx.execute(query.order_by(Service.id))
-    ]
-
-
 def waiting_work(tx: Transaction, before: int) -> int:
     """Return how much work has been due since before a time, in milliseconds."""
     query = sa.select(sa.func.count()).select_from(Work).where(Work.not_before_ms < before)
     return int(tx.execute(query).scalar_one())
-
-
-class _Agent(Paged):
-    """A host with the process of its agent, None when it never reported."""
-
-    page = column(Host.id)
-    name = column(Host.name)
-    service_host = nullable(Service.host)
-    last_seen_ms = nullable(Service.last_seen_ms)
-    bus_error = nullable(Service.bus_error)
-    bus_error_ms = nullable(Service.bus_error_ms)
-
-
-def troubled_agents(
-    tx: Transaction, now: int, silence: int
-) -> Iterator[tuple[str, Process | None]]:
-    """Yield hosts whose agent is silent for longer, or does not receive; None: it never reported.
-
-    A host without deployables needs no agent.
-    """
-    query = (
-        select(_Agent)
-        .outerjoin(Service, IS_AGENT)
-        .where(
-            sa.or_(
-                Service.last_seen_ms < now - silence,
-                sa.func.coalesce(Service.bus_error, "") != "",
-                sa.and_(Service.id.is_(None), _HAS_DEPLOYABLES),
-            )
-        )
-    )
-    for rows in _pages(tx, query, Host.id, values={}):
-        for row in rows:
-            host, seen_ms = row.service_host, row.last_seen_ms
-            agent = None
-            if host is not None and seen_ms is not None:
-                error, since = row.bus_error, row.bus_error_ms
-                agent = Process(AGENT, host, now - seen_ms, seen_ms, error, since)
-            yield row.name, agent
-
-
-_HAS_DEPLOYABLES = (
-    sa.select(Deployable.id)
-    .join(Device, Device.id == Deployable.device_id)
-    .where(Device.host_id == Host.id)
-    .correlate(Host)
-    .exists()
-)
 
 
 def bound_instances(db: Reader, host: str | None = None) -> Iterator[str]:
@@ -603,6 +551,14 @@ def binding_units(db: Reader, consumers: Collection[str]) -> set[tuple[str, str]
     return {(provider, instance) for provider, instance in rows if provider is not None}
 
 
+def changing(db: Reader, consumers: Collection[str]) -> set[str]:
+    """Return those of these instances to which accelerators are attached, or detached, now."""
+    query = sa.select(sa.NotNullable(Work.instance_uuid)).where(
+        Work.kind.in_([WorkKind.ATTACH.value, WorkKind.DETACH.value])
+    )
+    return {instance for (instance,) in _among(db, query, Work.instance_uuid, consumers)}
+
+
 def unbound_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
     """Return uuid → time of its release, in ms, of those instances that have an unbound row."""
     query = sa.select(Instance.uuid, Instance.updated_ms).where(Instance.bound.is_(False))
@@ -630,13 +586,15 @@ class DeployableRow:
 
     ``claimable`` is how many units the next binds can use: offered, free or in release, without
     holder. ``bound`` is the number of ARQs that bind a unit, by instance; ``owed`` the same without
-    those that an attach or a detach changes now.
+    those that an attach or a detach changes now. ``unclaimed`` is how many units no ARQ has, and no
+    quarantine keeps from binds for good.
     """
 
     desired: Provider
     rp_uuid: str | None
     refused: bool
     claimable: int
+    unclaimed: int = 0
     bound: Counter[str] = field(default_factory=Counter)
     owed: Counter[str] = field(default_factory=Counter)
 
@@ -646,7 +604,8 @@ class HostRow:
     """A host with its deployables; times are ages in milliseconds.
 
     ``changed_age`` counts from the last change of its desired state, ``agent_silence`` from the
-    last heartbeat of its agent, None if it never sent one.
+    last heartbeat of its agent, None if it never sent one. ``publish_error`` is why that agent
+    cannot publish, None while it can.
     """
 
     id: int
@@ -654,6 +613,7 @@ class HostRow:
     changed_age: int
     agent_silence: int | None
     deployables: tuple[DeployableRow, ...]
+    publish_error: str | None = None
 
     @property
     def providers(self) -> set[str]:
@@ -686,6 +646,7 @@ class _Host(Row):
     name = column(Host.name)
     changed_age: int
     agent_silence: int | None
+    publish_error = nullable(Service.publish_error)
 
 
 def _read_hosts(db: Reader, term: sa.ColumnElement[bool]) -> list[HostRow]:
@@ -707,7 +668,14 @@ def _read_hosts(db: Reader, term: sa.ColumnElement[bool]) -> list[HostRow]:
         )
         deployables = _read_deployables(tx, [row.id for row in rows])
     return [
-        HostRow(row.id, row.name, row.changed_age, row.agent_silence, tuple(deployables[row.id]))
+        HostRow(
+            row.id,
+            row.name,
+            row.changed_age,
+            row.agent_silence,
+            tuple(deployables[row.id]),
+            row.publish_error or None,
+        )
         for row in rows
     ]
 
@@ -730,6 +698,7 @@ class _Units(Row):
             )
         )
     )
+    unclaimed = column(_count(sa.and_(attach_handles.MAY_BE_SET_ASIDE, Arq.id.is_(None))))
 
 
 class _Deployable(Row):
@@ -790,6 +759,7 @@ def _read_deployables(tx: Transaction, hosts: Sequence[int]) -> dict[int, list[D
                 row.rp_uuid,
                 row.publish_error is not None,
                 units_of.claimable if units_of else 0,
+                units_of.unclaimed if units_of else 0,
                 bound[row.id],
                 owed[row.id],
             )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read deployables in SQL, and read and change the images that they have loaded."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +139,8 @@ class PlacedDeployable(Row):
     hostname = column(Device.hostname)
     host_id = column(Device.host_id)
     service_host = column(Host.service_host)
+    #: Neither offered nor reset, because the database may not know its guests.
+    unchecked = column(Host.unchecked)
 
 
 class Offer(PlacedDeployable):
@@ -156,6 +158,7 @@ class Offer(PlacedDeployable):
     pooled = column(Device.pools.is_not(None))
     cost: dict[str, int] | None = column(Deployable.cost)
     group_size = column(GROUP_SIZE)
+    clean = column(Deployable.clean)
     unavailable = column(units.REASON)
 
 
@@ -177,6 +180,7 @@ class AgentHandle(PlacedDeployable):
     cleaning = column(AttachHandle.cleaning)
     clean_record: dict[str, Any] | None = column(AttachHandle.clean_record)
     pooled = column(Device.pools.is_not(None))
+    device_status = column(Device.status)
     agent_epoch: int | None = column(AGENT_EPOCH)
 
 
@@ -299,6 +303,38 @@ def clear_unused_images(tx: Transaction, host_id: int) -> None:
         sa.update(Deployable)
         .where(Deployable.device_id.in_(own), Deployable.bitstream_id.is_not(None), ~used)
         .values(bitstream_id=None)
+    )
+
+
+def note_published(tx: Transaction, units: Mapping[int, Sequence[int] | None]) -> None:
+    """Store what an agent has published of deployables: id → total and reserved units, or None.
+
+    This is no change of the deployables, and their time of the last change stays.
+    """
+    if units:
+        tx.execute(
+            sa.update(Deployable)
+            .where(Deployable.id == sa.bindparam("row_id"))
+            .values(
+                published_total=sa.bindparam("total"),
+                published_reserved=sa.bindparam("reserved"),
+                updated_at=Deployable.updated_at,
+            ),
+            [
+                dict(
+                    zip(("row_id", "total", "reserved"), (id_, *(now or (None, None))), strict=True)
+                )
+                for id_, now in sorted(units.items())
+            ],
+        )
+
+
+def note_reserved(tx: Transaction, providers: Collection[str]) -> None:
+    """Store that all published units of these providers were reserved in Placement."""
+    tx.execute(
+        sa.update(Deployable)
+        .where(Deployable.rp_uuid.in_(providers), Deployable.published_total.is_not(None))
+        .values(published_reserved=Deployable.published_total, updated_at=Deployable.updated_at)
     )
 
 

@@ -147,6 +147,8 @@ class Part:
     error: str | None
     total: int
     reserved: int
+    #: The total and reserved units that Placement has; None: it does not have the provider.
+    published: tuple[int, int] | None
     #: Number of units by what they count as, see ``units.WORD``.
     words: Mapping[str, int]
     traits: tuple[str, ...]
@@ -183,6 +185,9 @@ def parts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Part]]:
             rp_uuid=rows[0].rp_uuid,
             resource_class=rows[0].resource_class,
             error=rows[0].publish_error,
+            published=None
+            if rows[0].published_total is None
+            else (rows[0].published_total, rows[0].published_reserved or 0),
             total=sum(words.values()),
             reserved=sum(row.amount for row in rows if row.reserved),
             words=words,

@@ -26,7 +26,7 @@ from cyborg.db.models import (
 )
 from cyborg.db.rows import Query, Row, S, Shown, column, nullable, select, shown_hardware
 from cyborg.db.transaction import Transaction
-from cyborg.model.device import DeviceStatus
+from cyborg.model.device import DeviceStatus, HandleState
 from cyborg.model.report import DriverState
 from cyborg.model.scope import Scope
 from cyborg.model.work import WorkKind
@@ -184,15 +184,19 @@ def arqs(tx: Transaction, host_ids: Collection[int], name: str) -> list[str]:
     return list(uuids.scalars())
 
 
-def count_unreleased(tx: Transaction, host_id: int, name: str) -> int:
-    """Return how many handles of a driver are held, or not yet released by the host."""
+def count_unreleased(tx: Transaction, host_id: int, name: str, *, force: bool) -> int:
+    """Return how many handles of a driver are held, or not yet released by the host.
+
+    With ``force`` those in quarantine do not count.
+    """
+    released = UNHELD if force else (HandleState.FREE.value,)
     return int(
         tx.execute(
             sa.select(sa.func.count())
             .select_from(AttachHandle)
             .where(
                 AttachHandle.deployable_id.in_(_deployables([host_id], name)),
-                AttachHandle.state.not_in(UNHELD),
+                AttachHandle.state.not_in(released),
             )
         ).scalar_one()
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write and read the append-only history: who had which device when, and why."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -18,8 +18,17 @@ from cyborg.model.scope import Scope
 
 #: Maximum number of history entries that ``of_subject`` returns.
 SUBJECT_LIMIT: Final = 50
+#: How long the events of an ARQ that was never bound stay after it is deleted, in milliseconds. Any
+#: member of a project can cause them without a limit. A repeated request needs them for a minute.
+BRIEF_MS: Final = 3_600_000
 #: Key in the detail of an event: the ids of its request besides the request id.
 _ORIGIN: Final = "origin"
+#: The action of the event: an audit has compared a host with Placement, after a restore.
+CHECKED: Final = "checked"
+#: The action of the event: a host was found to know more than the database.
+UNCHECKED: Final = "unchecked"
+#: The actions of events after which a host may have had guests that the history does not show.
+_FORGETS: Final = ("forgotten", "retired", "host renamed", "host taken over", UNCHECKED)
 
 
 class SubjectEvent(Shown):
@@ -77,7 +86,7 @@ class Entry:
     'device_profile', 'attribute', 'service', 'driver' or 'operation'. ``state`` is the subject's
     new state where the action does not imply it. ``device_uuid`` is the device that the event
     concerns. Events about a device get it from ``subject_uuid``, and events about an instance get
-    their ``instance_uuid`` from there.
+    their ``instance_uuid`` from there. A ``brief`` event is deleted after an hour.
     """
 
     noun: str
@@ -88,11 +97,13 @@ class Entry:
     reason: str | None = None
     state: str | None = None
     device_uuid: str | None = None
+    brief: bool = False
 
     def columns(self, origin: Mapping[str, str]) -> dict[str, Any]:
         """Return the values to store; ``origin`` holds the other ids of the request."""
         columns = dict(vars(self))
         state = columns.pop("state")
+        columns["lifetime_ms"] = BRIEF_MS if columns.pop("brief") else None
         if self.noun in ("device", "instance"):
             columns[f"{self.noun}_uuid"] = self.subject_uuid
         detail = {"state": state, _ORIGIN: origin}
@@ -192,13 +203,77 @@ def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
 
 @cache
 def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
-    return sa.insert(Event).values(at_ms=now)
+    lifetime = sa.bindparam("lifetime_ms", type_=sa.BigInteger)
+    return sa.insert(Event).values(at_ms=now, expires_ms=now + lifetime)
+
+
+def expire_soon(tx: Transaction, noun: str, uuids: Collection[str]) -> None:
+    """Make the present events of these subjects brief, see ``Entry``."""
+    if uuids:
+        tx.execute(
+            sa.update(Event)
+            .where(Event.subject_uuid.in_(uuids), Event.noun == noun)
+            .values(expires_ms=tx.now + BRIEF_MS)
+        )
 
 
 def of_subject(tx: Transaction, noun: str, uuid: str, scope: Scope) -> Sequence[SubjectEvent]:
     """Return the last ``SUBJECT_LIMIT`` events of a subject in the scope, newest first."""
     query = _OF_SUBJECT.within(scope).order_by(Event.id.desc()).limit(SUBJECT_LIMIT)
     return tx.all(query, {"noun": noun, "uuid": uuid})
+
+
+@dataclass(frozen=True)
+class LastEvent:
+    """The name of the last event of a host, empty if it has none, and what is known of another.
+
+    ``stored``: the other event is here. ``has_older``: events are here that are older than it, so
+    that it was not deleted with the oldest ones.
+    """
+
+    name: str
+    stored: bool
+    has_older: bool
+
+
+def last_of_host(tx: Transaction, hostname: str, stored_before: str) -> LastEvent:
+    """Return the last event of a host; ``stored_before`` names the other event, if there is one."""
+    last = sa.select(sa.func.max(Event.id)).where(Event.hostname == hostname).scalar_subquery()
+    id_, at_ms = _parse(stored_before)
+    terms = (
+        sa.exists().where(Event.id == id_, Event.at_ms == at_ms),
+        sa.exists().where(Event.at_ms < at_ms),
+    )
+    name = sa.select(Event.id, Event.at_ms).where(Event.id == last).subquery()
+    last_id, last_ms, stored, has_older = tx.execute(
+        sa.select(
+            *(sa.select(name.c[column]).scalar_subquery() for column in ("id", "at_ms")),
+            *(sa.case((term, 1), else_=0) for term in terms),
+        )
+    ).one()
+    return LastEvent(
+        "" if last_id is None else f"{last_id}:{last_ms}", bool(stored), bool(has_older)
+    )
+
+
+def is_checked(tx: Transaction, hostname: str, stored_before: str) -> bool:
+    """Return whether an audit has compared a host with Placement later than this event was."""
+    later = Event.at_ms > _parse(stored_before)[1]
+    checked = sa.exists().where(Event.hostname == hostname, Event.action == CHECKED, later)
+    return bool(tx.execute(sa.select(checked)).scalar_one())
+
+
+def tell_of_guests(hostname: str) -> sa.ColumnElement[bool]:
+    """Return the term: by the history, a host has had guests or may have had some."""
+    return sa.exists().where(
+        Event.hostname == hostname, sa.or_(Event.noun == "arq", Event.action.in_(_FORGETS))
+    )
+
+
+def _parse(name: str) -> tuple[int, int]:
+    """Return id and time of an event from its name; zeros for an empty one."""
+    id_, at_ms = name.split(":") if name else (0, 0)
+    return int(id_), int(at_ms)
 
 
 _OF_SUBJECT = shown(SubjectEvent, _of_project).where(

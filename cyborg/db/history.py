@@ -74,6 +74,29 @@ def purge(db: Database, before_ms: int, how: Purge = Purge()) -> dict[Table, int
     return totals
 
 
+def purge_brief(db: Database, how: Purge = Purge()) -> int:
+    """Delete the events that were to stay for a short time only; return how many.
+
+    Raises Unavailable; batches before the error stay deleted.
+    """
+    total = batches = 0
+    deleted = how.batch
+    while deleted == how.batch and (how.batches is None or batches < how.batches):
+        deleted = _delete_brief(db, how.batch)
+        total, batches = total + deleted, batches + 1
+    return total
+
+
+@retried
+def _delete_brief(db: Database, limit: int) -> int:
+    with db.writer() as tx:
+        query = sa.select(Event.id).where(Event.expires_ms < tx.now)
+        ids = tx.execute(query.order_by(Event.expires_ms).limit(limit)).scalars().all()
+        if ids:
+            tx.execute(sa.delete(Event).where(Event.id.in_(sorted(ids))))
+    return len(ids)
+
+
 @retried
 def _delete_some(db: Database, table: Table, before_ms: int, limit: int) -> tuple[int, bool]:
     """Delete one batch; return its size, and whether more rows may be left."""

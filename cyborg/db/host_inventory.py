@@ -61,6 +61,8 @@ class StoredDeployable(HostDeployable):
     programmable = column(Deployable.programmable)
     lost_ms = column(Deployable.lost_ms)
     publish_error = column(Deployable.publish_error)
+    published_total = column(Deployable.published_total)
+    published_reserved = column(Deployable.published_reserved)
     cost: dict[str, int] | None = column(Deployable.cost)
     group_size = column(Deployable.group_size)
     clean = column(Deployable.clean)

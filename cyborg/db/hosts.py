@@ -35,6 +35,10 @@ IS_AGENT = sa.and_(
 AGENT_EPOCH = sa.select(Service.epoch).where(IS_AGENT).correlate(Host).scalar_subquery()
 #: Term of a statement on hosts: an operator has disabled the host's agent.
 DISABLED = sa.exists().where(IS_AGENT, Service.disabled).correlate(Host)
+#: Term of a statement on hosts: Placement does not take what the host's agent publishes.
+CANNOT_PUBLISH = (
+    sa.exists().where(IS_AGENT, sa.func.coalesce(Service.publish_error, "") != "").correlate(Host)
+)
 _HAS_DEVICES = sa.exists().where(Device.host_id == Host.id).correlate(Host)
 _HAS_DRIVERS = sa.exists().where(Driver.host_id == Host.id).correlate(Host)
 
@@ -57,10 +61,14 @@ class AgentHost(Row):
 
 
 class LockedHost(AgentHost):
-    """A locked host, with the current epoch of its agent and whether an operator disabled it."""
+    """A locked host, with the current epoch of its agent and whether an operator disabled it.
+
+    ``unchecked``: an audit has still to compare it with Placement after a restore of the database.
+    """
 
     epoch: int | None = column(AGENT_EPOCH)
     disabled = column(DISABLED)
+    unchecked = column(Host.unchecked)
 
 
 class ReportedHost(AgentHost):
@@ -192,10 +200,12 @@ def silent_providers(tx: Transaction, silent_ms: int) -> Sequence[SilentProvider
     )
 
 
-def assign_agent(tx: Transaction, service_host: str, names: Sequence[str]) -> AgentHost:
+def assign_agent(
+    tx: Transaction, service_host: str, names: Sequence[str]
+) -> tuple[AgentHost, bool]:
     """Assign an agent to its host, one with any of the names, else a new one with the first.
 
-    Return the host.
+    Return the host, and whether it existed.
     """
     free = dict(
         tx.execute(
@@ -220,7 +230,7 @@ def assign_agent(tx: Transaction, service_host: str, names: Sequence[str]) -> Ag
                 updated_ms=tx.now,
             )
         )
-    return tx.one(_of_agent(service_host))
+    return tx.one(_of_agent(service_host)), bool(free)
 
 
 def rename(tx: Transaction, service_host: str, host_id: int, name: str) -> AgentHost:
@@ -249,6 +259,12 @@ def bump_desired_generation(tx: Transaction, host_id: int) -> None:
         .where(Host.id == host_id)
         .values(desired_generation=Host.desired_generation + 1, updated_ms=tx.now)
     )
+
+
+def set_unchecked(tx: Transaction, host_id: int, *, unchecked: bool) -> None:
+    """Store whether an audit has still to compare a host with Placement; lock the host."""
+    bump_desired_generation(tx, host_id)
+    tx.execute(sa.update(Host).where(Host.id == host_id).values(unchecked=unchecked))
 
 
 def record_report(tx: Transaction, host: AgentHost, digest: str, *, changed: bool) -> int:

@@ -188,6 +188,12 @@ def request_part_removal(tx: Transaction, device_id: int) -> int:
     return count
 
 
+def removable(device_id: int) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the terms on units: the removal of this device removes them."""
+    lost = (part.lost_ms.is_not(None) for part in (AttachHandle, Deployable, Device))
+    return Device.id == device_id, sa.or_(*lost, Device.origin == Origin.OPERATOR.value)
+
+
 def remove(tx: Transaction, device_ids: Collection[int]) -> None:
     """Delete devices with their parts; raises Conflict when an ARQ refers to one of them."""
     ids = sorted(device_ids)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count rows for metrics, in nine statements, and read the devices of an agent's readings."""
+"""Count rows for metrics, in ten statements, and read the devices of an agent's readings."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg.db import devices, notifications, units
+from cyborg.db import devices, guests, notifications, units
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import (
     Arq,
@@ -36,9 +36,10 @@ class Totals:
 
     ``arqs`` (state), ``handles`` (state), ``devices`` (type, state), ``operations`` (state);
     ``units`` (host, resource class, word) holds words of ``units.WORD``; ``drivers`` (driver,
-    state) counts hosts. ``leaked`` counts the held units that no ARQ has. For ``work`` (kind),
-    ``ages`` holds the age of the oldest row, and ``failing`` the number of rows whose last attempt
-    failed. ``silence`` (binary, host) is the age of the last heartbeat of any process.
+    state) counts hosts. ``leaked`` counts the held units that no ARQ has, ``unattached`` the
+    instances that run without a unit. For ``work`` (kind), ``ages`` holds the age of the oldest
+    row, and ``failing`` the number of rows whose last attempt failed. ``silence`` (binary, host) is
+    the age of the last heartbeat of any process.
     ``notification_lag`` is how long the oldest event has waited to be published. ``healthy`` (host,
     driver, type, device) is 1 or 0 for each device that is not lost and whose health the driver has
     reported.
@@ -48,6 +49,7 @@ class Totals:
     handles: Counts
     units: Counts
     leaked: int
+    unattached: int
     devices: Counts
     healthy: Counts
     drivers: Counts
@@ -60,7 +62,7 @@ class Totals:
 
 
 def totals(tx: Transaction) -> Totals:
-    """Return all counts, in nine statements."""
+    """Return all counts, in ten statements."""
     work = tx.execute(
         sa.select(
             Work.kind, _COUNT, tx.now - sa.func.min(Work.created_ms), sa.func.count(Work.error)
@@ -82,6 +84,7 @@ def totals(tx: Transaction) -> Totals:
         handles=handles,
         units=counted,
         leaked=leaked,
+        unattached=guests.count_unattached(tx),
         devices=_counts(tx, _DEVICES),
         healthy={
             (hostname, driver, type_, uuid): int(health.offered(condition))

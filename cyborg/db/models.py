@@ -66,6 +66,24 @@ class Host(Base):
     desired_generation: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("1"))
     digest: Mapped[String64 | None]
     updated_ms: Mapped[Milliseconds]
+    #: After a restore of the database, until an audit has compared the host with Placement.
+    unchecked: Mapped[bool] = mapped_column(server_default=sa.false())
+    #: The boot of the host for which ``guests`` has the processes; NULL: none was reported.
+    boot_id: Mapped[Uuid | None]
+
+
+class Guest(Base):
+    """A guest that runs on a host, or a unit that a process of the host has.
+
+    A guest has one row without a handle, and one for each of its units.
+    """
+
+    __tablename__ = "guests"
+    id: Mapped[Id]
+    host_id: Mapped[int] = mapped_column(sa.ForeignKey("hosts.id", ondelete="CASCADE"), index=True)
+    instance_uuid: Mapped[Uuid | None] = mapped_column(index=True)
+    process: Mapped[String255]
+    handle_id: Mapped[int | None] = mapped_column(index=True)
 
 
 class Service(Base):
@@ -90,6 +108,11 @@ class Service(Base):
     #: Why the process receives no requests over the message bus, and since when; NULL: it does.
     bus_error: Mapped[Text | None]
     bus_error_ms: Mapped[Milliseconds | None]
+    #: Why conductors have refused its messages since its last heartbeat: a clock is wrong.
+    clock_error: Mapped[Text | None]
+    #: Why an agent cannot publish in Placement, and since when; NULL: it can.
+    publish_error: Mapped[Text | None]
+    publish_error_ms: Mapped[Milliseconds | None]
     #: When a notification said that the service is down; NULL: none did, or it is up again.
     reported_down_ms: Mapped[Milliseconds | None]
 
@@ -160,6 +183,9 @@ class Deployable(Dated, Base):
     programmable: Mapped[bool] = mapped_column(server_default=sa.false())
     lost_ms: Mapped[Milliseconds | None]
     publish_error: Mapped[Text | None]
+    #: What the agent has published: the total, and how many units are reserved; NULL: nothing.
+    published_total: Mapped[int | None]
+    published_reserved: Mapped[int | None]
     #: What each unit takes of the pools of its device: name → amount; NULL: nothing.
     cost: Mapped[Any | None] = mapped_column(Json)
     #: How many units a guest takes at a time; NULL: one.
@@ -217,12 +243,43 @@ class AttachHandle(Dated, Base):
     #: The last cleaning, see ``CleanRecord``, and its time; NULL: there was none.
     clean_record: Mapped[Any | None] = mapped_column(Json)
     clean_ms: Mapped[Milliseconds | None]
+    #: In quarantine because a server without an ARQ may have the unit, see ``unknown-holder``.
+    suspect: Mapped[bool] = mapped_column(server_default=sa.false())
 
 
 sa.Index("attach_handles_cpid_id_idx", AttachHandle.cpid_id)
 sa.Index("attach_handles_deployable_id_idx", AttachHandle.deployable_id)
 # For the claim of a bind: the free handles of one deployable, in order of id.
 sa.Index(None, AttachHandle.deployable_id, AttachHandle.state, AttachHandle.id)
+
+
+class DirtyUnit(Base):
+    """A unit that has had a guest, and was not cleaned since: a fact about a place on a host.
+
+    It has no foreign key, because it outlives the rows of its handle, device, driver and host.
+    """
+
+    __tablename__ = "dirty_units"
+    id: Mapped[Id]
+    #: The handle that the unit has, or had last.
+    handle_uuid: Mapped[UniqueUuid]
+    hostname: Mapped[str] = mapped_column(sa.String(255), index=True)
+    driver: Mapped[String100]
+    device_key: Mapped[String255]
+    handle_key: Mapped[String255]
+    attach_info: Mapped[String255]
+    vendor: Mapped[String255]
+    #: The identity of the device, as in ``devices``, and the strongest number that moves with it.
+    identity: Mapped[Any | None] = mapped_column(Json)
+    number: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    #: How it must be cleaned, see ``CleanLevel``.
+    level: Mapped[Word]
+    #: The ARQ and the instance that have, or had, the unit.
+    arq_uuid: Mapped[Uuid | None]
+    instance_uuid: Mapped[Uuid | None]
+    since_ms: Mapped[Milliseconds]
+    #: Why the last attempt to clean it has failed.
+    fault: Mapped[Text | None]
 
 
 class DeviceProfile(Dated, Base):
@@ -306,6 +363,9 @@ class Instance(Base):
     operation_id: Mapped[Uuid | None]
     bound: Mapped[bool]
     updated_ms: Mapped[Milliseconds]
+    #: The boots of its host in which it was reported without a unit, and repaired.
+    unattached_boot: Mapped[Uuid | None]
+    repaired_boot: Mapped[Uuid | None]
 
 
 # For the instances to look up next.
@@ -370,6 +430,8 @@ class Event(Base):
     detail: Mapped[Any | None] = mapped_column(Json)
     #: The device that the event concerns, for events of every noun.
     device_uuid: Mapped[str | None] = mapped_column(sa.String(36))
+    #: When it is deleted before the end of the retention period; NULL: it is not.
+    expires_ms: Mapped[int | None] = mapped_column(sa.BigInteger, index=True)
 
 
 sa.Index(None, Event.subject_uuid, Event.id)

@@ -16,6 +16,7 @@ from cyborg.db.models import (
     Device,
     Driver,
     Event,
+    Instance,
     Outbox,
     Service,
 )
@@ -85,6 +86,14 @@ def arq_projects(tx: Transaction, uuids: Collection[str]) -> dict[str, str | Non
         return {}
     rows = tx.execute(sa.select(Arq.uuid, Arq.project_id).where(Arq.uuid.in_(uuids)))
     return dict(rows.all())
+
+
+def instance_projects(tx: Transaction, uuids: Collection[str]) -> dict[str, str | None]:
+    """Return instance uuid → project id of those instances that exist."""
+    if not uuids:
+        return {}
+    query = sa.select(Instance.uuid, Instance.project_id).where(Instance.uuid.in_(uuids))
+    return dict(tx.execute(query).all())
 
 
 def drivers(tx: Transaction, uuids: Collection[str]) -> dict[str, tuple[str, list[str]]]:

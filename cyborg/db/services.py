@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -94,6 +95,9 @@ class ListedProcess(Shown):
     status_reason = column(Service.status_reason)
     bus_error = column(Service.bus_error)
     bus_error_ms = column(Service.bus_error_ms)
+    clock_error = column(Service.clock_error)
+    publish_error = column(Service.publish_error)
+    publish_error_ms = column(Service.publish_error_ms)
 
 
 class HostProcess(FoundProcess):
@@ -149,6 +153,9 @@ def health(row: ListedProcess) -> health_view.Process:
         bus_error=row.bus_error,
         bus_error_ms=row.bus_error_ms,
         status_reason=row.status_reason,
+        clock_error=row.clock_error,
+        publish_error=row.publish_error,
+        publish_error_ms=row.publish_error_ms,
     )
 
 
@@ -165,6 +172,12 @@ def current(tx: Transaction, process: Process) -> CurrentEpoch | None:
     """Return the current epoch of a process; None when it has no row."""
     query = select(CurrentEpoch, silent_ms=tx.now - Service.last_seen_ms)
     return tx.first(query.where(*_named(process)))
+
+
+def uuid_of(tx: Transaction, process: Process) -> str:
+    """Return the uuid of the row of a process, which must have one."""
+    uuid: str = tx.execute(sa.select(Service.uuid).where(*_named(process))).scalar_one()
+    return uuid
 
 
 def first_alive(tx: Transaction, binary: str, silent_ms: int) -> int | None:
@@ -187,16 +200,17 @@ def register(
     *,
     status_reason: str = "",
     bus_error: str = "",
+    publish_error: str = "",
 ) -> tuple[int, int]:
     """Begin a new epoch of this process, and return (id, epoch).
 
-    The new epoch fences every older process with the same identity. ``status_reason`` and
-    ``bus_error`` are stored as by ``heartbeat``.
+    The new epoch fences every older process with the same identity. ``status_reason``,
+    ``bus_error`` and ``publish_error`` are stored as by ``heartbeat``.
     """
     row = tx.execute(
         sa.select(Service.id, Service.epoch).where(*_named(process)).with_for_update()
     ).one_or_none()
-    values = {
+    values: dict[str, Any] = {
         "version": process.version,
         "endpoint": process.endpoint,
         "status": status,
@@ -204,9 +218,12 @@ def register(
         "status_reason": status_reason or None,
         "bus_error": bus_error or None,
         "bus_error_ms": tx.now if bus_error else None,
+        "clock_error": None,
+        "publish_error": publish_error or None,
     }
     if row is None:
         identity = {"host": process.host, "binary": process.binary, "process": process.process}
+        values["publish_error_ms"] = tx.now if publish_error else None
         result = tx.execute(
             sa.insert(Service).values(
                 uuid=str(uuid4()), disabled=False, epoch=1, **identity, **values
@@ -214,6 +231,7 @@ def register(
         )
         return int((result.inserted_primary_key or (0,))[0]), 1
     id_, epoch = row
+    values["publish_error_ms"] = _publish_error_since(tx, publish_error)
     tx.execute(sa.update(Service).where(Service.id == id_).values(epoch=epoch + 1, **values))
     return id_, epoch + 1
 
@@ -226,12 +244,14 @@ def heartbeat(
     status: str,
     status_reason: str = "",
     bus_error: str = "",
+    publish_error: str = "",
 ) -> bool:
     """Store a heartbeat, which renews the lease of an epoch; False when the epoch has ended.
 
     ``status_reason`` is the reason why the status is FAILED. ``bus_error`` is the reason why the
-    process cannot receive requests over the message bus, empty when it can. The row keeps the time
-    since which the process has had a bus error.
+    process cannot receive requests over the message bus, empty when it can. ``publish_error`` is
+    the reason why an agent cannot publish in Placement, empty when it can. The row keeps the times
+    since which the process has had such errors.
     """
     since = sa.func.coalesce(Service.bus_error_ms, tx.now) if bus_error else None
     result = tx.execute(
@@ -244,9 +264,17 @@ def heartbeat(
             status_reason=status_reason or None,
             bus_error=bus_error or None,
             bus_error_ms=since,
+            clock_error=None,
+            publish_error=publish_error or None,
+            publish_error_ms=_publish_error_since(tx, publish_error),
         )
     )
     return int(result.rowcount) == 1
+
+
+def _publish_error_since(tx: Transaction, error: str) -> Any:
+    """Return the value of the time of an error: the time of the first one in a row."""
+    return sa.func.coalesce(Service.publish_error_ms, tx.now) if error else None
 
 
 def renew(tx: Transaction, process: Process) -> bool:
@@ -254,9 +282,19 @@ def renew(tx: Transaction, process: Process) -> bool:
     result = tx.execute(
         sa.update(Service)
         .where(*_named(process))
-        .values(last_seen_ms=tx.now, version=process.version, endpoint=process.endpoint)
+        .values(
+            last_seen_ms=tx.now,
+            version=process.version,
+            endpoint=process.endpoint,
+            clock_error=None,
+        )
     )
     return int(result.rowcount) == 1
+
+
+def set_clock_error(tx: Transaction, process: Process, error: str) -> None:
+    """Store why the messages of a process are refused; its next heartbeat removes it."""
+    tx.execute(sa.update(Service).where(*_named(process)).values(clock_error=error))
 
 
 def deregister(tx: Transaction, process: Process, *, epoch: int) -> None:

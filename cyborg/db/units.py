@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVarTuple
 
 import sqlalchemy as sa
 
-from cyborg.db.hosts import DISABLED
+from cyborg.db.hosts import CANNOT_PUBLISH, DISABLED
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host
 from cyborg.db.rows import Row, Shown, column, select, shown
 from cyborg.db.transaction import Transaction
@@ -43,12 +43,19 @@ REASON: sa.SQLColumnExpression[str | None] = sa.case(
     (sa.not_(_HEALTHY), UnitWord.UNHEALTHY.value),
     # NULL, a state that was never reported, does not differ.
     (Driver.state != DriverState.READY.value, UnitWord.DRIVER_NOT_READY.value),
+    (Host.unchecked, UnitWord.UNCHECKED.value),
     (Deployable.publish_error.is_not(None), _REFUSED),
 )
 #: The unit is reserved in Placement.
 RESERVED = sa.or_(_UNIT_RESERVED, sa.func.coalesce(REASON, _REFUSED) != _REFUSED)
 #: Placement can allocate the unit, or has allocated it.
 OFFERED = sa.and_(REASON.is_(None), sa.not_(_UNIT_RESERVED))
+#: Placement does not offer the provider, and its agent cannot change that now. A bind does not ask
+#: for this: Placement allocated the unit before.
+_UNPUBLISHED = sa.and_(
+    CANNOT_PUBLISH,
+    sa.func.coalesce(Deployable.published_total <= Deployable.published_reserved, sa.true()),
+)
 #: What a unit counts as, see ``UnitWord``.
 WORD: sa.SQLColumnExpression[str] = sa.func.coalesce(
     sa.case(
@@ -62,6 +69,7 @@ WORD: sa.SQLColumnExpression[str] = sa.func.coalesce(
     sa.case(
         (AttachHandle.state == HandleState.HELD.value, UnitWord.LEAKED.value),
         (AttachHandle.blocked, UnitWord.NO_ROOM.value),
+        (_UNPUBLISHED, UnitWord.UNPUBLISHED.value),
         else_=UnitWord.FREE.value,
     ),
 )
@@ -92,6 +100,8 @@ class PartUnits(Row):
     rp_uuid = column(Deployable.rp_uuid)
     resource_class = column(Deployable.resource_class)
     publish_error = column(Deployable.publish_error)
+    published_total = column(Deployable.published_total)
+    published_reserved = column(Deployable.published_reserved)
     word: str | None
     reserved: bool | None
     amount: int

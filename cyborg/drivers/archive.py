@@ -24,8 +24,9 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self, cast
 
 from cyborg import exception
 from cyborg.drivers.command import OUTPUT_CAP, Completed
@@ -50,6 +51,8 @@ _NOTES: Final = "/.cyborg-host.json"
 _MAX_ENTRIES: Final = 200_000
 _MAX_BYTES: Final = 512 * 1024 * 1024
 _CHUNK: Final = 64 * 1024
+#: More bytes than the names of any entry have.
+_MAX_HEADER: Final = 1024 * 1024
 #: More directories than any path of the kernel has.
 _MAX_DEPTH: Final = 100
 
@@ -362,10 +365,31 @@ def _directory(directory: Path) -> Iterator[_Entry]:
                 yield inside, entry.read_bytes()
 
 
+class _Bounded:
+    """The content of a tar.gz file, of which only a part of bounded size can be read at once.
+
+    tarfile reads a header before it returns an entry, and a header may claim any length (pax).
+    """
+
+    def __init__(self, path: Path, content: gzip.GzipFile) -> None:
+        self._path = path
+        self._content = content
+        self.seek, self.tell = content.seek, content.tell
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; raises ValueError for more than a header may have."""
+        if not 0 <= size <= _MAX_HEADER:
+            raise ValueError(f"{self._path} has a header of more than {_MAX_HEADER} bytes")
+        return self._content.read(size)
+
+
 def _tar(path: Path) -> Iterator[_Entry]:
     """Yield the entries of a tar.gz file, of which nothing is unpacked to the disk."""
     size = 0
-    with gzip.open(path) as content, tarfile.open(fileobj=content, mode="r:") as archive:
+    with (
+        gzip.open(path) as content,
+        tarfile.open(fileobj=cast(IO[bytes], _Bounded(path, content)), mode="r:") as archive,
+    ):
         for entry in archive:
             size += entry.size
             if size > _MAX_BYTES:
@@ -381,7 +405,7 @@ def _tar(path: Path) -> Iterator[_Entry]:
             elif entry.issym():
                 yield inside, entry.linkname
             elif entry.isreg() and (file := archive.extractfile(entry)) is not None:
-                yield inside, file.read()
+                yield inside, b"".join(iter(partial(file.read, _CHUNK), b""))
         # The checksum of the whole file is behind its end.
         while chunk := content.read(_CHUNK):
             size += len(chunk)

@@ -9,7 +9,7 @@ it had just done it.
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -23,10 +23,12 @@ from cyborg import exception
 from cyborg.drivers import health_policy
 from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host
+from cyborg.drivers.pci_function import parse_name
 from cyborg.drivers.scan import Scan
 from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.health import Condition
+from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 
 #: Tells the operator how far a long call has come: the part that is done, from 0 to 1, and what it
@@ -225,6 +227,15 @@ class Driver(abc.ABC):
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return all devices of this driver's kind; those that it does not offer have a reason."""
         return [Hardware.of(device) for device in self.discover(scan)]
+
+    def functions(self, scan: Scan) -> Collection[PciAddress]:
+        """Return the PCI functions that the configuration gives to this driver, used or not.
+
+        Root lists them for the process that runs privileged actions: this process changes no other
+        function, except virtual functions of these. By default they are those of ``hardware``.
+        """
+        addresses = (parse_name(item.key) for item in self.hardware(scan))
+        return {address for address in addresses if address is not None}
 
     def backends(self, scan: Scan) -> Sequence[Backend]:
         """Return the backends attached to this host with their services, in a stable order.

@@ -8,7 +8,7 @@ use, the names, the list of hardware and the reset are here, once for all.
 import abc
 import contextlib
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
@@ -257,6 +257,18 @@ class CardDriver(Driver):
                 )
                 items.append(item)
         return sorted(items, key=lambda item: item.key)
+
+    def functions(self, scan: Scan) -> Collection[PciAddress]:
+        """See Driver; the cards, and what guests get of them."""
+        return {
+            address
+            for card in self.cards(scan)
+            for address in (
+                card.function.address,
+                *(guest.address for guest in card.guests),
+                *card.refused,
+            )
+        }
 
     def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
         """See Driver; the cards for which the configuration requests a number of functions."""

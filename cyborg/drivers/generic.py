@@ -176,6 +176,11 @@ class GenericDriver(Driver):
             items.append(item)
         return items
 
+    def functions(self, scan: Scan) -> Collection[PciAddress]:
+        """See Driver; the devices of the sections."""
+        candidates = self._candidates(scan).values()
+        return {address for candidate in candidates for address in candidate.functions}
+
     def backends(self, scan: Scan) -> list[Backend]:
         """See Driver; a backend without a device is STOPPED."""
         attached = {

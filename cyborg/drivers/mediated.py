@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers.card_driver import info_of
-from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.host import Host, is_missing, read_if_exists
 from cyborg.drivers.pci_function import parse_name
 from cyborg.drivers.privileged import actions
 from cyborg.model.device import AttachHandle, AttachType
@@ -95,7 +95,7 @@ def place_of(host: Host, uuid: str) -> str | None:
 
 def create(host: Host, parent: PciAddress, kind: str, uuid: str) -> None:
     """Create a mediated device; raises exception.HostError if the kernel refuses it."""
-    host.privileged.run(actions.CreateMdev(str(parent), kind, uuid))
+    host.privileged.run(actions.CreateMdev(parent, kind, uuid))
 
 
 def remove(host: Host, uuid: str) -> None:
@@ -110,11 +110,10 @@ def holder(host: Host, place: str) -> str | None:
     (Documentation/driver-api/vfio.rst).
     """
     nodes = []
-    try:
+    if host.exists(f"{place}/vfio-dev"):
         nodes += [f"devices/{name}" for name in host.list_dir(f"{place}/vfio-dev")]
-        nodes.append(host.realpath(f"{place}/iommu_group").rpartition("/")[2])
-    except exception.HostError as error:
-        if not is_missing(error):
-            raise
+    group = read_if_exists(host.realpath, f"{place}/iommu_group")
+    if group is not None:
+        nodes.append(group.rpartition("/")[2])
     holders = host.open_files().holders
     return next((holders[path] for node in nodes if (path := f"/dev/vfio/{node}") in holders), None)

@@ -97,6 +97,22 @@ class Ownership:
             reason = reason or _of_companion(other, use)
         return reason
 
+    def use(self, function: PciFunction) -> str | None:
+        """Return what uses a function now, the host or a guest, None if nothing does.
+
+        This part of the check needs neither a configuration nor the conductor. The privileged
+        process judges with it again what the agent requests. A vendor's driver may offer a function
+        to guests through VFIO as well, so the nodes of VFIO count with every host driver.
+        """
+        return (
+            self._kind(function)
+            or self.uses.get(function.address)
+            or self._unknown_use(function)
+            or self._disk_claim(function)
+            or self._holder(function)
+            or self._node_holder(function)
+        )
+
     @cached_property
     def uses(self) -> dict[PciAddress, str]:
         """Return for each PCI function that the host uses a clause that says for what.
@@ -321,26 +337,27 @@ class Ownership:
         """Return who holds the function through VFIO."""
         if not function.on_vfio:
             return None
-        holders = self._open_files.holders
-        try:
-            devices = pci_scan.vfio_devices(self._host, str(function.address))
-        except exception.HostError as error:
-            return f"a process may hold it through VFIO: {error}"
-        # The nodes of the function, of its group, and of a group without IOMMU.
-        nodes = [f"devices/{device}" for device in devices]
-        if function.group is not None:
-            nodes += [function.group, f"noiommu-{function.group}"]
-        for node in nodes:
-            if f"/dev/vfio/{node}" in holders:
-                return f"held through VFIO by {holders[f'/dev/vfio/{node}']}"
-        if self._open_files.reason is None:
-            return None
+        holder = self._node_holder(function)
+        if holder is not None or self._open_files.reason is None:
+            return holder
         # The VFIO drivers enable a function when its node is opened, so nobody holds one that is
         # not enabled. One that is may have been left so by its former driver.
         with contextlib.suppress(exception.HostError):
             if pci_scan.attribute(self._host, str(function.address), "enable") == "0":
                 return None
         return f"a process may hold it through VFIO: {self._open_files.reason}"
+
+    def _node_holder(self, function: PciFunction) -> str | None:
+        """Return who has a node of VFIO open, that of the function or of its IOMMU group."""
+        holders = self._open_files.holders
+        try:
+            nodes = pci_scan.vfio_nodes(self._host, str(function.address), function.group)
+        except exception.HostError as error:
+            return f"a process may hold it through VFIO: {error}"
+        for node in nodes:
+            if node in holders:
+                return f"held through VFIO by {holders[node]}"
+        return None
 
     @cached_property
     def _open_files(self) -> OpenFiles:

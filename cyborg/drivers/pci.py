@@ -4,7 +4,7 @@
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from oslo_config import cfg
@@ -121,6 +121,14 @@ class PciDriver(Driver):
             hardware(candidate, self._names, self._catalogue)
             for candidate in self._candidates(scan)
         ]
+
+    def functions(self, scan: Scan) -> Collection[PciAddress]:
+        """See Driver; the functions that the whitelist names."""
+        return {
+            candidate.function.address
+            for candidate in self._candidates(scan)
+            if candidate.whitelisted and candidate.function is not None
+        }
 
     def backends(self, scan: Scan) -> list[Backend]:
         """Return the PCI bus as one backend; its services are the device types on the whitelist.

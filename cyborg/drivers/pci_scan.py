@@ -7,7 +7,7 @@ files. File names and formats are those of the kernel's ABI documents (sysfs-bus
 
 import errno
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cyborg import exception
@@ -131,6 +131,16 @@ def read(host: Host) -> Snapshot:
         return replace(snapshot, parts_error=str(error))
 
 
+def read_uses(host: Host, names: Iterable[str]) -> Snapshot:
+    """Read what uses the host, and only these functions; see ``read``.
+
+    A function that is not on the bus is left out.
+    """
+    functions = (read_function(host, name) for name in names)
+    present = tuple(function for function in functions if function is not None)
+    return Snapshot(present, _storage(host), _network(host))
+
+
 def read_function(host: Host, name: str) -> RawFunction | None:
     """Read what one function is; None when it is not on the bus."""
     path = f"{_FUNCTIONS}/{name}"
@@ -174,6 +184,17 @@ def attribute(host: Host, name: str, file: str) -> str | None:
 def vfio_devices(host: Host, name: str) -> list[str]:
     """Return the names below ``/dev/vfio/devices`` of a function that a VFIO driver has."""
     return _names(host, f"{_FUNCTIONS}/{name}/vfio-dev")
+
+
+def vfio_nodes(host: Host, name: str, group: str | None) -> list[str]:
+    """Return the paths of the VFIO nodes of a function in an IOMMU group, or in none.
+
+    They are those of the function, of its group, and of a group without IOMMU.
+    """
+    nodes = [f"devices/{device}" for device in vfio_devices(host, name)]
+    if group is not None:
+        nodes += [group, f"noiommu-{group}"]
+    return [f"/dev/vfio/{node}" for node in nodes]
 
 
 def mdev_types(host: Host, name: str) -> dict[str, tuple[int, int]]:

@@ -80,6 +80,12 @@ BUS_LISTENING: Final = Metric(
     (),
     "1 while this process receives requests over the message bus, else 0.",
 )
+PUBLISHING: Final = Metric(
+    "cyborg_publishing",
+    "gauge",
+    (),
+    "1 while Placement takes what the agent publishes, else 0.",
+)
 DATABASE_UP: Final = Metric(
     "cyborg_database_up", "gauge", (), "1 if the database answered for this scrape, else 0."
 )
@@ -98,6 +104,12 @@ UNITS_LEAKED: Final = Metric(
     "gauge",
     (),
     "Units that are held although no accelerator request has them.",
+)
+INSTANCES_UNATTACHED: Final = Metric(
+    "cyborg_instances_unattached",
+    "gauge",
+    (),
+    "Instances that run without an accelerator that is bound to them.",
 )
 DEVICES: Final = Metric("cyborg_devices", "gauge", ("type", "state"), "Devices by type and state.")
 DEVICE_HEALTHY: Final = Metric(

@@ -32,6 +32,7 @@ class Fix(StrEnum):
     DELETE_ARQS = "delete-arqs-of-instance"
     DELETE_ARQ = "delete-arq"
     REPUBLISH = "republish"
+    SET_ASIDE = "set-units-aside"
 
 
 class Invariant(StrEnum):
@@ -65,6 +66,9 @@ class Kind(StrEnum):
     UNGUARDED_INSTANCE = "unguarded-instance"
     EXCESS_INVENTORY = "excess-inventory"
     UNALLOCATED = "unallocated"
+    UNKNOWN_HOLDER = "unknown-holder"
+    SUSPECT_HANDLE = "suspect-handle"
+    UNATTACHED_BIND = "unattached-bind"
     ORPHAN_PROVIDER = "orphan-provider"
     FORGOTTEN_BIND = "forgotten-bind"
     OVERDUE_BIND = "overdue-bind"
@@ -86,6 +90,7 @@ class Kind(StrEnum):
     LEFTOVER = "leftover"
     SILENT_AGENT = "silent-agent"
     NOT_RECEIVING = "not-receiving"
+    CANNOT_PUBLISH = "cannot-publish"
     STUCK_WORK = "stuck-work"
     FAILED_DRIVER = "failed-driver"
     LOST_DEVICE = "lost-device"
@@ -131,6 +136,19 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             _ERROR,
             "Find out which guest has the unit, delete the other's server, and put the unique key "
             "of attach_handle_id back.",
+        ),
+        Kind.UNKNOWN_HOLDER: Rule(
+            Invariant.ONE_HOLDER,
+            _ERROR,
+            _FIXED + "keeps the units that may be theirs from other servers. Delete or rebuild the "
+            "servers.",
+            Fix.SET_ASIDE,
+        ),
+        Kind.SUSPECT_HANDLE: Rule(
+            Invariant.ONE_HOLDER,
+            _WARN,
+            "When no process of {host} uses the unit: clean it, then cyborg accelerator-update "
+            "--free-unit.",
         ),
         Kind.EMPTY_BIND: Rule(
             Invariant.ONE_HOLDER,
@@ -237,6 +255,12 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         Kind.UNPREPARED: Rule(
             Invariant.AGREEMENT, _ERROR, "Reboot the server, and see the agent's log."
         ),
+        Kind.UNATTACHED_BIND: Rule(
+            Invariant.AGREEMENT,
+            _ERROR,
+            "Reboot the server hard: openstack server reboot --hard {key}. With [conductor] "
+            "repair_unattached = reboot, the conductors do so.",
+        ),
         Kind.LEFTOVER: Rule(
             Invariant.AGREEMENT, _WARN, "See the agent's log: the host keeps what nobody holds."
         ),
@@ -246,6 +270,9 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             Invariant.PARTS,
             _WARN,
             "Repair the connection to the message bus: see [DEFAULT] transport_url on {host}.",
+        ),
+        Kind.CANNOT_PUBLISH: Rule(
+            Invariant.PARTS, _WARN, "Correct the account and the endpoint of [placement] on {host}."
         ),
         Kind.STUCK_WORK: Rule(Invariant.PARTS, _WARN, "See the agent's log on {host}."),
         Kind.FAILED_DRIVER: Rule(Invariant.PARTS, _WARN, "See the agent's log on {host}."),

@@ -30,8 +30,12 @@ class UnitWord(StrEnum):
     HOST_DISABLED = "host_disabled"
     UNHEALTHY = "unhealthy"
     DRIVER_NOT_READY = "driver_not_ready"
+    #: The database was restored, and no audit has compared the provider with Placement since.
+    UNCHECKED = "unchecked"
     PROVIDER_REFUSED = "provider_refused"
     LEAKED = "leaked"
+    #: The agent of the host cannot publish, and Placement does not offer the provider.
+    UNPUBLISHED = "unpublished"
     #: The pools of the device have no room for this free unit, see ``Pooled``.
     NO_ROOM = "no_room"
     FREE = "free"
@@ -44,7 +48,8 @@ class Standing:
     ``status`` is its device's, ``lost`` whether it or its device is not seen any more; ``driver``
     is the state of its driver, None while that has never been reported; ``disabled`` tells that an
     operator has taken its whole host out of service. ``health`` is the device's, see
-    ``cyborg.model.health``. ``refused``: Placement refuses the provider.
+    ``cyborg.model.health``. ``unchecked``: an audit has still to compare it with Placement after a
+    restore of the database. ``refused``: Placement refuses the provider.
     """
 
     status: str
@@ -53,6 +58,7 @@ class Standing:
     disabled: bool = False
     health: str | None = None
     refused: bool = False
+    unchecked: bool = False
 
     @property
     def reason(self) -> str | None:
@@ -63,6 +69,7 @@ class Standing:
             (self.status != DeviceStatus.ENABLED, self.status),
             (not health.offered(self.health), UnitWord.UNHEALTHY),
             (self.driver not in (None, DriverState.READY), UnitWord.DRIVER_NOT_READY),
+            (self.unchecked, UnitWord.UNCHECKED),
             (self.refused, UnitWord.PROVIDER_REFUSED),
         )
         return next((str(word) for applies, word in reasons if applies), None)

@@ -7,7 +7,7 @@ The host and the device profile both have a word. ``level`` is the only place th
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 #: The key of the ``accel:`` requirements of a group, and of the task of an agent.
 CLEAN = "clean"
@@ -28,6 +28,12 @@ class CleanLevel(StrEnum):
         """Return whether a step of the other level runs at this level."""
         order = list(CleanLevel)
         return order.index(other) <= order.index(self)
+
+
+#: Key in the ``spec`` of release work: the unit waits until its device is in service.
+FIRST: Final = "first"
+#: The levels at which something is cleaned.
+CLEANING = (CleanLevel.RESET, CleanLevel.FULL)
 
 
 class HostClean(StrEnum):
@@ -121,3 +127,10 @@ def level(host: str | None, profile: CleanLevel | None) -> CleanLevel | None:
     if profile is None or configured.includes(profile):
         return configured
     return profile
+
+
+def stricter(first: CleanLevel | None, second: CleanLevel | None) -> CleanLevel | None:
+    """Return the stricter of two levels; None, the word of the driver alone, is the weakest."""
+    if first is None or second is None:
+        return first or second
+    return first if first.includes(second) else second

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 from cyborg.model.cleaning import HostClean
 from cyborg.model.moves import Move
+from cyborg.model.text import has_control_characters
 
 #: Widths of the database's columns for text that drivers bring, and of the name of a pool.
 _WIDE = 255
@@ -123,9 +124,11 @@ class HandleEvent(StrEnum):
     """The events that change the state of an attach handle."""
 
     HOLD = "hold"
+    CLEAN_FIRST = "clean first"
     RELEASE = "release"
     BEGIN_RELEASE = "begin release"
     QUARANTINE = "quarantine"
+    SET_ASIDE = "set aside"
     FINISH_RELEASE = "finish release"
     PASS_ON = "pass on"  # noqa: S105 - an event
 
@@ -133,11 +136,17 @@ class HandleEvent(StrEnum):
 HANDLE_MOVES: Mapping[HandleEvent, Move[HandleState]] = MappingProxyType(
     {
         HandleEvent.HOLD: Move(frozenset({HandleState.FREE}), HandleState.HELD),
+        # The data of a guest may be on a unit that no guest has: it is cleaned before its next one.
+        HandleEvent.CLEAN_FIRST: Move(frozenset({HandleState.FREE}), HandleState.RELEASING),
         # Nothing was prepared for the guest.
         HandleEvent.RELEASE: Move(frozenset({HandleState.HELD}), HandleState.FREE),
         # The host cleans up after the guest; FINISH_RELEASE or PASS_ON follows.
         HandleEvent.BEGIN_RELEASE: Move(frozenset({HandleState.HELD}), HandleState.RELEASING),
         HandleEvent.QUARANTINE: Move(frozenset({HandleState.RELEASING}), HandleState.QUARANTINED),
+        # A server without an ARQ may have the unit; only an operator frees it.
+        HandleEvent.SET_ASIDE: Move(
+            frozenset({HandleState.FREE, *UNRELEASED}), HandleState.QUARANTINED
+        ),
         HandleEvent.FINISH_RELEASE: Move(UNRELEASED, HandleState.FREE),
         # As FINISH_RELEASE, for a handle that the next ARQ has claimed already.
         HandleEvent.PASS_ON: Move(UNRELEASED, HandleState.HELD),
@@ -238,6 +247,15 @@ class Identity:
     kind: IdentityKind
     value: str
     confidence: Confidence
+
+
+def identity_of(stored: Sequence[Mapping[str, str]] | None) -> list[Identity]:
+    """Return the identity of a stored device, without what only a later release understands."""
+    return [
+        Identity(IdentityKind(item["kind"]), item["value"], Confidence(item["confidence"]))
+        for item in stored or ()
+        if item["kind"] in set(IdentityKind) and item["confidence"] in set(Confidence)
+    ]
 
 
 def merge_identity(
@@ -424,7 +442,7 @@ def flaw_of_text(what: str, text: str, width: int) -> str | None:
     """Return why a column of this width cannot hold a text, as a clause; None if it can."""
     if not 0 < len(text) <= width:
         return f"{what} has {len(text)} characters and not 1 to {width}"
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+    if has_control_characters(text):
         return f"{what} is no text: {text!r}"
     return None
 

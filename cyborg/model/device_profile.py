@@ -8,14 +8,14 @@ private, those that it names.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 from uuid import UUID
 
 from cyborg import exception
-from cyborg.model.cleaning import CLEAN, CleanLevel
+from cyborg.model.cleaning import CLEAN, CleanLevel, profile_level
 from cyborg.model.provider import is_resource_class_name, is_trait_name
 from cyborg.model.text import refuse_control_characters
 
@@ -37,6 +37,11 @@ BITSTREAM_ID = "bitstream_id"
 FUNCTION_ID = "function_id"
 #: The keys of a group that hold them.
 IMAGE_KEYS = (f"accel:{BITSTREAM_ID}", f"accel:{FUNCTION_ID}")
+#: The key of a group that says how its units are cleaned.
+CLEAN_KEY: Final = f"accel:{CLEAN}"
+#: The rules of the policy about the groups of a profile; see ``refuse_denied``.
+SKIP_CLEANING: Final = "cyborg:device_profile:skip_cleaning"
+CHOOSE_IMAGE: Final = "cyborg:device_profile:choose_image"
 
 Group = Mapping[str, str]
 
@@ -146,24 +151,35 @@ def parse_image(spec: Mapping[str, str]) -> RequestedImage | None:
         ) from None
 
 
-def check_cleaning(groups: Sequence[Group], *, denied_by: str | None, checks_words: bool) -> None:
-    """Check the ``accel:clean`` of each group.
-
-    Raises exception.Forbidden for ``none`` if a policy rule denies that to the caller, and, with
-    ``checks_words``, exception.Invalid for a value that is not a level.
-    """
+def check_cleaning(groups: Sequence[Group]) -> None:
+    """Raise exception.Invalid for an ``accel:clean`` that is not a level."""
     for index, group in enumerate(groups):
-        word = group.get(f"accel:{CLEAN}")
-        if word == CleanLevel.NONE and denied_by is not None:
-            raise exception.Forbidden(
-                reason=f"groups[{index}].accel:{CLEAN}: the policy rule {denied_by} does not "
-                f"allow you to use {CleanLevel.NONE}, which leaves the data of guests on devices."
-            )
-        if checks_words and word is not None and word not in list(CleanLevel):
+        word = group.get(CLEAN_KEY)
+        if word is not None and word not in list(CleanLevel):
             raise exception.Invalid(
-                field=f"groups[{index}].accel:{CLEAN}",
+                field=f"groups[{index}].{CLEAN_KEY}",
                 reason=f"{word!r:.80} is none of {', '.join(CleanLevel)}",
             )
+
+
+def refuse_denied(groups: Sequence[Group], denied: Collection[str]) -> None:
+    """Raise exception.Forbidden for what the ``denied`` rules of the policy would have to allow.
+
+    ``SKIP_CLEANING``: a level of cleaning below the one of a host without a word in its
+    configuration. ``CHOOSE_IMAGE``: an image.
+    """
+    for index, group in enumerate(groups):
+        word = profile_level(accel_requirements(group))
+        restricted = {
+            SKIP_CLEANING: [CLEAN_KEY] if word not in (None, CleanLevel.FULL) else [],
+            CHOOSE_IMAGE: [key for key in IMAGE_KEYS if group.get(key)],
+        }
+        for rule in denied:
+            for key in restricted.get(rule, ()):
+                raise exception.Forbidden(
+                    reason=f"groups[{index}].{key}: the policy rule {rule} does not allow you to "
+                    f"create or change a profile with {group[key]!r:.80}."
+                )
 
 
 def image_warnings(groups: Sequence[Group], programmable: frozenset[str]) -> list[str]:

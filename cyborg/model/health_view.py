@@ -25,14 +25,16 @@ class State(StrEnum):
     """The state of a component.
 
     UP: it works. FAILED: a process runs and cannot do its work. NOT_RECEIVING: a process runs and
-    receives no requests. NOT_HEARD: the state of a process is unknown, because no conductor can
-    receive its heartbeats. DOWN: a process or a peer does not answer, or refuses. UNCHECKED: the
-    check was not possible.
+    receives no requests. NOT_PUBLISHING: an agent runs, and Placement does not get what is desired.
+    NOT_HEARD: the state of a process is unknown, because conductors do not receive its heartbeats,
+    or refuse them. DOWN: a process or a peer does not answer, or refuses. UNCHECKED: the check was
+    not possible.
     """
 
     UP = "up"
     FAILED = "failed"
     NOT_RECEIVING = "not receiving"
+    NOT_PUBLISHING = "not publishing"
     NOT_HEARD = "not heard"
     DOWN = "down"
     UNCHECKED = "not checked"
@@ -46,6 +48,9 @@ class Process:
     both by the database's clock. ``bus_error`` is why it receives no requests over the message
     bus, since ``bus_error_ms``; None while it receives them. ``status_reason`` is why it cannot do
     its work although it receives requests: no driver of an agent works. None while it can.
+    ``clock_error`` is why conductors have refused its messages since its last heartbeat.
+    ``publish_error`` is why Placement does not get what is desired of an agent's host, since
+    ``publish_error_ms``; None while it gets it.
     """
 
     binary: str
@@ -55,6 +60,9 @@ class Process:
     bus_error: str | None = None
     bus_error_ms: int | None = None
     status_reason: str | None = None
+    clock_error: str | None = None
+    publish_error: str | None = None
+    publish_error_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -153,10 +161,20 @@ class Cloud:
     def process(self, process: Process) -> Component:
         """Return the state of one process."""
         name = f"{process.binary} on {process.host}"
+        if process.clock_error:
+            cause = f"Conductors refuse its messages: {_bare(process.clock_error)}."
+            remedy = (
+                f"Compare the clocks of the two hosts (chronyc tracking), set the wrong one, and "
+                f"keep the clock of {process.host} synchronized."
+            )
+            return Component(name, State.NOT_HEARD, Level.WARNING, cause, remedy)
         if self.is_fresh(process):
             if not process.bus_error and process.status_reason:
                 cause = process.status_reason
                 return Component(name, State.FAILED, Level.WARNING, cause, _FAILED_REMEDY)
+            if not process.bus_error and process.publish_error:
+                cause, remedy = not_publishing(process)
+                return Component(name, State.NOT_PUBLISHING, Level.WARNING, cause, remedy)
             if not process.bus_error:
                 return Component(name, State.UP, Level.OK)
             level = Level.FAILURE if self.bus_failure else Level.WARNING
@@ -224,9 +242,9 @@ class Cloud:
             since = _since(self.bus_failure_since)
             cause = f"No conductor answers{since}: {self.bus_failure}."
             return Component(BUS, State.DOWN, Level.FAILURE, cause, bus_remedy(self.bus_failure))
-        conductors = [process for process in self._processes if process.binary == CONDUCTOR]
         if not self._conductors:
-            since = _since(max((conductor.last_seen_ms for conductor in conductors), default=None))
+            # A conductor that stops removes its row; only conductors store heartbeats of others.
+            since = _since(max((process.last_seen_ms for process in self._processes), default=None))
             cause = f"No conductor is up{since}."
             return Component(BUS, State.DOWN, Level.FAILURE, cause, f"Start a {CONDUCTOR}.")
         return _bus_of(trouble)
@@ -267,17 +285,38 @@ def worst(components: Sequence[Component]) -> Level:
     return max((component.level for component in components), default=Level.OK)
 
 
+def not_publishing(process: Process) -> tuple[str, str]:
+    """Return why an agent cannot publish and what to do about it, each as a sentence."""
+    reason = _bare(process.publish_error or "")
+    cause = f"It cannot publish in Placement{_since(process.publish_error_ms)}: {reason}."
+    return cause, _remedy(reason, _PUBLISH_REMEDIES)
+
+
 def bus_remedy(reason: str) -> str:
     """Return what to do about a message bus that refuses a process for ``reason``."""
+    return _remedy(reason, _BUS_REMEDIES)
+
+
+_Remedies = tuple[tuple[tuple[str, ...], str], ...]
+
+
+def _remedy(reason: str, remedies: _Remedies) -> str:
+    """Return the first remedy with a sign that is in the reason; the last one has no signs."""
     words = reason.lower()
-    for signs, remedy in _BUS_REMEDIES:
-        if any(sign in words for sign in signs):
-            return remedy
-    return "Check that the message broker runs and that [DEFAULT] transport_url leads to it."
+    return next(
+        remedy for signs, remedy in remedies if not signs or any(sign in words for sign in signs)
+    )
 
 
 #: The words of the broker (AMQP 0-9-1 reply texts) and of the operating system.
-_BUS_REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
+_BUS_REMEDIES: _Remedies = (
+    (
+        ("signing keys",),
+        (
+            "Derive the file of this host again (cyborg-signing-key derive) and move it there; the "
+            "agent reads it without a restart."
+        ),
+    ),
     (
         ("530", "not_allowed", "vhost"),
         (
@@ -300,6 +339,33 @@ _BUS_REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
         ("refused", "unreachable", "timed out", "name or service not known", "econnrefused"),
         "Start the message broker, or correct host and port of [DEFAULT] transport_url.",
     ),
+    ((), "Check that the message broker runs and that [DEFAULT] transport_url leads to it."),
+)
+#: The words of ``cyborg.clients.http`` and ``cyborg.clients.placement``.
+_PUBLISH_REMEDIES: _Remedies = (
+    (
+        ("refuses the account",),
+        "Correct user, password and project of [placement] on this host.",
+    ),
+    (
+        ("answered 401", "answered 403"),
+        (
+            "Give the account of [placement] on this host the role service; cyborg-status upgrade "
+            "check on the host tests it."
+        ),
+    ),
+    (
+        ("compute provider",),
+        (
+            "Start nova-compute on this host, or set [agent] resource_provider_name to its name in "
+            "Placement."
+        ),
+    ),
+    (
+        ("is not available",),
+        "Start Placement and Keystone, or correct their addresses in [placement] on this host.",
+    ),
+    ((), "See the log of the agent and of Placement."),
 )
 
 

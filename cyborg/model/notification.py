@@ -23,17 +23,27 @@ DEVICE_CLEANING: Final = "device.cleaning"
 DRIVER_HEALTH: Final = "driver.health"
 SERVICE_DOWN: Final = "service.down"
 SERVICE_UP: Final = "service.up"
+INSTANCE_UNATTACHED: Final = "instance.unattached"
 ACCELERATOR_USAGE: Final = "accelerator.usage"
 
 #: Actions of history records of a device, about the cleaning of one of its units.
 UNIT_CLEANED: Final = "unit cleaned"
 UNIT_NOT_CLEANED: Final = "unit not cleaned"
 UNIT_FREED: Final = "unit freed"
+#: An administrator has removed the rows of a unit that was not cleaned.
+UNIT_LEFT: Final = "overridden"
+#: A unit that may have the data of a guest is cleaned before its first guest.
+UNIT_SUSPECTED: Final = "unit suspected"
 _OF_CLEANING: Final[Mapping[str, str]] = {
     UNIT_CLEANED: CleanResult.CLEANED.value,
     UNIT_NOT_CLEANED: CleanResult.FAILED.value,
     UNIT_FREED: CleanResult.OVERRIDDEN.value,
 }
+#: Actions of history records of an instance that runs without an accelerator that is bound to it,
+#: and whether the conductor reboots it.
+UNATTACHED: Final = "without its accelerators"
+REBOOTED: Final = "rebooted for its accelerators"
+_OF_INSTANCE: Final[Mapping[str, bool]] = {UNATTACHED: False, REBOOTED: True}
 #: The states of a removed ARQ and of a removed device.
 DELETED: Final = "Deleted"
 GONE: Final = "gone"
@@ -52,7 +62,7 @@ _OF_DEVICE: Final[Mapping[str, str]] = {
 }
 _AFTER: Final[Mapping[str, Mapping[str, str]]] = {"arq": _OF_ARQ, "device": _OF_DEVICE}
 #: The nouns of the history whose events can be notifications.
-NOTIFIED: Final = frozenset({*_AFTER, "driver"})
+NOTIFIED: Final = frozenset({*_AFTER, "driver", "instance"})
 
 
 @dataclass(frozen=True)
@@ -171,6 +181,15 @@ def driver_health(
             "users": [user for device in facts.values() for user in _users(device)],
         },
     )
+
+
+def instance_unattached(event: HistoryEvent, project_id: str | None) -> Notification | None:
+    """Return the notification that an instance runs without its accelerators; None if not."""
+    rebooted = _OF_INSTANCE.get(event.action)
+    if rebooted is None:
+        return None
+    payload = {**_common(event), "project_id": project_id, "rebooted": rebooted}
+    return Notification(INSTANCE_UNATTACHED, payload)
 
 
 def _users(facts: DeviceFacts | None) -> list[dict[str, str | None]]:

@@ -7,15 +7,18 @@ name, because allocations in the field hang on exactly these uuids.
 
 import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 #: Placement's schemas for names (its ``schemas/common.py`` and ``schemas/trait.py``), unanchored.
 _NAME = re.compile(r"(?!CUSTOM_\Z)[A-Z0-9_]{1,255}")
+#: What ``HostNames`` replaces.
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")
 #: Placement's ``schemas/resource_provider.py`` and the largest integer its database columns take.
 _MAX_PROVIDER_NAME = 200
-_MAX_TOTAL = 2**31 - 1
+MAX_TOTAL = 2**31 - 1
 
 Inventory = Mapping[str, int | float]
 
@@ -49,9 +52,9 @@ class Provider:
         for trait in sorted(self.traits):
             if not is_trait_name(trait):
                 return f"{trait!r} is not a trait name"
-        if not 0 <= self.reserved <= self.total <= _MAX_TOTAL:
+        if not 0 <= self.reserved <= self.total <= MAX_TOTAL:
             return f"{self.reserved} reserved units of {self.total} make no sense"
-        if not 1 <= self.group_size <= _MAX_TOTAL:
+        if not 1 <= self.group_size <= MAX_TOTAL:
             return f"units cannot be allocated {self.group_size} at a time"
         return None
 
@@ -119,6 +122,12 @@ class PublishResult:
     root_uuid: str
     outcomes: tuple[ProviderOutcome, ...]
 
+    def reasons(self, verdict: Verdict) -> dict[str, str]:
+        """Return the reasons, by name, for the providers with this verdict."""
+        return {
+            outcome.name: outcome.reason for outcome in self.outcomes if outcome.verdict is verdict
+        }
+
     @property
     def problems(self) -> dict[str, str]:
         """Return the reasons, by name, for providers that are not in their desired state."""
@@ -153,6 +162,39 @@ class SetTraits:
 
 
 Change = SetInventories | SetTraits
+
+
+@dataclass(frozen=True)
+class HostNames:
+    """The names in Placement that the agent of a host may use.
+
+    ``host`` is the name that its key has. With ``checked`` False, as where no message needs to be
+    signed, every name is allowed. ``more`` has for some hosts one other name of their provider.
+    """
+
+    checked: bool = False
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    def has_provider(self, host: str, name: str) -> bool:
+        """Return whether a host may speak for this provider: its name, with or without a domain."""
+        return (
+            not self.checked
+            or name.partition(".")[0] == host
+            or name in (host, self.more.get(host))
+        )
+
+    def flaw_of_deployable(self, hosts: Collection[str], name: str) -> str | None:
+        """Return why a host with these names may not use a deployable; None if it may."""
+        # Some drivers replace what is no letter, digit or hyphen in the name of the host.
+        prefixes = {
+            f"{spelling}_" for host in hosts for spelling in (host, _UNUSUAL.sub("_", host))
+        }
+        if not self.checked or name.startswith(tuple(prefixes)):
+            return None
+        return f"the name {name} does not begin with {' or '.join(sorted(prefixes))}"
+
+
+ANY_NAMES: Final = HostNames()
 
 
 def provider_uuid(name: str) -> str:

@@ -4,6 +4,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
@@ -42,6 +43,8 @@ MOST: Final[Mapping[str, int]] = {
 }
 #: Widths of columns.
 _WIDE: Final = 255
+#: The name of an event: its id and its time, which any database holds.
+_EVENT: Final = re.compile(r"[0-9]{1,18}:[0-9]{1,18}")
 _DRIVER_NAME: Final = 100
 _VERSION: Final = 64
 #: Characters of an error text of an agent that are kept.
@@ -277,6 +280,8 @@ class AgentHeartbeat:
     what the conductor issued. ``endpoint`` is ``topic@server`` of the agent, ``drivers`` are those
     that are installed on its host. ``bus_error`` says why the agent's RPC server receives no
     requests; it is empty while the server listens. ``failure`` says why ``status`` is FAILED.
+    ``history`` is that of the last reply that any agent of this host has got; empty: none is known.
+    ``publish_error`` says why Placement does not get what is desired; it is empty while it does.
     """
 
     KIND: ClassVar[str] = "AgentHeartbeat"
@@ -290,6 +295,8 @@ class AgentHeartbeat:
     drivers: tuple[InstalledDriver, ...] = ()
     bus_error: str = ""
     failure: str = ""
+    history: str = ""
+    publish_error: str = ""
 
     def validate(self) -> str | None:
         """Return why the database cannot hold this heartbeat, as a clause; None if it can."""
@@ -300,6 +307,8 @@ class AgentHeartbeat:
             *(("the name of a provider", name, _WIDE) for name in self.provider_names),
             *(("the name of a driver", item.driver, _DRIVER_NAME) for item in self.drivers),
         )
+        if self.history and not _EVENT.fullmatch(self.history):
+            return "its history is not the name of an event"
         return next(filter(None, (flaw_of_text(*text) for text in texts)), None)
 
 
@@ -309,6 +318,9 @@ class HeartbeatReply:
 
     ``digest`` is that of the last report the conductor took in (None: none yet);
     ``desired_generation`` differs from what the agent has when the desired state changed.
+    ``history`` names the last event of the host: a database that does not have it later is older
+    than what the host has seen. It is empty while the host has no event, and None if the conductor
+    is of an earlier release.
     """
 
     KIND: ClassVar[str] = "HeartbeatReply"
@@ -316,6 +328,7 @@ class HeartbeatReply:
     epoch: int
     digest: str | None
     desired_generation: int
+    history: str | None = None
 
 
 @dataclass(frozen=True)
@@ -370,7 +383,8 @@ class CreatedDevice:
 class Desired:
     """What the database wants of a host: the provider tree that Placement shall show.
 
-    ``refused`` is what it believes that Placement refuses (deployable name → reason).
+    ``refused`` is what it believes that Placement refuses (deployable name → reason), and
+    ``published`` what it believes that Placement has (deployable name → total and reserved units).
     ``obsolete_providers`` are those of removed devices, in the order in which they can be removed:
     the agent removes them where nothing is allocated, and reports it. ``drivers`` are those for
     which operators request something else than the host's configuration. ``operator_created`` are
@@ -385,6 +399,7 @@ class Desired:
     obsolete_providers: tuple[ObsoleteProvider, ...] = ()
     drivers: tuple[RequestedDriver, ...] = ()
     operator_created: tuple[CreatedDevice, ...] = ()
+    published: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

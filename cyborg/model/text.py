@@ -18,6 +18,11 @@ _UNFIT_IN_LINE: Final = re.compile(rf"[{_CONTROL}\ud800-\udfff\t\n\r]")
 _UNSHOWN: Final = re.compile(rf"[{_CONTROL}\ud800-\udfff\r]")
 
 
+def has_control_characters(text: str) -> bool:
+    """Return whether ``refuse_control_characters`` refuses a text of several lines."""
+    return _UNFIT.search(text) is not None
+
+
 def refuse_control_characters(text: str, field: str, *, line: bool = False) -> None:
     """Raise exception.Invalid, which names the field, for a control character or lone surrogate.
 

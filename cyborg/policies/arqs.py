@@ -6,6 +6,7 @@ A caller reaches the ARQs of every project if the rule grants this, or if the ru
 a service token lists and deletes the ARQs of an instance of any project.
 """
 
+from cyborg.model.device_profile import CHOOSE_IMAGE, SKIP_CLEANING
 from cyborg.policies import base
 
 RULES = [
@@ -36,15 +37,23 @@ RULES = [
     base.rule(
         "cyborg:device_profile:update",
         base.OPERATOR,
-        "Update a device profile: its name, description, groups or projects.",
+        "Update a device profile: its name, description, groups or projects. Profiles with an "
+        f"image or with less cleaning also need {CHOOSE_IMAGE} or {SKIP_CLEANING}.",
         "PATCH /v2/device_profiles/{uuid or name}",
     ),
     base.rule(
-        "cyborg:device_profile:skip_cleaning",
+        SKIP_CLEANING,
         base.ADMIN,
-        "Create or change a device profile with accel:clean none: the data of its guests may stay "
-        "on the devices.",
+        "Create a device profile with accel:clean none or reset, or change any member of a profile "
+        "that has one of them after the change: the data of its guests may stay on the devices.",
         "POST /v2/device_profiles",
+        "PATCH /v2/device_profiles/{uuid or name}",
+    ),
+    base.rule(
+        CHOOSE_IMAGE,
+        base.ADMIN,
+        "Change any member of a device profile that has accel:bitstream_id or accel:function_id "
+        "after the change. Who may create profiles may create one with an image.",
         "PATCH /v2/device_profiles/{uuid or name}",
     ),
     base.rule(

@@ -55,6 +55,15 @@ RULES = [
         "DELETE /v2/devices/{uuid}",
     ),
     base.rule(
+        "cyborg:device:leave_unclean",
+        base.ADMIN,
+        "Remove hosts, drivers and devices with ?force=true although some of their units are not "
+        "cleaned. The units stay dirty: they are cleaned when a host shows them again.",
+        "DELETE /v2/devices/{uuid}",
+        "DELETE /v2/services/{uuid}",
+        "DELETE /v2/drivers/{driver}",
+    ),
+    base.rule(
         "cyborg:device:label",
         base.MEMBER_OR_ADMIN,
         "Update the labels of a device that the ARQs of the caller's project hold.",

@@ -15,10 +15,12 @@ Answer = TypeVar("Answer")
 
 
 class AgentClient(RPCClient):
-    """Send commands to the agent of a host (``[DEFAULT] host``)."""
+    """Send commands to the agent of a host (``[DEFAULT] host``); ``sender`` names the conductor."""
 
-    def __init__(self, bus: Bus, *, timeout: float) -> None:
-        super().__init__(bus, AGENT_TOPIC, peer="agent", timeout=timeout, later=verbs.AGENT)
+    def __init__(self, bus: Bus, *, timeout: float, sender: str = "") -> None:
+        super().__init__(
+            bus, AGENT_TOPIC, peer="agent", timeout=timeout, sender=sender, later=verbs.AGENT
+        )
 
     def request(
         self, host: str, command: verbs.ToAgent[Answer], *, within: float | None = None

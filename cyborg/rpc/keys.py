@@ -5,6 +5,9 @@ The file of a controller holds master keys. From each of them follows a key for 
 and one for the API. The file of a host holds only the keys of this host, so that a host that is
 taken over can neither sign for another host nor for the API. A file may hold several keys: the
 first one signs, all of them verify. Every key has the ID of its master key.
+
+A file may have a list of revoked keys beside it, ``NAME.revoked``: pairs of the name of a host and
+an ID. What one of these keys signs is refused, and nothing is signed with it.
 """
 
 import hmac
@@ -16,10 +19,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cyborg import exception
 
@@ -29,6 +32,12 @@ CONTROLLER: Final = ""
 MASTER: Final = "master"
 API: Final = "api"
 HOST: Final = "host"
+#: The kind of a list of revoked keys.
+REVOKED: Final = "revoked"
+#: Revoked keys: the names of hosts, and the IDs of keys.
+Revoked = frozenset[tuple[str, str]]
+
+_Content = TypeVar("_Content")
 
 _BYTES: Final = 32
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -37,6 +46,8 @@ _SECRET: Final = re.compile(rf"[0-9a-f]{{{2 * _BYTES}}}")
 _TOO_OPEN: Final = stat.S_IRWXO | stat.S_IWGRP
 #: How often a file is compared with what was read, in seconds.
 _INTERVAL: Final = 1.0
+#: How long the keys that were read stay in use after their file became unusable, in seconds.
+GRACE: Final = 600.0
 #: How many owners' keys are remembered; names of hosts that do not exist must not fill the memory.
 _MOST_OWNERS: Final = 10_000
 
@@ -110,6 +121,41 @@ def read(path: Path) -> Keys:
     Raises exception.ConfigError, which names the file but no secret, for a file that cannot be
     read, that others may read or the group may write, or whose text is not one of ``Keys.dump``.
     """
+    return _read(path, _parsed)
+
+
+def revoked_file(path: Path) -> Path:
+    """Return where the list of revoked keys beside a file of keys is."""
+    return path.with_name(f"{path.name}.revoked")
+
+
+def read_revoked(path: Path) -> Revoked:
+    """Return the revoked keys beside a file of keys; empty if there is no list.
+
+    Raises exception.ConfigError as ``read`` does.
+    """
+    listing = revoked_file(path)
+    try:
+        listing.lstat()
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as fault:
+        raise _unusable(listing, f"cannot be read: {fault.strerror}") from None
+    return _read(listing, _parsed_revoked)
+
+
+def write(path: Path, keys: Keys) -> None:
+    """Replace a file at once with these keys, readable by its owner only; raises OSError."""
+    _write(path, keys.dump())
+
+
+def write_revoked(path: Path, revoked: Revoked) -> None:
+    """Replace the list of revoked keys beside a file of keys; raises OSError."""
+    pairs = [{"host": host, "id": key_id} for host, key_id in sorted(revoked)]
+    _write(revoked_file(path), json.dumps({"kind": REVOKED, "keys": pairs}, indent=1) + "\n")
+
+
+def _read(path: Path, parsed: Callable[[Any], _Content]) -> _Content:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -123,7 +169,7 @@ def read(path: Path) -> Keys:
             "not write. Run: chmod 0600",
         )
     try:
-        return _parsed(json.loads(text))
+        return parsed(json.loads(text))
     except (ValueError, RecursionError):
         # The text of the fault may quote a secret.
         raise _unusable(
@@ -131,13 +177,12 @@ def read(path: Path) -> Keys:
         ) from None
 
 
-def write(path: Path, keys: Keys) -> None:
-    """Replace a file at once with these keys, readable by its owner only; raises OSError."""
+def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(keys.dump())
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -147,9 +192,11 @@ def write(path: Path, keys: Keys) -> None:
 
 
 class KeyRing:
-    """The keys of one file, read again when the file changes; any thread may ask.
+    """The keys of one file that are not revoked, read again when it changes; any thread may ask.
 
-    ``failed`` is called with an error when a changed file cannot be used; the previous keys stay.
+    The same holds for its list of revoked keys. When a changed file cannot be used, the previous
+    keys stay for ``GRACE`` seconds; after that the ring has no key until the file can be used.
+    ``failed`` is called with the error and whether keys are left, at the change and when none is.
     The constructor raises exception.ConfigError instead.
     """
 
@@ -157,17 +204,19 @@ class KeyRing:
         self,
         path: Path,
         *,
-        failed: Callable[[exception.ConfigError], None],
+        failed: Callable[[exception.ConfigError, bool], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = path
         self._failed = failed
         self._clock = clock
         self._lock = threading.Lock()
-        self._stamp = _stamp(path)
-        self._keys = read(path)
         self._due = clock() + _INTERVAL
         self._derived: dict[str, tuple[Key, ...]] = {}
+        #: Why the files cannot be used, and since when; None: they can.
+        self._fault: tuple[exception.ConfigError, float] | None = None
+        self._stamp = self._stamps()
+        self._keys, self._revoked = read(path), read_revoked(path)
 
     @property
     def keys(self) -> Keys:
@@ -181,7 +230,8 @@ class KeyRing:
         derived = self._derived
         keys = derived.get(owner)
         if keys is None:
-            keys = self._keys.of(owner)
+            revoked = self._revoked
+            keys = tuple(key for key in self._keys.of(owner) if (owner, key.id) not in revoked)
             if len(derived) < _MOST_OWNERS:
                 derived[owner] = keys
         return keys
@@ -197,17 +247,24 @@ class KeyRing:
         if self._clock() < self._due:
             return
         with self._lock:
-            self._due = self._clock() + _INTERVAL
-            stamp = _stamp(self._path)
-            if stamp == self._stamp:
-                return
-            self._stamp = stamp
-            try:
-                self._keys = read(self._path)
-            except exception.ConfigError as error:
-                self._failed(error)
-            else:
-                self._derived = {}
+            now = self._clock()
+            self._due = now + _INTERVAL
+            stamp = self._stamps()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._keys, self._revoked = read(self._path), read_revoked(self._path)
+                except exception.ConfigError as error:
+                    self._fault = error, self._fault[1] if self._fault else now
+                    self._failed(error, bool(self._keys.keys))
+                else:
+                    self._fault, self._derived = None, {}
+            if self._fault and self._keys.keys and now - self._fault[1] > GRACE:
+                self._keys, self._derived = replace(self._keys, keys=()), {}
+                self._failed(self._fault[0], False)
+
+    def _stamps(self) -> tuple[tuple[int, ...], ...]:
+        return _stamp(self._path), _stamp(revoked_file(self._path))
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -231,6 +288,21 @@ def _parsed(document: Any) -> Keys:
     if not keys or len({key.id for key in keys}) != len(keys):
         raise ValueError
     return Keys(kind, host, keys)
+
+
+def _parsed_revoked(document: Any) -> Revoked:
+    """Return the revoked keys of a parsed file; raises ValueError."""
+    match document:
+        case {"kind": "revoked", "keys": list(pairs)}:
+            revoked = set()
+            for pair in pairs:
+                match pair:
+                    case {"host": str(host), "id": str(key_id)}:
+                        revoked.add((host, key_id))
+                    case _:
+                        raise ValueError
+            return frozenset(revoked)
+    raise ValueError
 
 
 def _parsed_key(key: Any) -> Key:

@@ -7,6 +7,7 @@ second). The connections of this module try once, so that their callers decide, 
 a failure in ``Troubles``, and pause before a consumer tries again.
 """
 
+import contextlib
 import logging
 import ssl
 import threading
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
+from uuid import uuid4
 
 import oslo_messaging
 from oslo_messaging._drivers import amqp as rpc_amqp
@@ -37,6 +39,8 @@ _REPLIES: Final = "RPC reply queue"
 #: Pauses after a failure, in seconds: the first one, and the longest.
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 10.0
+#: How much of the name of a host is in the name of a queue, which may have 255 bytes.
+_LONGEST_HOST: Final = 180
 #: What a broker answers; py-amqp is a requirement of oslo.messaging's driver, not of this service.
 _AMQPError: Final = impl_rabbit.amqp_ex.AMQPError
 #: The methods of AMQP that a broker answers within a connection that it has accepted.
@@ -191,6 +195,23 @@ class WatchedConnection(impl_rabbit.Connection):
             self._drop()
         raise rpc_common.Timeout
 
+    def has_consumer(self, queue: str) -> bool:
+        """Return whether a process receives from a queue; False if there is no such queue.
+
+        RabbitMQ tells this to every account of the virtual host.
+        """
+        counts: list[int] = []
+
+        def look() -> None:
+            # The broker closes a channel on which it is asked for a queue that is missing.
+            missing = contextlib.suppress(impl_rabbit.amqp_ex.NotFound)
+            with missing, self.connection.channel() as channel:
+                counts.append(channel.queue_declare(queue, passive=True).consumer_count)
+
+        with self._connection_lock:
+            self.ensure(look, retry=self._others + 1)
+        return any(counts)
+
     def stop_consuming(self) -> None:
         """Stop, also during a pause; see the parent."""
         super().stop_consuming()
@@ -227,12 +248,44 @@ def server_part(topic: str) -> str:
     return AGENTS_SERVER if CONDUCTOR_AGENTS_TOPIC in topic else SERVER
 
 
-def watch(transport: Any, troubles: Troubles) -> None:
-    """Make a transport use ``WatchedConnection``, if it is one of RabbitMQ."""
+class _ReplyQueues:
+    """Names the queue in which a process receives replies, without the prefix ``reply_``.
+
+    It stands for the manager of queues of oslo.messaging's driver (its option
+    ``use_queue_manager``), which takes the name of the host but not that of the role.
+    """
+
+    def __init__(self, role: str, host: str) -> None:
+        self._owner = f"{role}.{host[:_LONGEST_HOST]}"
+
+    def get(self) -> str:
+        """Return a new name; permissions at the broker may match all before the last dot."""
+        return f"{self._owner}.{uuid4().hex}"
+
+
+def watch(transport: Any, troubles: Troubles, *, role: str, host: str) -> None:
+    """Make a transport use ``WatchedConnection``, if it is one of RabbitMQ.
+
+    The queue for replies has the name ``reply_ROLE.HOST.ID``, so that an account at the broker can
+    be limited to those of its role and host.
+    """
     driver = transport._driver  # oslo.messaging has no public interface for this
     if isinstance(driver, impl_rabbit.RabbitDriver):
         pool = driver._connection_pool
         pool.connection_cls = partial(WatchedConnection, troubles=troubles)
+        driver._q_manager = _ReplyQueues(role, host)
+
+
+def has_consumer(transport: Any, queue: str) -> bool:
+    """Return whether a process receives from a queue; True if the transport cannot tell.
+
+    Raises BrokerFailure if the broker cannot be asked.
+    """
+    driver = transport._driver
+    if not isinstance(driver, impl_rabbit.RabbitDriver):
+        return True
+    with driver._get_connection(rpc_common.PURPOSE_SEND, retry=1) as connection:
+        return bool(connection.has_consumer(queue))
 
 
 def explain(error: BaseException, address: str = "") -> tuple[str, bool]:

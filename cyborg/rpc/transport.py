@@ -2,11 +2,11 @@
 """One process's connection to the bus, and bounded calls over it.
 
 oslo.messaging blocks far beyond a call's timeout while the broker is away. An ``RPCClient``
-therefore makes each call in a thread of its own and waits only for the timeout. After a call that
-reached no server, it raises Unavailable at once until a ping in the background gets an answer.
+therefore makes each call in a thread of its own and waits only for the timeout. Before each call to
+any server of a topic it asks the broker whether one listens. After a call that reached no server,
+it raises Unavailable at once until a ping in the background gets an answer.
 """
 
-import contextlib
 import logging
 import threading
 import time
@@ -28,7 +28,7 @@ from cyborg.context import REQUEST_ID, carried, ids, working_for
 from cyborg.model.process import BusFault
 from cyborg.rpc import command, rabbit, signing, verbs
 from cyborg.rpc.endpoint import unwrap
-from cyborg.rpc.keys import CONTROLLER, HOST, KeyRing
+from cyborg.rpc.keys import CONTROLLER, GRACE, HOST, KeyRing
 
 LOG = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ SENDER: Final = "sender"
 #: broker would be found only after the previous ping has timed out. (The broker's Ack follows. It
 #: does not confuse the next message of that channel: py-amqp reads all input before it publishes.)
 _MANDATORY: Final = oslo_messaging.TransportOptions(at_least_once=True)
+#: After how many refusals because of the clock, and no other outcome, a call fails.
+_MOST_WRONG_CLOCKS = 3
 #: The shortest timeout of a call, in seconds.
 _SHORTEST = 0.1
 #: How long a server with a call may send nothing, in seconds; a working server sends heartbeats.
@@ -82,16 +84,21 @@ class _Gate:
         to_agent = topic == AGENT_TOPIC
         self.address = _address(prefix + topic, server if to_agent else None)
         self._owner = server if to_agent else CONTROLLER
-        # A conductor repeats what an agent has not answered. Requests to conductors must survive
-        # the restart of a conductor: they wait in a queue for it, and repeating them is harmless.
-        self._since_ms = int(time.time() * 1000) if to_agent else 0
+        # Requests that waited in a queue for the restart of this process are refused; their senders
+        # learn it, and repeat them.
+        self._receiver = signing.Receiver(
+            server, signer.clock(), self._accepts, agents=self._from_agents
+        )
+        self._to_agent = to_agent
+        #: The refusal of the last request to this agent, and its time; None: it was admitted.
+        self._unknown: tuple[signing.UnknownKey, float] | None = None
 
     def admit(
         self, context: dict[str, Any], message: dict[str, Any]
     ) -> tuple[dict[str, Any], signing.Proof | None]:
         """Return the context with the verified sender, and what signs the reply.
 
-        Raises signing.Refused.
+        Raises signing.Refused, and signing.Untimely for a genuine request.
         """
         verb = str(message.get("method"))
         if verb == PING:
@@ -99,10 +106,33 @@ class _Gate:
         request = signing.Request(
             self.address, verb, message.get("version", ""), message.get("args", {}), context
         )
-        proof = self._signer.admit(request, self._accepts, since_ms=self._since_ms)
+        try:
+            proof = self._signer.admit(request, self._receiver)
+        except signing.Untimely as refusal:
+            if self._from_agents:
+                refusal.sender = f"{AGENT_TOPIC}@{refusal.sender}"
+            raise
+        except signing.UnknownKey as refusal:
+            if self._to_agent:
+                since = self._unknown[1] if self._unknown else time.monotonic()
+                self._unknown = refusal, since
+            raise
+        self._unknown = None
         if proof is not None and self._from_agents:
             context = {**context, SENDER: f"{AGENT_TOPIC}@{proof.owner}"}
         return context, proof
+
+    def trouble(self) -> BusFault | None:
+        """Return why this agent refuses the requests of conductors; None while it admits them.
+
+        Conductors sign with a key that the agent's file does not have, as after ``promote`` before
+        the host has its new file.
+        """
+        unknown = self._unknown
+        if unknown is None or self._signer.knows(unknown[0]):
+            return None
+        reason = "its file of message signing keys lacks the key with which conductors sign"
+        return BusFault(reason, unknown[1])
 
     def _accepts(self, owner: str) -> bool:
         return owner != CONTROLLER if self._from_agents else owner == self._owner
@@ -115,15 +145,22 @@ class _Dispatcher(oslo_messaging.RPCDispatcher):
     traceback.
     """
 
-    def __init__(self, endpoint: object, gate: _Gate) -> None:
+    def __init__(
+        self, endpoint: object, gate: _Gate, *, note_clock: Callable[[str, str], None] | None
+    ) -> None:
         super().__init__([endpoint], None, oslo_messaging.DefaultRPCAccessPolicy)
         self._gate = gate
+        self._note_clock = note_clock
 
     def dispatch(self, incoming: Any) -> Any:
         """Dispatch a call in the context of its caller; see the parent."""
         verb, kind = incoming.message.get("method"), SpanKind.SERVER
         try:
             context, proof = self._gate.admit(incoming.ctxt, incoming.message)
+        except signing.Untimely as untimely:
+            if self._note_clock is not None and untimely.refusal.retry_ms is None:
+                self._note_clock(untimely.sender, str(untimely))
+            return untimely.reply
         except signing.Refused:
             # A sender without a key learns nothing more, and needs no thread that waits for it.
             raise oslo_messaging.ExpectedException from None
@@ -148,6 +185,7 @@ class _SigningClient:
         self,
         client: Any,
         signer: signing.Signer,
+        listens: Callable[[], bool],
         *,
         topic: str,
         prefix: str,
@@ -156,6 +194,7 @@ class _SigningClient:
     ) -> None:
         self._client = client
         self._signer = signer
+        self._listens = listens
         self._topic = topic
         self._prefix = prefix
         self._server = server
@@ -166,6 +205,7 @@ class _SigningClient:
         return _SigningClient(
             self._client.prepare(**options),
             self._signer,
+            self._listens,
             topic=self._topic,
             prefix=self._prefix,
             server=options.get("server", self._server),
@@ -173,10 +213,33 @@ class _SigningClient:
         )
 
     def call(self, context: dict[str, Any], verb: str, **arguments: Any) -> Any:
-        """Return the reply of a server; raise signing.Refused for one that is not from a server."""
+        """Return the reply of a server; raise signing.Refused for one that is not from a server.
+
+        Raises signing.Untimely for the signed refusal of a server because of the time. A server
+        that has just started may need the request with a later time, and gets it. Raises
+        MessageUndeliverable, and sends nothing, if no server listens on the topic: a queue outlives
+        its servers, so RabbitMQ accepts messages for it that nobody would read.
+        """
+        if self._server is None and not self._listens():
+            raise oslo_messaging.MessageUndeliverable(None, None, None, None)
         if verb == PING:
             return self._client.call(context, verb, **arguments)
-        context, proof = self._sign(context, verb, arguments)
+        try:
+            return self._call_at(None, context, verb, arguments)
+        except signing.Untimely as untimely:
+            if untimely.refusal.retry_ms is None:
+                raise
+            return self._call_at(untimely.refusal.retry_ms, context, verb, arguments)
+
+    def cast(self, context: dict[str, Any], verb: str, **arguments: Any) -> None:
+        """Send a request without a reply."""
+        context, _ = self._sign(None, context, verb, arguments)
+        self._client.cast(context, verb, **arguments)
+
+    def _call_at(
+        self, time_ms: int | None, context: dict[str, Any], verb: str, arguments: dict[str, Any]
+    ) -> Any:
+        context, proof = self._sign(time_ms, context, verb, arguments)
         peer = _address(self._topic, self._server)
         try:
             reply = self._client.call(context, verb, **arguments)
@@ -187,20 +250,15 @@ class _SigningClient:
         self._signer.check_reply(peer, proof, reply)
         return reply
 
-    def cast(self, context: dict[str, Any], verb: str, **arguments: Any) -> None:
-        """Send a request without a reply."""
-        context, _ = self._sign(context, verb, arguments)
-        self._client.cast(context, verb, **arguments)
-
     def _sign(
-        self, context: dict[str, Any], verb: str, arguments: dict[str, Any]
+        self, time_ms: int | None, context: dict[str, Any], verb: str, arguments: dict[str, Any]
     ) -> tuple[dict[str, Any], signing.Proof | None]:
         owner = self._server or CONTROLLER
         if str(context.get(SENDER, "")).startswith(f"{AGENT_TOPIC}@"):
             owner = context[SENDER].rpartition("@")[2]
         address = _address(self._prefix + self._topic, self._server)
         request = signing.Request(address, verb, self._version, arguments, context)
-        return self._signer.sign(owner, request)
+        return self._signer.sign(owner, request, time_ms=time_ms)
 
 
 def _address(topic: str, server: str | None) -> str:
@@ -223,13 +281,19 @@ class _Server(RPCServer):
 class Receiver:
     """An RPC server that starts when the broker accepts it; ``make`` makes one per attempt.
 
-    ``part`` names the server in ``troubles``.
+    ``part`` names the server in ``troubles``; ``refusal`` returns why it refuses all requests.
     """
 
     def __init__(
-        self, make: Callable[[], _Server], troubles: rabbit.Troubles, *, part: str
+        self,
+        make: Callable[[], _Server],
+        troubles: rabbit.Troubles,
+        *,
+        part: str,
+        refusal: Callable[[], BusFault | None] = lambda: None,
     ) -> None:
         self._make = make
+        self._refusal = refusal
         self._part = part
         self._troubles = troubles
         self._server: _Server | None = None
@@ -272,7 +336,7 @@ class Receiver:
         if trouble is None and self._server is not None:
             # A process that may not send cannot answer the requests that it receives.
             sender = self._troubles.of(rabbit.SENDER)
-            return sender if sender is not None and sender.refused else None
+            return sender if sender is not None and sender.refused else self._refusal()
         if trouble is not None or self._began is None:
             return trouble
         # No attempt has ended yet.
@@ -286,13 +350,21 @@ class Bus:
 
     ``conf`` must be the global ``cfg.CONF`` (oslo.messaging registers its options there); ``url``
     overrides ``[DEFAULT] transport_url``, ``exchange`` overrides ``[DEFAULT] control_exchange``.
-    Services with different exchanges keep apart on one virtual host. ``[upgrade_levels]`` limits
-    what is sent. Raises ConfigError for a URL that is not set, and for a URL or a limit that cannot
-    be used.
+    Services with different exchanges keep apart on one virtual host. ``role`` is ``api``,
+    ``conductor`` or ``agent``: queues for replies have it and ``[DEFAULT] host`` in their names, as
+    the permissions of the accounts at RabbitMQ require. ``now`` returns the time of this host in
+    seconds, which signatures contain. ``[upgrade_levels]`` limits what is sent. Raises ConfigError
+    for a URL that is not set, and for a URL or a limit that cannot be used.
     """
 
     def __init__(
-        self, conf: cfg.ConfigOpts, *, url: str | None = None, exchange: str | None = None
+        self,
+        conf: cfg.ConfigOpts,
+        *,
+        url: str | None = None,
+        exchange: str | None = None,
+        role: str = "api",
+        now: Callable[[], float] = time.time,
     ) -> None:
         oslo_messaging.set_transport_defaults(EXCHANGE)
         # oslo.messaging registers most of its options at first use, too late to check them.
@@ -316,7 +388,7 @@ class Bus:
                 "rabbit://user:password@host:port/virtual_host."
             ) from fault
         self.troubles = rabbit.Troubles()
-        rabbit.watch(self._transport, self.troubles)
+        rabbit.watch(self._transport, self.troubles, role=role, host=conf.host)
         self._exchange = exchange or conf.control_exchange
         # RabbitMQ names a queue by its topic alone, so the topic must contain the exchange.
         self._prefix = "" if self._exchange == EXCHANGE else f"{self._exchange}."
@@ -326,7 +398,7 @@ class Bus:
             AGENT_TOPIC: command.pinned("agent", levels.agent, verbs.AGENT),
         }
         self._pins[CONDUCTOR_AGENTS_TOPIC] = self._pins[CONDUCTOR_TOPIC]
-        self._signer = _signer(conf)
+        self._signer = _signer(conf, now)
 
     def topic_of_agents(self) -> str:
         """Return the topic on which conductors listen to agents.
@@ -337,15 +409,26 @@ class Bus:
         is_old = self._pins[CONDUCTOR_TOPIC] == command.FIRST and not signs
         return CONDUCTOR_TOPIC if is_old else CONDUCTOR_AGENTS_TOPIC
 
-    def server(self, topic: str, server: str, endpoint: object) -> Any:
-        """Return an RPC server for ``topic.server``; the caller starts and stops it."""
+    def server(
+        self,
+        topic: str,
+        server: str,
+        endpoint: object,
+        *,
+        note_clock: Callable[[str, str], None] | None = None,
+    ) -> Any:
+        """Return an RPC server for ``topic.server``; the caller starts and stops it.
+
+        ``note_clock`` is called with a sender whose requests are refused because of the time, as
+        ``program@host``, and a clause that tells the difference. It must not raise.
+        """
         target = oslo_messaging.Target(
             exchange=self._exchange, topic=self._prefix + topic, server=server
         )
         gate = _Gate(self._signer, topic=topic, prefix=self._prefix, server=server)
-        dispatcher = _Dispatcher(endpoint, gate)
+        dispatcher = _Dispatcher(endpoint, gate, note_clock=note_clock)
         make = partial(_Server, self._transport, target, dispatcher, executor="threading")
-        return Receiver(make, self.troubles, part=rabbit.server_part(topic))
+        return Receiver(make, self.troubles, part=rabbit.server_part(topic), refusal=gate.trouble)
 
     def client(self, topic: str) -> Any:
         """Return an oslo.messaging RPC client that sends once, and nothing above the pin."""
@@ -357,7 +440,8 @@ class Bus:
             version_cap=self._pins.get(topic),
             retry=1,
         )
-        return _SigningClient(client, self._signer, topic=topic, prefix=self._prefix)
+        listens = partial(rabbit.has_consumer, self._transport, self._prefix + topic)
+        return _SigningClient(client, self._signer, listens, topic=topic, prefix=self._prefix)
 
     def close(self) -> None:
         """Close the connections; calls in progress raise Unavailable."""
@@ -371,9 +455,10 @@ class RPCClient:
     ``timeout`` is in seconds and applies to each attempt of ``call``. ``sender`` is the endpoint or
     the name of the caller; conductors refuse a call without it. ``later`` is the history of the
     servers' verbs, which gives each message the lowest version that it can have. Every method
-    raises Unavailable if no server can be reached, PinnedVersion for a message above the pin, and
-    OutcomeUnknown if the second attempt, which has the same arguments and so the same request key,
-    got no answer either. ``clock`` counts seconds, and ``wait`` waits for the first connection.
+    raises Unavailable if no server can be reached or if servers refuse the clock of this host,
+    PinnedVersion for a message above the pin, and OutcomeUnknown if the second attempt, which has
+    the same arguments and so the same request key, got no answer either. ``clock`` counts seconds,
+    and ``wait`` waits for the first connection.
     """
 
     def __init__(
@@ -433,20 +518,33 @@ class RPCClient:
         """Call any server of the topic, and repeat the call for ``within`` seconds if none answers.
 
         The repeats have the same arguments, and so the same request key. Raises Unavailable if the
-        broker has refused the message, and OutcomeUnknown only after that time.
+        broker has refused the message or no server listens, and OutcomeUnknown only after that
+        time: a message that was sent waits on the queue, and a server that starts may take it.
         """
         self.require_peer()
         end = self._clock() + within
+        attempts, wrong_clocks, is_sent = 0, 0, False
         while True:
+            attempts += 1
             left = max(end - self._clock(), _SHORTEST)
             client = self._client.prepare(timeout=left, call_monitor_timeout=_SILENCE)
             try:
                 reply = self._call_once(client, verb, request_id, arguments, patience=left)
+            except oslo_messaging.MessageUndeliverable:
+                if not is_sent:
+                    self.require_peer()
+                else:
+                    wait((self._closed,), min(_FIRST_PAUSE, left))
             except oslo_messaging.MessagingTimeout:
-                pass
+                is_sent = True
             except exception.OutcomeUnknown:
                 if self._closed.done():
                     raise
+                is_sent = True
+            except signing.Untimely as untimely:
+                wrong_clocks += 1
+                if wrong_clocks == attempts == _MOST_WRONG_CLOCKS:
+                    raise self._wrong_clock(untimely) from None
             else:
                 return unwrap(reply, self._peer, request_id)
             if self._clock() >= end:
@@ -456,10 +554,22 @@ class RPCClient:
     def call(self, verb: str, *, request_id: str = "", **arguments: Any) -> Any:
         """Call any server of the topic; repeat a call that times out once, without a change."""
         self.require_peer()
+        wrong_clocks = []
+        is_sent = False
         for _ in range(2):
-            with contextlib.suppress(oslo_messaging.MessagingTimeout):
+            try:
                 reply = self._call_once(self._default, verb, request_id, arguments)
+            except oslo_messaging.MessageUndeliverable:
+                if not is_sent:
+                    self.require_peer()
+            except oslo_messaging.MessagingTimeout:
+                is_sent = True
+            except signing.Untimely as untimely:
+                wrong_clocks.append(untimely)
+            else:
                 return unwrap(reply, self._peer, request_id)
+        if len(wrong_clocks) == 2:
+            raise self._wrong_clock(wrong_clocks[-1])
         self._lost()
         raise exception.OutcomeUnknown(peer=self._peer, reason="no answer")
 
@@ -478,6 +588,8 @@ class RPCClient:
             reply = self._call_once(client, verb, "", arguments)
         except oslo_messaging.MessagingTimeout:
             raise exception.NoAnswer(peer=f"{self._peer} on {server}") from None
+        except signing.Untimely as untimely:
+            raise self._wrong_clock(untimely) from None
         return unwrap(reply, f"{self._peer} on {server}", "")
 
     def cast_server(self, server: str, verb: str, **arguments: Any) -> None:
@@ -529,6 +641,13 @@ class RPCClient:
             return future.result()
         if isinstance(error, oslo_messaging.MessagingTimeout):
             raise error
+        if isinstance(error, signing.Untimely):
+            # Another server may have another clock, but a repetition must make a pause.
+            wait((self._closed,), _SHORTEST)
+            raise error
+        if isinstance(error, oslo_messaging.MessageUndeliverable):
+            self._lost()
+            raise error
         if isinstance(error, signing.Refused):
             # Another process has answered in place of a server, so no server has: the call may be
             # repeated, but not without a pause.
@@ -551,6 +670,13 @@ class RPCClient:
             wait((self._closed,), min(_FIRST_PAUSE, patience))
             raise exception.OutcomeUnknown(peer=self._peer, reason=reason) from error
         raise exception.Unavailable(peer=self._peer, reason=reason) from error
+
+    def _wrong_clock(self, untimely: signing.Untimely) -> exception.Unavailable:
+        """Return the error for requests that servers refuse because of the clock of this host."""
+        reason = f"the clock of this host is {untimely.refusal.difference}"
+        if untimely.refusal.retry_ms is not None:
+            reason = f"{untimely.refusal.receiver} refuses the time of the request"
+        return exception.Unavailable(peer=self._peer, reason=reason)
 
     def _connect(self) -> None:
         """Start to ping the peer in the background; return at once. Repeated calls are allowed."""
@@ -592,7 +718,19 @@ class RPCClient:
         self._connect()
 
 
-def _signer(conf: cfg.ConfigOpts) -> signing.Signer:
+def warn_if_unsigned(conf: cfg.ConfigOpts) -> None:
+    """Log a warning if this process accepts messages that nobody has signed; for its start."""
+    mode = conf.message_signing
+    if mode != signing.Mode.REQUIRED.value:
+        LOG.warning(
+            "[DEFAULT] message_signing is %s: this process accepts messages without a valid "
+            "signature, so everyone with the transport_url of one host controls the service. "
+            "Create keys with cyborg-signing-key, then set it to required in all processes.",
+            mode,
+        )
+
+
+def _signer(conf: cfg.ConfigOpts, now: Callable[[], float]) -> signing.Signer:
     """Return the signer that the configuration describes; raises ConfigError."""
     mode, path = signing.Mode(conf.message_signing), conf.message_signing_key_file
     if not path:
@@ -601,17 +739,21 @@ def _signer(conf: cfg.ConfigOpts) -> signing.Signer:
                 reason="[DEFAULT] message_signing = required needs keys, and "
                 "[DEFAULT] message_signing_key_file is not set. cyborg-signing-key creates keys."
             )
-        return signing.Signer(mode, None)
-    ring = KeyRing(
-        Path(path),
-        failed=lambda error: LOG.error("%s The keys that were read before stay in use.", error),
-    )
+        return signing.Signer(mode, None, now=now)
+    ring = KeyRing(Path(path), failed=_log_unusable_keys)
     if ring.keys.kind == HOST and ring.keys.owner != conf.host:
         raise exception.ConfigError(
             reason=f"The file of message signing keys {path} is for the host {ring.keys.owner}, "
             f"but [DEFAULT] host is {conf.host}."
         )
-    return signing.Signer(mode, ring)
+    return signing.Signer(mode, ring, now=now)
+
+
+def _log_unusable_keys(error: exception.ConfigError, has_keys: bool) -> None:
+    if has_keys:
+        LOG.error("%s The keys that were read before stay in use for %d seconds.", error, GRACE)
+    else:
+        LOG.error("%s This process has no keys until the file can be used.", error)
 
 
 def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]:

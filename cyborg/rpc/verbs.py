@@ -34,6 +34,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.model.guests import HostGuests
 from cyborg.model.operation import Operation
 from cyborg.model.probation import HealthOrder
 from cyborg.model.report import (
@@ -169,12 +170,14 @@ class UpdateDeviceProfile(
     """Change the profile with this UUID or name.
 
     ``names_projects`` is True if the change sets the projects: a conductor that would ignore them
-    refuses the request.
+    refuses the request. ``denied`` has the rules of the policy that the caller does not pass, see
+    ``refuse_denied`` of the model: such a profile must not result from the change.
     """
 
     key: str
     change: ProfileChange
     names_projects: bool | None = added("1.1")
+    denied: list[str] | None = added("1.1")
 
 
 class DeleteDeviceProfiles(
@@ -203,10 +206,12 @@ class SetServiceStatus(Write[None], verb="set_service_status", raises=(NotFound,
 class RemoveService(Write[Operation], verb="remove_service", raises=(NotFound, Conflict)):
     """Start to remove the record of a process that is down; for an agent, the whole host.
 
-    A process that is up, or a host with units that ARQs have, is a conflict.
+    A process that is up, or a host with units that ARQs have, is a conflict, and so is a host with
+    units that are not cleaned, unless the caller forces it.
     """
 
     uuid: str
+    force: bool | None = added("1.1")
 
 
 class UpdateDevice(
@@ -242,10 +247,12 @@ class CreateDevice(
 class DeleteDevice(Write[None], verb="delete_device", raises=(NotFound, DeviceInUse, Conflict)):
     """Remove a device that an operator created, or the lost parts of any other device.
 
-    A device without lost parts is a conflict.
+    A device without lost parts is a conflict, and so is one with units that are not cleaned, unless
+    the caller forces it.
     """
 
     uuid: str
+    force: bool | None = added("1.1")
 
 
 class ProgramDeployable(
@@ -307,11 +314,15 @@ class UpdateDriver(HostsCommand, verb="update_driver"):
 
 
 class UninstallDriver(HostsCommand, verb="uninstall_driver"):
-    """Uninstall a driver from its hosts; with ``drain`` as soon as no ARQ uses it."""
+    """Uninstall a driver from its hosts; with ``drain`` as soon as no ARQ uses it.
+
+    Units that are not cleaned are a conflict, or are awaited, unless the caller forces it.
+    """
 
     driver: str
     drain: bool
     wait: bool
+    force: bool | None = added("1.1")
 
 
 class AgentRequest(ToConductor[Answer], raises=(StaleEpoch, Forbidden)):
@@ -361,15 +372,25 @@ class FetchUnitUses(HostRequest[UnitUses], verb="unit_uses"):
 
 
 class SendPublished(HostRequest[None], verb="published"):
-    """Report which deployables Placement refused (name → reason); it has all others."""
+    """Report which deployables Placement refused (name → reason).
+
+    ``published`` is what Placement has of the deployables (name → total and reserved units).
+    """
 
     refused: dict[str, str]
+    published: dict[str, list[int]] | None = added("1.1")
 
 
 class SendProvidersRemoved(HostRequest[None], verb="providers_removed"):
     """Report removed deployables whose provider was deleted."""
 
     names: list[str]
+
+
+class SendGuests(HostRequest[None], verb="guests", raises=(Invalid,), since="1.1"):
+    """Report the guests that run on this host, and the processes that have its units."""
+
+    guests: HostGuests
 
 
 class SendReadings(HostRequest[None], verb="readings"):

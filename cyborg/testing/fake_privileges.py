@@ -10,11 +10,12 @@ The content of a namespace is that of its node. A disk whose node below /dev has
 claimed exclusively.
 """
 
+import contextlib
 import errno
 import json
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from cyborg import exception
@@ -33,17 +34,17 @@ _TIMEOUT = 60.0
 
 
 class SimulatedPrivileges:
-    """Runs actions at once, in this process."""
+    """Runs actions at once, in this process, on any function."""
 
     def __init__(self, host: Host) -> None:
-        self._kernel = _SimulatedKernel(host)
+        self.kernel = SimulatedKernel(host)
 
     def run(self, action: Action[T]) -> T:
         """See Privileged."""
-        return action.run(self._kernel)
+        return action.run(self.kernel)
 
 
-class _SimulatedKernel:
+class SimulatedKernel:
     """A ``Kernel`` over a simulated host."""
 
     def __init__(self, host: Host) -> None:
@@ -53,9 +54,14 @@ class _SimulatedKernel:
         self._refuse_links("reading", path)
         return self._host.read_text(path)
 
-    def read_start(self, path: str, length: int) -> bytes:
-        self._refuse_links("reading", path)
-        return self._host.read_start(path, length)[0]
+    @contextlib.contextmanager
+    def copied(self, path: str, start: bytes, name: str) -> Iterator[str]:
+        """See Kernel; nobody changes a file of a simulated host, so it is not copied."""
+        self._refuse_links("copying", path)
+        with host_errors(f"copying {path}"):
+            if self._host.read_start(path, len(start))[0] != start:
+                raise OSError(errno.EINVAL, "it is not an image for FPGAs")
+        yield path
 
     def write(self, path: str, text: str) -> None:
         self._refuse_links("writing", path)

@@ -23,6 +23,7 @@ from cyborg import exception, tracing
 from cyborg.api import app, expose
 from cyborg.api.framework import WsgiApp
 from cyborg.model.process import API
+from cyborg.rpc.transport import warn_if_unsigned
 
 LOG = logging.getLogger(__name__)
 
@@ -146,7 +147,9 @@ def make(environ: Mapping[str, Any]) -> WsgiApp:
     conf = configuration.prepare(arguments(environ), prog=API)
     with configuration.checked(conf):
         tracing.start(conf, API)
-        return app.load(conf)
+        application = app.load(conf)
+    warn_if_unsigned(conf)
+    return application
 
 
 application = LazyApplication(make)

@@ -6,17 +6,18 @@ A bind claims units for ARQs that exist, an attach for ARQs that it creates.
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.conductor.arqs.quotas import Check
-from cyborg.db import attach_handles, events, hosts, pools, projects, work
+from cyborg.db import attach_handles, dirty_units, events, hosts, pools, projects, work
 from cyborg.db.deployables import Offer
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import MOVES, Event, State
+from cyborg.model.cleaning import CLEANING, level, profile_level
 from cyborg.model.device_profile import accel_requirements, parse_image
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
@@ -205,6 +206,7 @@ def store(tx: Transaction, units: Sequence[ClaimedUnit], *, bind_timeout: int) -
     """
     free = [unit for unit in units if not unit.handle.waits and not unit.claim.deployable.cost]
     attach_handles.hold(tx, [unit.handle.id for unit in free])
+    dirty_units.mark(tx, list(_uses(units)))
     tasks: list[dict[str, Any]] = []
     entries = []
     for unit in units:
@@ -237,3 +239,14 @@ def store(tx: Transaction, units: Sequence[ClaimedUnit], *, bind_timeout: int) -
         entries.append(entry)
     work.add(tx, tasks)
     events.record(tx, entries)
+
+
+def _uses(units: Iterable[ClaimedUnit]) -> Iterator[dirty_units.Use]:
+    """Yield the units that must be cleaned after their guests, who may write from now on."""
+    for unit in units:
+        claim = unit.claim
+        profile = profile_level(accel_requirements(claim.group_spec))
+        required = level(claim.deployable.clean, profile)
+        if required is not None and required in CLEANING:
+            handle_id = unit.handle.id
+            yield dirty_units.Use(handle_id, required, claim.arq_uuid, claim.instance_uuid)

@@ -4,7 +4,7 @@
 The API has validated the profiles. A profile that has ARQs cannot be deleted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ from cyborg import exception
 from cyborg.db import device_profiles, events
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
-from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.model.device_profile import DeviceProfile, ProfileChange, refuse_denied
 from cyborg.model.scope import EVERYWHERE
 
 _NOUN = "device_profile"
@@ -51,9 +51,17 @@ class Profiles:
 
     @retried
     def update(
-        self, caller: Caller, request_key: str, key: str, change: ProfileChange
+        self,
+        caller: Caller,
+        request_key: str,
+        key: str,
+        change: ProfileChange,
+        *,
+        denied: Collection[str] = (),
     ) -> DeviceProfile:
         """Change the profile with this uuid or name and return it; raises NotFound, Duplicate.
+
+        Raises Forbidden if the profile would have what the ``denied`` rules of the policy protect.
 
         Existing ARQs of the profile keep the groups with which they were created, and stay when
         their project may no longer use it. Once this has returned, such projects get no more ARQs.
@@ -73,6 +81,7 @@ class Profiles:
                 changed = device_profiles.show(tx, row.uuid, row.name, EVERYWHERE)
                 assert changed is not None  # noqa: S101 - for mypy
                 if uuid is None:
+                    refuse_denied(changed.groups, denied)
                     reason = changed.access if change.sets_projects else None
                     entry = events.Entry(_NOUN, row.uuid, _UPDATED, reason=reason)
                     events.record(tx, [entry])

@@ -15,14 +15,21 @@ from typing import Any
 from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.conductor.arqs.claims import repeated
-from cyborg.db import arqs, attach_handles, attachments, events, instances, work
+from cyborg.db import arqs, attach_handles, attachments, dirty_units, events, instances, work
 from cyborg.db.arqs import LockedArq
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.caller import Caller
-from cyborg.model.cleaning import CLEAN, CleanLevel, level, profile_level
+from cyborg.model.cleaning import (
+    CLEAN,
+    CLEANING,
+    CleanLevel,
+    level,
+    profile_level,
+    stricter,
+)
 from cyborg.model.device_profile import accel_requirements
 from cyborg.model.work import WorkKind
 
@@ -117,7 +124,10 @@ class ArqReleaser:
             return False
         cancel_and_release(tx, rows, request_key=tx.request_key)
         arqs.remove(tx, [row.id for row in rows])
-        entries = [arq_entry(row, _DELETED) for row in rows]
+        # Every member can create and delete requests without a limit.
+        never_bound = {row.uuid for row in rows if row.state == State.INITIAL}
+        events.expire_soon(tx, "arq", sorted(never_bound))
+        entries = [arq_entry(row, _DELETED, brief=row.uuid in never_bound) for row in rows]
         events.record(tx, entries)
         return any(unit.prepared or unit.pooled or unit.cleans for unit in held_units(rows))
 
@@ -180,7 +190,7 @@ class HeldUnit:
     @property
     def cleans(self) -> bool:
         """Return whether the agent must remove the data of the guest."""
-        return self.level in (CleanLevel.RESET, CleanLevel.FULL)
+        return self.level in CLEANING
 
     def work(self, request_key: str | None) -> dict[str, Any]:
         """Return the work in which an agent cleans up what was prepared."""
@@ -206,11 +216,17 @@ def held_units(rows: Iterable[LockedArq]) -> list[HeldUnit]:
         HeldUnit(
             *(row.attach_handle_id, row.deployable_id, row.prepared, row),
             pooled=bool(row.pooled),
-            level=level(row.host_clean, profile_level(accel_requirements(row.group_spec or {}))),
+            level=_level(row),
         )
         for row in rows
         if row.attach_handle_id is not None
     ]
+
+
+def _level(row: LockedArq) -> CleanLevel | None:
+    """Return how the unit of an ARQ is cleaned: as the host says now, or said at the bind."""
+    now = level(row.host_clean, profile_level(accel_requirements(row.group_spec or {})))
+    return stricter(now, None if row.dirty_level is None else CleanLevel(row.dirty_level))
 
 
 def release_units(tx: Transaction, units: Sequence[HeldUnit], *, request_key: str | None) -> None:
@@ -233,6 +249,22 @@ def release_units(tx: Transaction, units: Sequence[HeldUnit], *, request_key: st
         clean=[unit.handle_id for unit in units if not unit.prepared],
         used=[unit.handle_id for unit in units if unit.prepared],
     )
+    dirty_units.mark(
+        tx,
+        [
+            dirty_units.Use(
+                unit.handle_id,
+                unit.level,
+                None if unit.arq is None else unit.arq.uuid,
+                None if unit.arq is None else unit.arq.instance_uuid,
+            )
+            for unit in units
+            # Bound before its host could clean it, or held without a request.
+            if unit.prepared
+            and unit.level in CLEANING
+            and (unit.arq is None or unit.arq.dirty_level != unit.level)
+        ],
+    )
     work.add(tx, [unit.work(request_key) for unit in units if unit.prepared])
 
 
@@ -251,7 +283,9 @@ def _lock(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[Loc
     return rows
 
 
-def arq_entry(row: LockedArq, action: str, *, reason: str | None = None) -> events.Entry:
+def arq_entry(
+    row: LockedArq, action: str, *, reason: str | None = None, brief: bool = False
+) -> events.Entry:
     """Return the history entry of an ARQ; ``row`` holds its instance, host and device."""
     return events.Entry(
         "arq",
@@ -261,4 +295,5 @@ def arq_entry(row: LockedArq, action: str, *, reason: str | None = None) -> even
         hostname=row.hostname,
         reason=reason,
         device_uuid=row.device_uuid,
+        brief=brief,
     )

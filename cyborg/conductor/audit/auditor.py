@@ -7,23 +7,27 @@ in one of them only. Memory grows with the violations, not with the cloud.
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
+from cyborg.conductor.audit import unattached
 from cyborg.conductor.audit.placement_view import HostComparison, PlacementView, misnamed_providers
-from cyborg.db import audit
+from cyborg.conductor.audit.unattached import UnattachedServer
+from cyborg.db import audit, audit_processes, guests
 from cyborg.db.engine import Reader
 from cyborg.db.models import Host
 from cyborg.model import health_view
-from cyborg.model.audit_findings import Ages, Finding, Kind
+from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
 from cyborg.model.health_view import Process, duration
 from cyborg.model.process import AGENT, CONDUCTOR
 
+#: The repairs that release a unit.
+_RELEASES = frozenset({Fix.RELEASE_HANDLE, Fix.DROP_HANDLE, Fix.DELETE_ARQS})
 #: The values of ``page`` of the violations of each check.
 Violations = Mapping[audit.Check, Collection[int | str]]
 
@@ -40,12 +44,14 @@ class AuditResult:
 class _Differences:
     """The differences from Placement, the hosts that have some, and allocations without ARQs.
 
-    The latter are host, provider and consumer.
+    The latter are host, provider and consumer. ``comparisons`` are those of hosts where a consumer
+    has allocated more units than it has, by the name of the host.
     """
 
     findings: list[Finding]
     host_ids: set[int]
     unbound: set[tuple[str, str, str]]
+    comparisons: dict[str, HostComparison]
 
 
 class Auditor:
@@ -85,13 +91,18 @@ class Auditor:
         differences = self._differences(hosts, unasked)
         consumers = {consumer for _, _, consumer in differences.unbound}
         vanished: frozenset[str] = frozenset()
+        holders: dict[str, set[str]] = {}
+        running: list[UnattachedServer] = []
         if self._servers is not None:
             try:
+                running = unattached.confirmed(self._servers, unattached.find(self._db, self._ages))
                 instances = audit.bound_instances(self._db, host)
                 vanished = self._servers.vanished(heapq.merge(instances, sorted(consumers)))
+                holders = self._holders(self._servers, differences, vanished)
             except exception.CyborgError as error:
                 unasked.append(str(error))
         second, _ = self._rows(violations)
+        differences.host_ids.update(differences.comparisons[name].host.id for name in holders)
         confirmed = self._differences(differences.host_ids, unasked)
         findings = [
             finding
@@ -102,6 +113,14 @@ class Auditor:
         gone = audit.violations(self._db, audit.VANISHED, self._ages, vanished)
         findings += [finding for _, finding in gone]
         findings += self._stale(differences.unbound, vanished)
+        if running:
+            still = unattached.find(self._db, self._ages, {server.uuid for server in running})
+            findings += [unattached.finding(server) for server in still]
+        unknown = list(_unknown(confirmed, holders))
+        findings, unknown = self._named(findings), self._named(unknown)
+        findings = unknown + list(
+            _without_releases(findings, {finding.host for finding in unknown})
+        )
         shown = [finding for finding in findings if host is None or finding.host == host]
         return AuditResult(
             tuple(
@@ -125,7 +144,7 @@ class Auditor:
         violations: dict[audit.Check, list[int | str]] = {}
         with self._db.reader() as tx:
             now = audit.read_clock(tx, self._db)
-            conductors = audit.conductors(tx, now)
+            conductors = audit_processes.conductors(tx, now)
             limits = {AGENT: self._ages.agent_silence, CONDUCTOR: self._ages.conductor_silence}
             processes = health_view.Cloud(conductors, limits)
             findings += [
@@ -133,8 +152,10 @@ class Auditor:
                 for conductor in conductors
                 if conductor.bus_error and processes.is_fresh(conductor)
             ]
-            silent = audit.troubled_agents(tx, now, self._ages.agent_silence)
-            findings += [_of_agent(processes, host, agent) for host, agent in silent]
+            silent = audit_processes.troubled_agents(tx, now, self._ages.agent_silence)
+            findings += [
+                finding for host, agent in silent for finding in _of_agent(processes, host, agent)
+            ]
             checks = audit.CHECKS
             if any(processes.is_fresh(conductor) for conductor in conductors):
                 checks += audit.WORK_CHECKS
@@ -145,7 +166,7 @@ class Auditor:
                     )
             else:
                 waiting = audit.waiting_work(tx, now - self._ages.conductor_silence)
-                silence = min((conductor.silent_ms for conductor in conductors), default=None)
+                silence = audit_processes.silence(tx, now)
                 since = "ever" if silence is None else duration(silence)
                 cause = f"{waiting} piece(s) of work wait; no conductor was seen for {since}."
                 if waiting:
@@ -159,7 +180,7 @@ class Auditor:
 
     def _differences(self, hosts: Collection[int] | None, unasked: list[str]) -> _Differences:
         """Compare hosts with Placement, page by page; add the error if it does not answer."""
-        differences = _Differences([], set(), set())
+        differences = _Differences([], set(), set(), {})
         misnamed: list[Finding] = []
         view = self._placement_view
         for page in audit.host_pages(self._db, hosts):
@@ -176,6 +197,7 @@ class Auditor:
                     view = shown = None
                     for answers in (differences.findings, differences.unbound, orphans):
                         answers.clear()
+                    differences.comparisons.clear()
                 if shown is not None:
                     comparison = HostComparison(row, shown, self._ages)
                     own_orphans = {finding.key: finding for finding in comparison.orphans()}
@@ -184,6 +206,8 @@ class Auditor:
                     differences.findings.extend(of_placement)
                     findings += [*of_placement, *own_orphans.values()]
                     differences.unbound.update((row.name, *pair) for pair in comparison.unbound())
+                    if any(comparison.surplus()):
+                        differences.comparisons[row.name] = comparison
                 if findings:
                     differences.host_ids.add(row.id)
             published = audit.published(self._db, orphans)
@@ -192,6 +216,52 @@ class Auditor:
             )
         differences.findings.extend(misnamed)
         return differences
+
+    def _holders(
+        self, servers: Servers, differences: _Differences, vanished: Collection[str]
+    ) -> dict[str, set[str]]:
+        """Return host → its servers that use units without an ARQ, as Nova shows them.
+
+        A server that Nova builds, moves or deletes may be between its allocation and its bind, and
+        one that was evacuated still has the allocation of the host that failed.
+        """
+        surplus = {
+            (consumer, host)
+            for host, comparison in differences.comparisons.items()
+            for _, consumer, _ in comparison.surplus()
+            if consumer not in vanished
+        }
+        consumers = {consumer for consumer, _ in surplus}
+        released = audit.unbound_since(self._db, consumers)
+        changing = audit.changing(self._db, consumers)
+        with self._db.reader() as tx:
+            now = audit.read_clock(tx, self._db)
+        holders: dict[str, set[str]] = {}
+        for consumer, host in sorted(surplus):
+            recent = now - released.get(consumer, 0) <= self._ages.settle
+            server = None if recent or consumer in changing else servers.server(consumer)
+            if server is not None and server.settled and server.node == host:
+                holders.setdefault(host, set()).add(consumer)
+        return holders
+
+    def _named(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Return the findings; those about units that somebody may have tell who has them."""
+        with self._db.reader() as tx:
+            units = [item.key for item in findings if item.kind is Kind.SUSPECT_HANDLE]
+            providers = [item.key for item in findings if item.kind is Kind.UNKNOWN_HOLDER]
+            seen = {
+                (Kind.SUSPECT_HANDLE, unit): {unit: holder}
+                for unit, holder in guests.holders(tx, units).items()
+            } | {
+                (Kind.UNKNOWN_HOLDER, provider): of_provider
+                for provider, of_provider in guests.holders_of_providers(tx, providers).items()
+            }
+        return [
+            replace(finding, cause=f"{finding.cause} {_seen(seen[finding.kind, finding.key])}")
+            if (finding.kind, finding.key) in seen
+            else finding
+            for finding in findings
+        ]
 
     def _stale(
         self, unbound: Collection[tuple[str, str, str]], vanished: Collection[str]
@@ -224,22 +294,65 @@ class Auditor:
                 yield Finding(kind, "consumer", consumer, cause, host)
 
 
+def _unknown(
+    differences: _Differences, holders: Mapping[str, Collection[str]]
+) -> Iterator[Finding]:
+    """Yield the providers of which these servers still use units without an ARQ."""
+    for host, servers in holders.items():
+        comparison = differences.comparisons.get(host)
+        if comparison is not None:
+            units: dict[str, dict[str, int]] = {}
+            for provider, consumer, missing in comparison.surplus():
+                if consumer in servers:
+                    units.setdefault(provider, {})[consumer] = missing
+            yield from comparison.unknown_holders(units)
+
+
+def _seen(holders: Mapping[str, str]) -> str:
+    """Return what an agent saw of these units (handle, holder), as a sentence."""
+    units = ", ".join(f"{handle} by {holder}" for handle, holder in sorted(holders.items()))
+    return f"Its host shows in use: {units}."
+
+
+def _without_releases(
+    findings: Iterable[Finding], hosts: Collection[str | None]
+) -> Iterator[Finding]:
+    """Yield the findings; on these hosts those that are repaired by a release are not fixable.
+
+    The database is wrong about the units of a host with servers that it does not know: the unit
+    that it would release may be in use.
+    """
+    advice = "Remove the finding unknown-holder of {host} first: the unit may be in use."
+    for finding in findings:
+        if finding.host in hosts and finding.fix in _RELEASES:
+            yield replace(finding, fixable=False, advice=advice.format(host=finding.host))
+        else:
+            yield finding
+
+
 def _in_both(first: Sequence[Finding], second: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the findings of the second look that the first one had as well."""
     seen = {finding.identity for finding in first}
     return (finding for finding in second if finding.identity in seen)
 
 
-def _of_agent(processes: health_view.Cloud, host: str, agent: Process | None) -> Finding:
-    """Return the finding for an agent that is silent, or receives nothing."""
+def _of_agent(processes: health_view.Cloud, host: str, agent: Process | None) -> Iterator[Finding]:
+    """Yield the findings for an agent that is silent, receives nothing, or cannot publish."""
     if agent is None:
         cause = "Its agent has never reported to this release."
-        return Finding(Kind.SILENT_AGENT, "host", host, cause, host)
-    if processes.is_fresh(agent):
-        return _not_receiving(processes, agent, host)
-    component = processes.process(agent)
-    cause = f"Its agent is {component.state}. {component.cause}"
-    return Finding(Kind.SILENT_AGENT, "host", host, cause, host, advice=component.remedy)
+        yield Finding(Kind.SILENT_AGENT, "host", host, cause, host)
+        return
+    if not processes.is_fresh(agent):
+        component = processes.process(agent)
+        cause = f"Its agent is {component.state}. {component.cause}"
+        yield Finding(Kind.SILENT_AGENT, "host", host, cause, host, advice=component.remedy)
+        return
+    if agent.bus_error or agent.clock_error:
+        yield _not_receiving(processes, agent, host)
+    if agent.publish_error:
+        cause, remedy = health_view.not_publishing(agent)
+        key = f"{agent.binary}@{agent.host}"
+        yield Finding(Kind.CANNOT_PUBLISH, "service", key, cause, host, advice=remedy)
 
 
 def _not_receiving(processes: health_view.Cloud, process: Process, host: str | None) -> Finding:

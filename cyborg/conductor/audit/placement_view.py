@@ -17,6 +17,8 @@ from cyborg.db.audit import DeployableRow, HostRow
 from cyborg.model.audit_findings import Ages, Finding, Kind
 from cyborg.model.provider import Inventory, Provider, provider_uuid
 
+_CANNOT_PUBLISH = "Remove the finding cannot-publish of {host}; its agent publishes it then."
+
 
 @dataclass(frozen=True)
 class ProviderView:
@@ -145,6 +147,31 @@ class HostComparison:
                 for consumer in shown.allocations.keys() - deployable.bound.keys():
                     yield deployable.desired.uuid, consumer
 
+    def surplus(self) -> Iterator[tuple[str, str, int]]:
+        """Yield provider, consumer, and how many units it has allocated beyond those it has."""
+        for deployable in self.host.deployables:
+            shown = self._shown(deployable)
+            for consumer, resources in () if shown is None else shown.allocations.items():
+                units = resources.get(deployable.desired.resource_class, 0)
+                missing = units - deployable.bound[consumer]
+                if missing > 0:
+                    yield deployable.desired.uuid, consumer, missing
+
+    def unknown_holders(self, holders: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
+        """Yield the providers that ``holders`` (provider, consumer, units) use without an ARQ.
+
+        Nobody knows which of the units that no ARQ has are theirs.
+        """
+        for deployable in self.host.deployables:
+            units = holders.get(deployable.desired.uuid, {})
+            if units:
+                cause = (
+                    f"{sum(units.values())} unit(s) of {deployable.desired.name} are used by "
+                    f"{', '.join(sorted(units))}: servers that have no request for them."
+                )
+                finding = _of_provider(Kind.UNKNOWN_HOLDER, self.host, deployable, cause)
+                yield replace(finding, fixable=deployable.unclaimed > 0)
+
     @property
     def _silent(self) -> bool:
         """Return whether the agent is silent, so that nothing can be published."""
@@ -193,11 +220,17 @@ class HostComparison:
                 yield Finding(Kind.UNALLOCATED, "instance", instance, cause, self.host.name)
 
     def _late(self, kind: Kind, deployable: DeployableRow, cause: str) -> Finding:
-        """Return the finding for a difference that the agent must remove; PUBLISHING if new."""
-        if self.host.changed_age <= self.ages.settle and not self._silent:
+        """Return the finding for a difference that the agent must remove; PUBLISHING if new.
+
+        An agent that is silent, or that cannot publish, removes no difference.
+        """
+        unable = self._silent or self.host.publish_error is not None
+        if self.host.changed_age <= self.ages.settle and not unable:
             return _of_provider(Kind.PUBLISHING, self.host, deployable, cause)
         finding = _of_provider(kind, self.host, deployable, cause)
-        return replace(finding, fixable=not self._silent)
+        if self.host.publish_error is not None and not self._silent:
+            finding = replace(finding, advice=_CANNOT_PUBLISH.format(host=self.host.name))
+        return replace(finding, fixable=not unable)
 
 
 def misnamed_providers(host: HostRow) -> Iterator[Finding]:

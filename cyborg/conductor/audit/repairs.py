@@ -7,7 +7,7 @@ audit the cloud and repair the findings.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -18,16 +18,31 @@ from cyborg.conductor.arqs import bind, release
 from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.leases import ConductorLease
-from cyborg.db import arqs, attach_handles, attachments, events, hosts, instances, pools, work
+from cyborg.conductor.reports import suspicion
+from cyborg.db import (
+    arqs,
+    attach_handles,
+    attachments,
+    deployables,
+    dirty_units,
+    events,
+    hosts,
+    instances,
+    pools,
+    services,
+    work,
+)
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
 from cyborg.db.rows import Row, column, select
+from cyborg.db.services import Process
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
 from cyborg.model.caller import Caller
-from cyborg.model.cleaning import level
+from cyborg.model.cleaning import CleanResult, level, stricter
 from cyborg.model.device import UNRELEASED, HandleState
+from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
 
 LOG = logging.getLogger(__name__)
@@ -61,6 +76,7 @@ class Repairs:
             Fix.OPEN_INSTANCE: lambda finding: open_instance(db, finding.key),
             Fix.GUARD_INSTANCE: lambda finding: guard_instance(db, finding.key),
             Fix.REPUBLISH: lambda finding: republish(db, finding.host or ""),
+            Fix.SET_ASIDE: lambda finding: set_units_aside(db, finding.key, finding.cause),
             Fix.DELETE_ARQS: self._delete_arqs,
             Fix.DELETE_ARQ: self._delete_arq,
         }
@@ -131,9 +147,8 @@ def release_handle(db: Database, uuid: str) -> bool:
         row = _lock_handle(tx, uuid)
         if row is None:
             return False
-        leaked = release.HeldUnit(
-            row.id, row.deployable_id, prepared=row.prepare, level=level(row.clean, None)
-        )
+        required = stricter(level(row.clean, None), dirty_units.level_of(tx, uuid))
+        leaked = release.HeldUnit(row.id, row.deployable_id, prepared=row.prepare, level=required)
         if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
             release.release_units(tx, [leaked], request_key=None)
         elif row.state not in UNRELEASED or _is_being_released(tx, row.id):
@@ -253,6 +268,71 @@ def guard_instance(db: Database, uuid: str) -> bool:
         entry = events.Entry("instance", uuid, "guarded by audit", instance_uuid=uuid)
         events.record(tx, [entry])
     return True
+
+
+@retried
+def set_units_aside(db: Database, provider: str, cause: str) -> bool:
+    """Put the units of a provider that no ARQ has into quarantine, until an operator frees them.
+
+    A server without an ARQ may have any of them, so none of them is cleaned either.
+    """
+    with db.writer() as tx:
+        row = deployables.by_provider(tx, [provider]).get(provider)
+        if row is None:
+            return False
+        hosts.bump_desired_generation(tx, row.host_id)
+        handles = attach_handles.set_aside(tx, row.id)
+        for handle in handles:
+            work.cancel_release(tx, handle.id)
+            if handle.cleaning:
+                ended = {"result": CleanResult.FAILED.value, "reason": cause}
+                record = {**(handle.clean_record or {}), **ended}
+                attach_handles.record_cleaning(tx, handle.id, record)
+        if row.pooled:
+            pools.book(tx, [row.device_uuid])
+        entries = [
+            events.Entry(
+                *("handle", handle.uuid, "quarantined"),
+                hostname=row.hostname,
+                reason=cause,
+                device_uuid=row.device_uuid,
+            )
+            for handle in handles
+        ]
+        events.record(tx, entries)
+    return bool(handles)
+
+
+@retried
+def hold_units(db: Database, host: str | None) -> None:
+    """Neither offer nor reset units of all hosts, or of one, until ``allow_units``."""
+    with db.writer() as tx:
+        for id_ in _hosts(tx, host):
+            suspicion.hold(tx, id_)
+
+
+@retried
+def allow_units(db: Database, host: str | None, excluded: Collection[str | None]) -> None:
+    """Clean and offer the units that ``hold_units`` has held, except on the excluded hosts."""
+    with db.writer() as tx:
+        for id_, name in _hosts(tx, host).items():
+            if name in excluded:
+                continue
+            hosts.set_unchecked(tx, id_, unchecked=False)
+            agent = hosts.service_host_of(tx, id_)
+            if agent is not None:
+                uuid = services.uuid_of(tx, Process(agent, AGENT, "", ""))
+                entry = events.Entry("service", uuid, events.CHECKED, hostname=name)
+                events.record(tx, [entry])
+
+
+def _hosts(tx: Transaction, name: str | None) -> dict[int, str]:
+    """Return id → name of all hosts, or of the one with this name; raises NotFound for it."""
+    query = sa.select(Host.id, Host.name).order_by(Host.id)
+    rows = tx.execute(query if name is None else query.where(Host.name == name)).all()
+    if name is not None and not rows:
+        raise exception.NotFound(noun="Host", key=name)
+    return dict(rows)
 
 
 @retried

@@ -2,12 +2,12 @@
 """Reserve the units of a silent agent's devices that the agent must prepare before use."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor.leases import ConductorLease
-from cyborg.db import hosts
+from cyborg.db import deployables, hosts
 from cyborg.db.engine import Database, retried
 
 LOG = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class AgentFailover:
             if changed is None or changed:
                 # An agent that has come back in the meantime may have compared all of Placement
                 # before this was written: with its next heartbeat it must compare it again.
-                self._bump_desired_generation(host_id)
+                self._store_reserved(host_id, changed or ())
         self._reserved[host_id] = absence.last_seen_ms
         if changed:
             LOG.warning(
@@ -96,6 +96,7 @@ class AgentFailover:
             )
 
     @retried
-    def _bump_desired_generation(self, host_id: int) -> None:
+    def _store_reserved(self, host_id: int, providers: Collection[str]) -> None:
         with self._db.writer() as tx:
             hosts.bump_desired_generation(tx, host_id)
+            deployables.note_reserved(tx, providers)

@@ -17,6 +17,7 @@ from cyborg.db import (
     created_accelerators,
     deployables,
     devices,
+    dirty_units,
     events,
     hosts,
     pools,
@@ -165,6 +166,7 @@ class DeviceAdmin:
         work.cancel_release(tx, handle.id)
         images.clear_after_release(tx, handle)
         attach_handles.finish_release(tx, handle.id)
+        dirty_units.end(tx, handle.id, handle.uuid)
         level = CleanLevel((handle.clean_record or {}).get("level", CleanLevel.NONE))
         record = CleanRecord(CleanResult.OVERRIDDEN, level).columns()
         attach_handles.record_cleaning(tx, handle.id, record)
@@ -210,9 +212,11 @@ class DeviceAdmin:
             set_up.begin(tx, [row], tx.request_key)
         return MOVES[event].target.value
 
-    def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
+    def delete(
+        self, caller: Caller, request_key: str, uuid: str, *, force: bool | None = None
+    ) -> None:
         """Begin to remove a device; see ``LostDevices.request_removal``."""
-        agent = self._lost_devices.request_removal(caller, request_key, uuid)
+        agent = self._lost_devices.request_removal(caller, request_key, uuid, force=force)
         if agent is not None:
             self._agents.cast(agent, DesiredChanged())
 

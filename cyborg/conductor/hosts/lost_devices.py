@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from cyborg import exception
 from cyborg.conductor.leases import check_epoch
-from cyborg.db import devices, events, hosts, lost_devices, pools, work
+from cyborg.db import devices, dirty_units, events, hosts, lost_devices, pools, work
 from cyborg.db.engine import Database, retried
 from cyborg.db.lost_devices import Due, LostDeployable
 from cyborg.db.transaction import Transaction
@@ -67,22 +67,24 @@ class LostDevices:
         for host_id in host_ids:
             self._expire_on(host_id)
 
-    def request_removal(self, caller: Caller, request_key: str, uuid: str) -> str | None:
+    def request_removal(
+        self, caller: Caller, request_key: str, uuid: str, *, force: bool | None = None
+    ) -> str | None:
         """Begin to remove a device that is lost, or that an operator created.
 
         Any other device stays, and only those of its deployables and attach handles are removed
         that its host no longer reports. Return the agent that must delete the providers first;
         None for a repeated request. Raises NotFound, DeviceInUse, and Conflict when there is
-        nothing to remove.
+        nothing to remove or, without ``force``, units are not cleaned.
         """
-        host_id, agent = self._request_removal(caller, request_key, uuid)
+        host_id, agent = self._request_removal(caller, request_key, uuid, force=force)
         if host_id is not None:
             self._expire_on(host_id)
         return agent
 
     @retried
     def _request_removal(
-        self, caller: Caller, request_key: str, uuid: str
+        self, caller: Caller, request_key: str, uuid: str, *, force: bool | None
     ) -> tuple[int | None, str | None]:
         """Return the id of the device's host, and its agent; None twice for a repeated request."""
         with self._db.writer(caller, request_key) as tx:
@@ -97,6 +99,7 @@ class LostDevices:
             held = devices.arqs_of(tx, row.id)
             if held:
                 raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
+            dirty_units.check_clean(tx, *lost_devices.removable(row.id), force=force)
             work.cancel_install(tx, row.id)
             whole = devices.request_removal(tx, row.id)
             if not whole and not lost_devices.request_part_removal(tx, row.id):

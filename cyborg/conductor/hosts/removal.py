@@ -17,9 +17,10 @@ from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor.operations.operations import HostRef, Operations, Order, Task, show_progress
 from cyborg.conductor.reports.desired_state import children_first
 from cyborg.conductor.tasks.queue import WorkQueue
-from cyborg.db import events, hosts, lost_devices, operations, services
+from cyborg.db import dirty_units, events, hosts, lost_devices, operations, services
 from cyborg.db.engine import Database, retried
 from cyborg.db.hosts import HostProvider
+from cyborg.db.models import Device
 from cyborg.db.services import HostProcess
 from cyborg.db.transaction import Transaction
 from cyborg.db.work import ClaimedWork
@@ -91,10 +92,13 @@ class Processes:
         )
         self._agents.cast(row.host, DesiredChanged())
 
-    def request_removal(self, caller: Caller, request_key: str, uuid: str) -> Operation:
+    def request_removal(
+        self, caller: Caller, request_key: str, uuid: str, *, force: bool | None = None
+    ) -> Operation:
         """Begin to remove a process that is down and, of an agent, its host with all its devices.
 
-        Raises NotFound, Conflict (it is up, ARQs have units, or its removal has begun already).
+        Raises NotFound, Conflict (it is up, ARQs have units, its removal has begun already, or,
+        without ``force``, units are not cleaned).
         """
 
         def plan(tx: Transaction) -> list[Task]:
@@ -110,6 +114,7 @@ class Processes:
             if row.host_id is not None:
                 place = HostRef(hosts.lock_with_handles(tx, row.host_id), row.host_id)
                 _check_unused(tx, row.host_id, row.host)
+                dirty_units.check_clean(tx, Device.host_id == row.host_id, force=force)
                 other = hosts.removal_operation(tx, row.host_id)
                 if other is not None:
                     raise exception.Conflict(

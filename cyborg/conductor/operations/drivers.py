@@ -22,10 +22,11 @@ from cyborg.conductor.operations.discovery import (
 from cyborg.conductor.operations.operations import Operations, Order, Task
 from cyborg.conductor.tasks.agent_task import AgentTask, Answer, Waiting
 from cyborg.conductor.tasks.queue import Handler, WorkQueue
-from cyborg.db import drivers, events, hosts, operations, work
+from cyborg.db import dirty_units, drivers, events, hosts, operations, work
 from cyborg.db.drivers import ChangedDevice, StoredDriver
 from cyborg.db.engine import retried
 from cyborg.db.hosts import HostAgent
+from cyborg.db.models import Device
 from cyborg.db.transaction import Transaction
 from cyborg.db.work import ClaimedWork
 from cyborg.model.device import LOST, DeviceStatus
@@ -49,6 +50,8 @@ _SETTINGS = ("requested", "enabled", "options")
 
 #: The key in the spec of work for its phase; it is missing in the first phase.
 _PHASE = "phase"
+#: The key in the spec of an uninstall that does not wait for units in quarantine.
+_FORCE = "force"
 
 
 class Phase(StrEnum):
@@ -151,12 +154,15 @@ class Drivers:
 
         return self._operations.begin(order, plan)
 
-    def uninstall(self, order: Order, driver: str, *, drain: bool) -> Operation:
+    def uninstall(
+        self, order: Order, driver: str, *, drain: bool, force: bool | None = None
+    ) -> Operation:
         """Remove a driver from its hosts; its devices leave Placement and the database.
 
         The devices are reserved at once. While the driver is in use this raises Conflict naming the
-        ARQs; with ``drain`` the driver is removed when the last unit is released instead. Raises
-        NotFound, Unavailable as well.
+        ARQs; with ``drain`` the driver is removed when the last unit is released instead. The same
+        is true of units that are not cleaned, unless ``force`` is set. Raises NotFound, Unavailable
+        as well.
         """
 
         def plan(tx: Transaction) -> list[Task]:
@@ -168,13 +174,16 @@ class Drivers:
             drivers.lock_handles(tx, host_ids, name)
             if not drain:
                 self._check_unused(tx, chosen, name, _UNINSTALLED)
+            if force or not drain:
+                own = Device.host_id.in_(host_ids), Device.driver == name
+                dirty_units.check_clean(tx, *own, force=force)
             enabled_devices = drivers.enabled_devices(tx, host_ids, name)
             reserved = drivers.reserve(tx, host_ids, name, _REASON)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
             entries = _device_entries(reserved, DeviceStatus.MAINTAINING.value)
             events.record(tx, entries)
             unlimited = drain or order.wait
-            spec = {"driver": name, "enabled_devices": enabled_devices}
+            spec = {"driver": name, "enabled_devices": enabled_devices, _FORCE: bool(force)}
             subject = {"driver": name}
             return [
                 Task(host, WorkKind.UNINSTALL_DRIVER, spec, unlimited=unlimited, subject=subject)
@@ -422,7 +431,8 @@ class DriverWork:
             hosts.bump_desired_generation(tx, host_id)
             drivers.lock_handles(tx, [host_id], name)
             users = drivers.arqs(tx, [host_id], name)
-            remaining = len(users) or drivers.count_unreleased(tx, host_id, name)
+            force = bool((row.spec or {}).get(_FORCE))
+            remaining = len(users) or drivers.count_unreleased(tx, host_id, name, force=force)
             if not remaining:
                 lost = drivers.mark_lost(tx, host_id, name)
                 work.record(tx, row, _device_entries(lost, LOST))

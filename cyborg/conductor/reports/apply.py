@@ -2,31 +2,45 @@
 """Apply the reports of agents: each under the lock of its host and in one transaction."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import uuid4
 
 from cyborg import exception
 from cyborg.conductor import device_health
 from cyborg.conductor.leases import check_epoch
+from cyborg.conductor.reports import suspicion
 from cyborg.conductor.reports.comparison import Comparison
 from cyborg.conductor.reports.device_diff import Change, DeviceDiff, StoredDevices
 from cyborg.conductor.reports.driver_inventory import DriverInventory
 from cyborg.conductor.reports.matching import displaced, is_operator_created, match
 from cyborg.conductor.tasks import set_up
-from cyborg.db import base, created_accelerators, events, host_inventory, hosts, pools
+from cyborg.db import (
+    base,
+    created_accelerators,
+    deployables,
+    events,
+    host_inventory,
+    hosts,
+    pools,
+)
 from cyborg.db.created_accelerators import Request
 from cyborg.db.engine import Database, retried
-from cyborg.db.host_inventory import NameHolder, StoredDevice
+from cyborg.db.host_inventory import NameHolder, StoredDeployable, StoredDevice
 from cyborg.db.models import Deployable, Device
 from cyborg.db.transaction import Transaction
 from cyborg.model import device as facts
 from cyborg.model.device import DeviceStatus
 from cyborg.model.probation import AT_ONCE, Rules
+from cyborg.model.provider import ANY_NAMES, MAX_TOTAL, HostNames
 from cyborg.model.report import Acknowledged, DriverState, Report, cut
 from cyborg.model.text import escaped_line
 
 LOG = logging.getLogger(__name__)
+
+#: The states of a driver whose report says what is there.
+_CONCLUSIVE: Final = (DriverState.READY, DriverState.STOPPED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +50,16 @@ class ReportApplier:
     New devices of the drivers that ``auto_enable`` names (``*``: all drivers) are enabled at once,
     the others wait for an operator. Enabled devices that need a set-up, for the first time or
     again, are set up. ``wake`` is called when work waits after a commit. ``health_rules`` say how
-    devices return after a fault.
+    devices return after a fault, and ``names`` which new deployables a host may name. With
+    ``clean_existing_units`` the free units of a host of the existing service are cleaned first.
     """
 
     db: Database
     auto_enable: frozenset[str]
     wake: Callable[[], None]
     health_rules: Rules = AT_ONCE
+    names: HostNames = ANY_NAMES
+    clean_existing_units: bool = False
 
     @retried
     def report(self, service_host: str, epoch: int, report: Report) -> Acknowledged:
@@ -65,7 +82,12 @@ class ReportApplier:
             diff = DeviceDiff(host.id, host.name, self.auto_enable, stored)
             owning_drivers: dict[str, str] = {}
             refused = self._compare(
-                tx, report, diff, inventory=inventory, owning_drivers=owning_drivers
+                tx,
+                report,
+                diff,
+                service_host=service_host,
+                inventory=inventory,
+                owning_drivers=owning_drivers,
             )
             changed = inventory.note_drivers(tx, report)
             uuids = diff.uuids()
@@ -74,36 +96,34 @@ class ReportApplier:
             )
             changed |= any(change.offer_changes for change in health_changes)
             changed |= diff.write(tx)
+            suspected = suspicion.suspect(tx, diff, self._first_sight(host))
             changed |= pools.book(tx, diff.pooled())
             device_health.write(tx, health_changes)
             unready = inventory.note_hardware(tx, report, uuids)
             begun = self._set_up(tx, report, diff, unready)
-            entries = [
-                events.Entry(
-                    "device",
-                    change.uuid,
-                    change.action,
-                    hostname=host.name,
-                    reason=change.reason,
-                    state=change.state,
-                )
-                for change in diff.history
-            ]
+            entries = [change.entry(host.name) for change in diff.history]
             totals = {driver.driver: len(driver.devices) for driver in report.drivers}
             news = device_health.News.of(health_changes, totals)
             entries += news.entries(tx, host.id, host.name)
             events.record(tx, entries)
             generation = hosts.record_report(
-                tx, host, report.digest(), changed=changed or bool(begun)
+                tx, host, report.digest(), changed=changed or suspected or bool(begun)
             )
         for change in diff.history:
             LOG.info("Device %s on %s: %s", change.uuid, host.name, escaped_line(str(change)))
         news.log(host.name)
         if diff.waiting:
             LOG.info("%d device(s) on %s wait to be enabled", diff.waiting, host.name)
-        if begun:
+        if begun or suspected:
             self.wake()
         return Acknowledged(generation, refused, owning_drivers)
+
+    def _first_sight(self, host: hosts.ReportedHost) -> suspicion.FirstSight:
+        """Return which units are cleaned before their first offer."""
+        if host.digest is not None or not host.has_devices:
+            return suspicion.FirstSight.NEW
+        # The first report of a host that the existing service had.
+        return suspicion.FirstSight.ALL if self.clean_existing_units else suspicion.FirstSight.NONE
 
     def _compare(
         self,
@@ -111,6 +131,7 @@ class ReportApplier:
         report: Report,
         diff: DeviceDiff,
         *,
+        service_host: str,
         inventory: DriverInventory,
         owning_drivers: dict[str, str],
     ) -> dict[str, str]:
@@ -129,8 +150,7 @@ class ReportApplier:
         rows, names_of = diff.stored.devices, diff.stored.deployables
         matched = match(reported, rows)
         kept = {row.id for row in matched.values()}
-        conclusive = (DriverState.READY, DriverState.STOPPED)
-        failed = {driver.driver for driver in report.drivers if driver.state not in conclusive}
+        failed = {driver.driver for driver in report.drivers if driver.state not in _CONCLUSIVE}
         moving = {row.id for i, row in matched.items() if row.device_key != reported[i][1].key}
         unmatched = [row for row in rows if row.id not in kept]
         moving |= displaced(reported, unmatched, names_of, failed)
@@ -156,6 +176,7 @@ class ReportApplier:
         for index, (driver, device) in enumerate(reported):
             row = matched.get(index)
             reason = _refusal(driver, device, row, taken=taken, used=used)
+            reason = reason or self._flaw_of_names(device, (service_host, diff.hostname), holders)
             if reason is not None:
                 LOG.warning(
                     "Device %s of driver %s on %s is not stored: %s",
@@ -185,6 +206,21 @@ class ReportApplier:
         diff.lose_devices(displaced(stored, unmatched, names_of, failed), kept, failed)
         return refused
 
+    def _flaw_of_names(
+        self,
+        device: facts.Device,
+        hosts_names: tuple[str, str],
+        holders: Mapping[str, NameHolder],
+    ) -> str | None:
+        """Return why the host may not name a deployable so; what it has already stays."""
+        for item in device.deployables:
+            holder = holders.get(item.name)
+            if holder is None or holder.hostname != hosts_names[1]:
+                flaw = self.names.flaw_of_deployable(hosts_names, item.name)
+                if flaw is not None:
+                    return flaw
+        return None
+
     def _set_up(
         self, tx: Transaction, report: Report, diff: DeviceDiff, unready: set[str]
     ) -> list[str]:
@@ -205,17 +241,44 @@ class ReportApplier:
         return uuids
 
     @retried
-    def published(self, service_host: str, epoch: int, refused: Mapping[str, str]) -> None:
+    def published(
+        self,
+        service_host: str,
+        epoch: int,
+        refused: Mapping[str, str],
+        published: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         """Store which deployables Placement refuses (name → reason), so that none is bound.
 
-        Raises NotFound, StaleEpoch.
+        ``published`` are the total and reserved units that Placement has of the others, None if the
+        agent does not tell. Raises NotFound, StaleEpoch, Invalid.
         """
+        flawed = [name for name, units in (published or {}).items() if not _is_published(units)]
+        if flawed:
+            raise exception.Invalid(field="published", reason=f"{flawed[0]} has no two numbers")
         with self.db.writer() as tx:
             host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
             rows = {row.name: row for row in host_inventory.deployables(tx, host.id)}
             errors = {name: cut(reason) for name, reason in refused.items()}
             expected = {name: {"publish_error": errors.get(name)} for name in rows}
             base.change(tx, Deployable, Comparison(rows, expected).changed)
+            if published is not None:
+                units = {row.id: published.get(name) for name, row in rows.items()}
+                before = {row.id: _stored(row) for row in rows.values()}
+                changed = {id_: now for id_, now in units.items() if now != before[id_]}
+                deployables.note_published(tx, changed)
+
+
+def _stored(row: StoredDeployable) -> list[int] | None:
+    """Return what an agent last published of a deployable; None: nothing."""
+    if row.published_total is None:
+        return None
+    return [row.published_total, row.published_reserved or 0]
+
+
+def _is_published(units: Sequence[int]) -> bool:
+    """Return whether these can be the total and reserved units of a provider."""
+    return len(units) == 2 and 0 <= units[1] <= units[0] <= MAX_TOTAL
 
 
 def _refusal(

@@ -83,7 +83,7 @@ class DesiredStates:
                 handles[row.id],
                 traits=traits[row.id],
                 driver=driver_rows.get(devices[row.device_id].driver),
-                disabled=host.disabled,
+                host=host,
             )
             for row in sorted(deployables, key=lambda row: row.name)
             if row.id not in removed and row.rp_uuid is not None
@@ -95,6 +95,11 @@ class DesiredStates:
         )
         refused = {
             row.name: row.publish_error for row in deployables if row.publish_error is not None
+        }
+        published = {
+            row.name: [row.published_total, row.published_reserved or 0]
+            for row in deployables
+            if row.published_total is not None
         }
         created = [
             CreatedDevice(row.driver, _facts(row, deployables, handles, traits))
@@ -111,6 +116,7 @@ class DesiredStates:
             operator_created=tuple(
                 sorted(created, key=lambda item: (item.driver, item.device.key))
             ),
+            published=published,
         )
 
 
@@ -187,15 +193,16 @@ def _provider(
     *,
     traits: Collection[str],
     driver: StoredDriver | None,
-    disabled: bool,
+    host: hosts.LockedHost,
 ) -> Provider:
     standing = Standing(
         device.status,
         lost=device.lost_ms is not None or deployable.lost_ms is not None,
         driver=driver.state if driver is not None else None,
-        disabled=disabled,
+        disabled=host.disabled,
         health=device.health,
         refused=deployable.publish_error is not None,
+        unchecked=host.unchecked,
     )
     return Provider(
         uuid=uuid,
@@ -229,12 +236,14 @@ class PreparedUnits:
             rows = host_inventory.prepared_units(tx, host.id)
         units = []
         for row in rows:
-            # Unless the unit is clearly prepared or free, its work decides.
+            # Unless the unit is clearly prepared or free, its work decides. On an unchecked host a
+            # guest that the database does not know may have it.
             use = Use.IN_TRANSITION
+            certain = not row.lost and not host.unchecked
             bound = row.holder_state == State.BOUND and row.state == HandleState.HELD
-            if not row.lost and bound and row.prepared:
+            if certain and bound and row.prepared:
                 use = Use.PREPARED
-            elif not row.lost and row.holder_state is None and row.state == HandleState.FREE:
+            elif certain and row.holder_state is None and row.state == HandleState.FREE:
                 use = Use.FREE
             task = HandleTask(
                 request_key=str(uuid4()),

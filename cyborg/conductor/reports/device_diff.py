@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from cyborg.conductor.reports.comparison import Comparison, L, LosableComparison, Row
 from cyborg.conductor.reports.matching import stored_identity
-from cyborg.db import base, host_inventory
+from cyborg.db import base, events, host_inventory
 from cyborg.db.deployables import clear_lost_images
 from cyborg.db.host_inventory import (
     StoredAttribute,
@@ -52,6 +52,17 @@ class Change(NamedTuple):
     #: The new status, where the action does not imply it.
     state: str | None = None
     reason: str | None = None
+
+    def entry(self, hostname: str) -> events.Entry:
+        """Return the event of the history."""
+        return events.Entry(
+            "device",
+            self.uuid,
+            self.action,
+            hostname=hostname,
+            reason=self.reason,
+            state=self.state,
+        )
 
     def __str__(self) -> str:
         return self.action if self.reason is None else f"{self.action}: {self.reason}"
@@ -147,6 +158,33 @@ class DeviceDiff:
         stored = {row.uuid for row in self.stored.devices if row.pools is not None}
         reported = self.devices.reported.items()
         return stored | {uuid for (uuid,), columns in reported if columns.get("pools")}
+
+    @property
+    def devices_changed(self) -> bool:
+        """Whether devices came or went, so that others may have got their addresses."""
+        return bool(self.devices.added or self.devices.lost or self.devices.returned)
+
+    @property
+    def units_changed(self) -> bool:
+        """Whether units came, or units may have other addresses."""
+        parts = self.deployables.returned or self.handles.added or self.handles.returned
+        return self.devices_changed or bool(parts)
+
+    def units_before(self) -> set[int]:
+        """Return the ids of the handles that the host had before this report."""
+        devices = {row.id for row in self.stored.devices if row.lost_ms is None}
+        return {
+            handle.id
+            for device_id in devices
+            for part in self.stored.deployables[device_id].values()
+            if part.lost_ms is None
+            for handle in self.stored.handles[part.id].values()
+            if handle.lost_ms is None
+        }
+
+    def stored_units(self) -> set[int]:
+        """Return the ids of all handles of the host that were stored before this report."""
+        return {row.id for rows in self.stored.handles.values() for row in rows.values()}
 
     def add_device(
         self, driver: str, device: facts.Device, uuid: str, labels: Labels | None = None

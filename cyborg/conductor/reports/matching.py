@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg.db.host_inventory import StoredDevice
 from cyborg.model.attribute import Origin
-from cyborg.model.device import Confidence, Device, Identity, IdentityKind
+from cyborg.model.device import Confidence, Device, Identity, IdentityKind, identity_of
 
 #: The numbers that move with a device, strongest first.
-_Numbers = dict[IdentityKind, str]
+Numbers = dict[IdentityKind, str]
 
 
 def match(
@@ -27,21 +27,23 @@ def match(
     driver has taken over (or whose driver an upgrade guessed wrong) keeps its uuid. It never gets a
     row with another number. Devices that operators created stay with their driver and key.
     """
-    numbers = {index: _numbers(device.identity) for index, (_, device) in enumerate(reported)}
-    row_numbers = {row.id: _numbers(stored_identity(row)) for row in rows}
+    reported_numbers = {
+        index: numbers(device.identity) for index, (_, device) in enumerate(reported)
+    }
+    row_numbers = {row.id: numbers(stored_identity(row)) for row in rows}
     free = {row.id: row for row in rows}
     matched: dict[int, StoredDevice] = {}
 
     def take(index: int, row: StoredDevice | None) -> None:
         if row is None or row.id not in free or index in matched:
             return
-        if is_operator_created(row) or not _differ(numbers[index], row_numbers[row.id]):
+        if is_operator_created(row) or not differ(reported_numbers[index], row_numbers[row.id]):
             matched[index] = free.pop(row.id)
 
     holders = _unambiguous(row_numbers)
     by_place = {(row.driver, row.device_key): row for row in rows}
     created = {place for place, row in by_place.items() if is_operator_created(row)}
-    for number, index in _unambiguous(numbers).items():
+    for number, index in _unambiguous(reported_numbers).items():
         row = free.get(holders.get(number, 0))
         driver, device = reported[index]
         stays = device.operator_created or (driver, device.key) in created
@@ -78,7 +80,7 @@ def displaced(
         if not is_operator_created(row)
         for driver, device in at[row.device_key]
         if row.driver == driver
-        or _differ(_numbers(device.identity), _numbers(stored_identity(row)))
+        or differ(numbers(device.identity), numbers(stored_identity(row)))
         or (
             row.driver not in failed
             and any(part.name in deployables[row.id] for part in device.deployables)
@@ -93,24 +95,21 @@ def is_operator_created(row: StoredDevice) -> bool:
 
 def stored_identity(row: StoredDevice) -> list[Identity]:
     """Return the identity of a row, without what only a later release understands."""
-    return [
-        Identity(IdentityKind(item["kind"]), item["value"], Confidence(item["confidence"]))
-        for item in row.identity or ()
-        if item["kind"] in set(IdentityKind) and item["confidence"] in set(Confidence)
-    ]
+    return identity_of(row.identity)
 
 
-def _differ(numbers: _Numbers, others: _Numbers) -> bool:
+def differ(numbers: Numbers, others: Numbers) -> bool:
     """Return whether the strongest number that two devices both have is another one."""
     common = [kind for kind in numbers if kind in others]
     return bool(common) and numbers[common[0]] != others[common[0]]
 
 
-def _numbers(identity: Sequence[Identity]) -> _Numbers:
+def numbers(identity: Sequence[Identity]) -> Numbers:
+    """Return the numbers that move with a device, by kind."""
     return {fact.kind: fact.value for fact in identity if fact.confidence is not Confidence.PLACE}
 
 
-def _unambiguous(numbers: Mapping[int, _Numbers]) -> dict[tuple[IdentityKind, str], int]:
+def _unambiguous(numbers: Mapping[int, Numbers]) -> dict[tuple[IdentityKind, str], int]:
     """Return the numbers that occur once, with the index or id that has them.
 
     Some manufacturers give a whole batch of boards one number.

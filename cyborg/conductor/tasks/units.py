@@ -14,7 +14,16 @@ from cyborg import exception
 from cyborg.conductor.arqs import bind, images
 from cyborg.conductor.tasks.agent_task import AgentTask, Waiting
 from cyborg.conductor.tasks.queue import Handler, WorkQueue
-from cyborg.db import arqs, attach_handles, deployables, events, hosts, pools, work
+from cyborg.db import (
+    arqs,
+    attach_handles,
+    deployables,
+    dirty_units,
+    events,
+    hosts,
+    pools,
+    work,
+)
 from cyborg.db.deployables import AgentDeployable, AgentHandle, PlacedDeployable, set_image
 from cyborg.db.engine import retried
 from cyborg.db.models import Arq
@@ -23,13 +32,15 @@ from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import MOVES, Event, State
 from cyborg.model.cleaning import (
     CLEAN,
+    CLEANING,
+    FIRST,
     CleanedStep,
     CleanLevel,
     CleanRecord,
     CleanResult,
     profile_level,
 )
-from cyborg.model.device import UNRELEASED, HandleState
+from cyborg.model.device import UNRELEASED, DeviceStatus, HandleState
 from cyborg.model.device_profile import parse_image
 from cyborg.model.notification import UNIT_CLEANED, UNIT_NOT_CLEANED
 from cyborg.model.work import HandleTask, Outcome, ProgramTask, WorkKind
@@ -44,6 +55,8 @@ LOG = logging.getLogger(__name__)
 _MAX_REFUSALS = 8
 #: Key in the ``spec`` of release work that counts the refusals.
 _REFUSALS = "refusals"
+#: A guest that the database does not know may have the unit.
+_UNCHECKED = Waiting("its host waits for cyborg-audit --after-restore", pause_ms=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +108,8 @@ class UnitTasks:
     ) -> Outcome | Waiting:
         """Have the host prepare a unit, unless it has nothing to do or other work goes first."""
         handle, _ = subject
+        if handle is not None and handle.unchecked:
+            return _UNCHECKED
         if handle is not None and handle.state in UNRELEASED:
             return Waiting("the release of its attach handle after the last instance is going on")
         if handle is None or handle.state != HandleState.HELD:
@@ -177,13 +192,18 @@ class UnitTasks:
         if self.record_bind is not None:
             self.record_bind(MOVES[event].target, time.monotonic() - begun)
 
-    def _ask_release(self, row: ClaimedWork, handle: AgentHandle | None) -> Outcome:
+    def _ask_release(self, row: ClaimedWork, handle: AgentHandle | None) -> Outcome | Waiting:
         """Have the host clean up a unit, unless that is done.
 
         A unit that is cleaned can need hours: Placement must not offer it meanwhile.
         """
         if handle is None or handle.state not in UNRELEASED:
             return Outcome(row.uuid)
+        if handle.unchecked:
+            return _UNCHECKED
+        if (row.spec or {}).get(FIRST) and handle.device_status != DeviceStatus.ENABLED:
+            # An operator may not want its data removed.
+            return Waiting("its device was never enabled", pause_ms=0)
         level = profile_level(row.spec or {})
         if _cleans(row) and not handle.cleaning:
             self._begin_cleaning(row, handle)
@@ -225,6 +245,8 @@ class UnitTasks:
                 hosts.bump_desired_generation(tx, handle.host_id)
             images.clear_after_release(tx, handle)
             attach_handles.finish_release(tx, handle.id)
+            if cleans:
+                dirty_units.end(tx, handle.id, handle.uuid)
             if handle.pooled:
                 pools.book(tx, [handle.device_uuid])
             work.make_due(tx, handle.id)
@@ -272,6 +294,7 @@ class UnitTasks:
                         entries.append(_device_entry(handle, UNIT_NOT_CLEANED, outcome.fault))
                     events.record_for(tx, entries, ordered_by=work.origin(row))
             if _cleans(row):
+                dirty_units.note_fault(tx, handle.uuid, outcome.fault)
                 record = _record(row, CleanResult.FAILED, reason=outcome.fault)
                 attach_handles.record_cleaning(tx, handle.id, record)
             work.set_spec(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
@@ -284,10 +307,14 @@ class UnitTasks:
             )
         raise exception.DriverFailed(driver=handle.driver, verb="release", reason=outcome.fault)
 
-    def _ask_program(self, row: ClaimedWork, deployable: AgentDeployable | None) -> Outcome:
+    def _ask_program(
+        self, row: ClaimedWork, deployable: AgentDeployable | None
+    ) -> Outcome | Waiting:
         """Have the host load an operator's image into a deployable."""
         if deployable is None:
             return Outcome(row.uuid, fault="the deployable is gone")
+        if deployable.unchecked:
+            return _UNCHECKED
         if deployable.bitstream_id is not None:
             # The loaded image is unknown until the agent has answered.
             with self.queue.checkpoint([row]) as tx:
@@ -356,7 +383,7 @@ def _task(row: ClaimedWork, handle: AgentHandle, spec: dict[str, str]) -> Handle
 
 def _cleans(row: ClaimedWork) -> bool:
     """Return whether release work removes the data of the guest."""
-    return profile_level(row.spec or {}) in (CleanLevel.RESET, CleanLevel.FULL)
+    return profile_level(row.spec or {}) in CLEANING
 
 
 def _record(

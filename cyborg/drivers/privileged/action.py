@@ -2,12 +2,13 @@
 """What an action of the privileged process is; ``actions`` and ``disk_actions`` define them."""
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from cyborg import exception
-from cyborg.drivers.privileged import fields
+from cyborg.drivers.privileged import fields, places
 from cyborg.drivers.privileged.kernel import Kernel
 from cyborg.model.pci import PciAddress
 
@@ -22,6 +23,19 @@ class Context(StrEnum):
     NVME = "nvme"
     VENDOR = "vendor"
     OBSERVE = "observe"
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The PCI functions and mediated devices that an action works on.
+
+    ``named`` must be on root's list of functions. Nothing may use any of ``disturbed``, and no
+    process may hold one of ``mediated``, which are directories below ``/sys/devices``.
+    """
+
+    named: PciAddress
+    disturbed: tuple[PciAddress, ...] = ()
+    mediated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,15 @@ class Action(Generic[T]):
 
     def check(self) -> None:
         """Check the fields; raises exception.Invalid."""
+
+    def reach(self, kernel: Kernel) -> Reach:
+        """Return what an action that changes the host works on.
+
+        By default this is the function with its virtual functions, and the mediated devices of all
+        of them. Raises exception.HostError if they cannot be read.
+        """
+        function: PciAddress = self.__dict__["function"]
+        return whole(kernel, function, [function])
 
     def run(self, kernel: Kernel) -> T:
         """Carry the action out; raises exception.HostError with the ``errno`` of the kernel."""
@@ -63,6 +86,16 @@ class Action(Generic[T]):
             name: str(value) if isinstance(value, PciAddress | StrEnum) else value
             for name, value in values.items()
         }
+
+
+def whole(kernel: Kernel, named: PciAddress, functions: Iterable[PciAddress]) -> Reach:
+    """Return the reach of an action on functions and on everything that is a part of them."""
+    disturbed = [
+        part
+        for function in functions
+        for part in (function, *places.virtual_functions(kernel, function).values())
+    ]
+    return Reach(named, tuple(dict.fromkeys(disturbed)), places.mediated(kernel, disturbed))
 
 
 class Privileged(Protocol):

@@ -7,10 +7,10 @@ The privileged process constructs the action again from plain values, and with t
 again: it does not trust the agent.
 
 No field is a path, a text to write or a command, with one exception: the image of an FPGA is a file
-of the agent, which must begin as such an image does. Other paths come from the names of
-``/sys/bus/pci``, ``/sys/bus/mdev``, ``/sys/class/mdev_bus`` and ``/sys/class/block``: the target of
-such a link must be below ``/sys/devices`` and end with the requested name. ``kernel`` says why no
-link can then lead elsewhere.
+of the agent. A tool gets a copy, which must begin as such an image does. Other paths come from the
+names of ``/sys/bus/pci``, ``/sys/bus/mdev`` and ``/sys/class/block``: the target of such a link
+must be below ``/sys/devices`` and end with the requested name. ``kernel`` says why no link can then
+lead elsewhere. ``guard`` judges the functions on which an action works.
 
 Each action has one context, which is a process with only these capabilities. The kernel's own
 checks decide (read in the sources of Linux, ``fs`` and ``drivers``; all except those of ``vendor``
@@ -43,8 +43,9 @@ from typing import Any, Final
 from cyborg import exception
 from cyborg.drivers.host import OpenFiles, find_open_files, is_missing
 from cyborg.drivers.local_command import summary
+from cyborg.drivers.pci_function import addresses_in_path
 from cyborg.drivers.privileged import disk_actions, fields, places
-from cyborg.drivers.privileged.action import Action, Context
+from cyborg.drivers.privileged.action import Action, Context, Reach, whole
 from cyborg.drivers.privileged.kernel import Kernel
 from cyborg.drivers.privileged.netlink import VfSettings
 from cyborg.model.pci import PciAddress
@@ -204,42 +205,47 @@ class Reset(Action[None]):
 
 @dataclass(frozen=True)
 class CreateMdev(Action[None]):
-    """Create a mediated device.
+    """Create a mediated device of a function."""
 
-    ``parent`` is a PCI address, or the name of another parent in ``/sys/class/mdev_bus``.
-    """
-
-    parent: str
+    function: PciAddress
     mdev_type: str
     uuid: str
 
     def check(self) -> None:
-        if fields.address(self.parent) is None:
-            fields.text("parent", self.parent, _NAME, "a PCI address or the name of a device")
         fields.text("mdev_type", self.mdev_type, _NAME, "the name of a type")
         fields.text("uuid", self.uuid, _UUID, "a UUID in lower case")
 
+    def reach(self, kernel: Kernel) -> Reach:
+        """See Action; guests may have other mediated devices of the function."""
+        return Reach(self.function, (self.function,))
+
     def run(self, kernel: Kernel) -> None:
-        address = fields.address(self.parent)
-        if address is not None:
-            path = places.function(kernel, address)
-        else:
-            path = places.device(kernel, f"/sys/class/mdev_bus/{self.parent}")
+        path = places.function(kernel, self.function)
         kernel.write(f"{path}/mdev_supported_types/{self.mdev_type}/create", self.uuid)
 
 
 @dataclass(frozen=True)
 class RemoveMdev(Action[None]):
-    """Remove a mediated device; the kernel refuses one that a guest uses with EBUSY."""
+    """Remove a mediated device of a PCI function.
+
+    The kernel asks its user to give it back, and waits: the guard refuses one that is in use.
+    """
 
     uuid: str
 
     def check(self) -> None:
         fields.text("uuid", self.uuid, _UUID, "a UUID in lower case")
 
+    def reach(self, kernel: Kernel) -> Reach:
+        """See Action; guests may have other mediated devices of the function."""
+        path = places.mediated_device(kernel, self.uuid)
+        functions = addresses_in_path(path)
+        if not functions:
+            raise exception.HostError(action=str(self), reason=f"{path} is of no PCI function")
+        return Reach(functions[-1], mediated=(path,))
+
     def run(self, kernel: Kernel) -> None:
-        path = places.device(kernel, f"/sys/bus/mdev/devices/{self.uuid}")
-        kernel.write(f"{path}/remove", "1")
+        kernel.write(f"{places.mediated_device(kernel, self.uuid)}/remove", "1")
 
 
 @dataclass(frozen=True)
@@ -328,6 +334,14 @@ class SetVf(Action[None]):
             if rate is not None:
                 fields.number(name, rate, 0, 2**32 - 1)
 
+    def reach(self, kernel: Kernel) -> Reach:
+        """See Action; the host may use the port itself, and others its other functions."""
+        function = places.virtual_functions(kernel, self.function).get(self.vf)
+        if function is None:
+            reason = f"it has no virtual function {self.vf}"
+            raise exception.HostError(action=str(self), reason=reason, errno=errno.ENODEV)
+        return Reach(function, (function,))
+
     def run(self, kernel: Kernel) -> None:
         # The interface is below the function, so it is that function's, and in this namespace.
         path = f"{places.function(kernel, self.function)}/net/{self.interface}/ifindex"
@@ -405,8 +419,11 @@ class ProgramIntelFpga(Action[None]):
     def check(self) -> None:
         fields.text("image", self.image, _IMAGE, "the absolute path of an image")
 
+    def reach(self, kernel: Kernel) -> Reach:
+        """See Action; an image changes the whole card."""
+        return whole(kernel, self.function, places.on_card(kernel, self.function))
+
     def run(self, kernel: Kernel) -> None:
-        _check_image(kernel, self.image, "XeonFPGA")
         places.function(kernel, self.function)
         words = [_FPGACONF]
         if self.function.domain:
@@ -417,8 +434,9 @@ class ProgramIntelFpga(Action[None]):
             "--device",
             f"0x{self.function.device:02x}",
         ]
-        words += ["--function", f"0x{self.function.function:x}", self.image]
-        _run_fpga_tool(kernel, *words)
+        words += ["--function", f"0x{self.function.function:x}"]
+        with kernel.copied(self.image, b"XeonFPGA", "image.gbs") as image:
+            _run_fpga_tool(kernel, *words, image)
 
 
 @dataclass(frozen=True)
@@ -438,14 +456,20 @@ class ProgramXilinxFpga(Action[None]):
         fields.text("image", self.image, _IMAGE, "the absolute path of an image")
         fields.choice("kind", self.kind, frozenset(XilinxImage))
 
+    def reach(self, kernel: Kernel) -> Reach:
+        """See Action; an image changes the whole card."""
+        return whole(kernel, self.function, places.on_card(kernel, self.function))
+
     def run(self, kernel: Kernel) -> None:
-        _check_image(kernel, self.image, "xclbin2\0")
         places.function(kernel, self.function)
-        load = {
-            XilinxImage.USER: ["--user", self.image],
-            XilinxImage.BASE: ["--base", "--image", self.image],
+        # The tool expects these ends of names (SubCmdProgram.cpp of XRT).
+        name, *load = {
+            XilinxImage.USER: ("image.xclbin", "--user"),
+            XilinxImage.BASE: ("image.xsabin", "--base", "--image"),
         }[XilinxImage(self.kind)]
-        _run_fpga_tool(kernel, _XBMGMT, "program", "--device", str(self.function), *load)
+        words = _XBMGMT, "program", "--device", str(self.function), *load
+        with kernel.copied(self.image, b"xclbin2\0", name) as image:
+            _run_fpga_tool(kernel, *words, image)
 
 
 @dataclass(frozen=True)
@@ -544,12 +568,6 @@ def _nvidia_smi(kernel: Kernel, *arguments: str, allowed: int = 0) -> None:
     if result.status not in {0, allowed}:
         action = f"running {' '.join((_NVIDIA_SMI, *arguments))}"
         raise exception.HostError(action=action, reason=summary(result))
-
-
-def _check_image(kernel: Kernel, path: str, start: str) -> None:
-    """Refuse a file that is no image, so that a tool of root reads nothing else for the agent."""
-    if not kernel.read_start(path, len(start)).decode(errors="replace").startswith(start):
-        raise exception.HostError(action=f"checking {path}", reason="it is not an image for FPGAs")
 
 
 def _run_fpga_tool(kernel: Kernel, *argv: str) -> None:

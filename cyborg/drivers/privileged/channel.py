@@ -2,8 +2,9 @@
 """A connection of the agent to the privileged process, in the protocol of oslo.privsep."""
 
 import socket
+import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from oslo_privsep import comm
 
@@ -12,6 +13,22 @@ from cyborg.drivers.privileged.action import Context
 
 #: How long the other end may take to give its privileges away and answer, in seconds.
 _START_TIMEOUT: Final = 60.0
+#: struct ucred of unix(7): process, user, group.
+_UCRED: Final = struct.Struct("=iII")
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a Unix socket; for a client, the one that began to listen."""
+
+    process: int
+    user: int
+    group: int
+
+
+def peer(connection: socket.socket) -> Peer:
+    """Return what the kernel knows about the other end (unix(7), SO_PEERCRED)."""
+    value = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return Peer(*_UCRED.unpack(value))
 
 
 class Connection(socket.socket):

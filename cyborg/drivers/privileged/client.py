@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's side of privileged actions: journal an action, send it, and return its result."""
 
+import errno
 import logging
 import os
 import threading
@@ -31,7 +32,8 @@ class Client:
     has this path with a dot and the name of the context. If there is neither socket,
     ``helper_command`` starts a process for each context, as oslo.privsep does. ``journal`` gets one
     line before each action that changes the host. oslo.privsep is imported for the first action,
-    not before.
+    not before. With ``root_only`` the socket must be one that root listens on: the privileged
+    process itself asks the observer in this way, and the agent may own the directory.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class Client:
         socket_path: str,
         journal: Callable[[str], None],
         helper_command: str | None = None,
+        root_only: bool = False,
     ) -> None:
         self._socket_path = socket_path
         self._helper_command = helper_command
         self._journal = journal
+        self._root_only = root_only
         self._locks = {kind: threading.Lock() for kind in Context}
 
     def run(self, action: Action[T]) -> T:
@@ -76,13 +80,15 @@ class Client:
 
     def _connect(self, kind: Context, export: "Export") -> None:
         """Connect a context to a process with its capabilities."""
-        from cyborg.drivers.privileged.channel import Channel, Connection
+        from cyborg.drivers.privileged.channel import Channel, Connection, peer
 
         connection = Connection()
         own = f"{self._socket_path}.{kind}"
         path = own if os.path.exists(own) else self._socket_path
         try:
             connection.connect(path)
+            if self._root_only and (owner := peer(connection).user) != 0:
+                raise PermissionError(errno.EPERM, f"user {owner} listens there, not root")
         except OSError as error:
             connection.close()
             if self._helper_command is None:

@@ -6,20 +6,44 @@ takes long to import. oslo.privsep finds contexts and functions by the names of 
 are its variables. ``actions`` gives the reason for each capability.
 """
 
+import functools
+import os
+import shlex
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from oslo_config import cfg
 from oslo_privsep import capabilities
 from oslo_privsep.priv_context import PrivContext
 
 from cyborg import exception
+from cyborg.conf.agent import PRIVILEGED_FUNCTIONS, PRIVILEGED_SOCKET
+from cyborg.drivers.host import LocalHost
 from cyborg.drivers.privileged.action import Context
 from cyborg.drivers.privileged.actions import load
+from cyborg.drivers.privileged.client import Client
+from cyborg.drivers.privileged.guard import Guard
 from cyborg.drivers.privileged.kernel import LinuxKernel
 
 #: What a function of a context returns for a result; an error has its kind in this place.
 RESULT: Final = "result"
+
+
+#: The group of the settings of the process, which its program sets: the socket on which it listens,
+#: the list of functions, and the directory for copies of files.
+PROCESS: Final = "privileged_process"
+cfg.CONF.register_opts(
+    [
+        cfg.StrOpt("socket", default=PRIVILEGED_SOCKET),
+        cfg.StrOpt("functions", default=PRIVILEGED_FUNCTIONS),
+        cfg.StrOpt("copies"),
+    ],
+    group=PROCESS,
+)
+#: The program of oslo.privsep, which starts a process for one context.
+_HELPER: Final = "privsep-helper"
 
 
 def _context(kind: Context, timeout: float, *allowed: int) -> PrivContext:
@@ -47,10 +71,38 @@ observe = _context(
 )
 
 
+@functools.cache
+def _kernel() -> LinuxKernel:
+    return LinuxKernel(copies=cfg.CONF[PROCESS].copies)
+
+
+@functools.cache
+def _guard() -> Guard:
+    """Return what judges the actions of this process.
+
+    It asks a process of the context OBSERVE who holds a device. Without a socket, this process was
+    started by root through the helper of oslo.privsep, and starts another one in the same way.
+    """
+    settings = cfg.CONF[PROCESS]
+    helper = None
+    if os.path.basename(sys.argv[0]) == _HELPER:
+        files = (f"--config-file={file}" for file in cfg.CONF.config_file or ())
+        helper = shlex.join([sys.executable, sys.argv[0], *files])
+    observer = Client(
+        socket_path=settings.socket,
+        helper_command=helper,
+        journal=lambda line: None,
+        root_only=True,
+    )
+    return Guard(LocalHost(privileged=observer), _kernel(), settings.functions)
+
+
 def _answer(kind: Context, name: object, values: object) -> tuple[str, Any]:
     """Run an action and return its result, or the kind and the fields of its error."""
     try:
-        return RESULT, load(kind, name, values).run(LinuxKernel())
+        action = load(kind, name, values)
+        _guard().check(action)
+        return RESULT, action.run(_kernel())
     except (exception.Invalid, exception.HostError) as error:
         return error.kind, error.fields
 

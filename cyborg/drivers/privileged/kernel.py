@@ -6,6 +6,10 @@ between a check and a write changes nothing: the walk begins at the root directo
 directory after the other with O_NOFOLLOW, and the last part is opened below the last directory.
 An action that needs the target of a link reads the link, checks the target as text, and then walks
 to the target in this way.
+
+A program cannot be given a file in this way: its argument is a name, and OPAE refuses a name below
+``/proc/self/fd`` because it is a link (``opae_load_bitstream`` in ``libraries/libbitstream``). So a
+file that is checked for a program is copied, and the program gets the name of the copy.
 """
 
 import contextlib
@@ -14,9 +18,12 @@ import errno
 import hashlib
 import mmap
 import os
+import shutil
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from fcntl import ioctl
 from typing import Final, NamedTuple, Protocol
 
@@ -29,6 +36,8 @@ from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand
 
 #: The timeout of a request to the kernel over netlink, in seconds.
 _NETLINK_TIMEOUT: Final = 60.0
+#: Bytes that are read at once of a file that is copied.
+_CHUNK: Final = 1024 * 1024
 #: The names of linux/prctl.h, for capabilities that a started program keeps.
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_RAISE: Final = 2
@@ -51,8 +60,11 @@ class Kernel(Protocol):
         """Return the text of a file."""
         ...
 
-    def read_start(self, path: str, length: int) -> bytes:
-        """Return up to ``length`` bytes from the start of a file."""
+    def copied(self, path: str, start: bytes, name: str) -> AbstractContextManager[str]:
+        """Copy a file that begins with ``start``, and give the path of the copy for a block.
+
+        The copy has the name ``name``, and nobody but this process and its programs can change it.
+        """
         ...
 
     def write(self, path: str, text: str) -> None:
@@ -110,18 +122,39 @@ class Kernel(Protocol):
 
 
 class LinuxKernel:
-    """This machine, or for tests the tree below ``root``."""
+    """This machine, or for tests the tree below ``root``.
 
-    def __init__(self, root: str = "/") -> None:
+    Copies of files are below ``copies``, by default the directory for temporary files.
+    """
+
+    def __init__(self, root: str = "/", copies: str | None = None) -> None:
         self._root = root
+        self._copies = copies
 
     def read(self, path: str) -> str:
         with host_errors(f"reading {path}"), self._open(path, os.O_RDONLY | os.O_NONBLOCK) as file:
             return os.read(file, TEXT_LIMIT).decode(errors="replace")
 
-    def read_start(self, path: str, length: int) -> bytes:
-        with host_errors(f"reading {path}"), self._open(path, os.O_RDONLY | os.O_NONBLOCK) as file:
-            return os.read(file, length)
+    @contextlib.contextmanager
+    def copied(self, path: str, start: bytes, name: str) -> Iterator[str]:
+        with contextlib.ExitStack() as stack:
+            with host_errors(f"copying {path}"):
+                directory = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="cyborg-", dir=self._copies)
+                )
+                copy = os.path.join(directory, name)
+                with (
+                    self._open(path, os.O_RDONLY | os.O_NONBLOCK) as file,
+                    open(file, "rb", closefd=False) as source,
+                    open(copy, "xb") as target,
+                ):
+                    if not stat.S_ISREG(os.fstat(file).st_mode):
+                        raise OSError(errno.EINVAL, "it is not a regular file")
+                    shutil.copyfileobj(source, target, _CHUNK)
+                with open(copy, "rb") as source:
+                    if source.read(len(start)) != start:
+                        raise OSError(errno.EINVAL, "it is not an image for FPGAs")
+            yield copy
 
     def write(self, path: str, text: str) -> None:
         flags = os.O_WRONLY | os.O_NONBLOCK

@@ -6,14 +6,18 @@ Each is reached by one link of sysfs, whose target is checked: no field of an ac
 
 import posixpath
 import re
+from collections.abc import Collection
 from typing import Final
 
 from cyborg import exception
+from cyborg.drivers.host import is_missing
+from cyborg.drivers.pci_function import addresses_in_path
 from cyborg.drivers.privileged.kernel import Kernel, Node
 from cyborg.model.pci import PciAddress
 
 _DEVICES: Final = "/sys/devices"
 _PCI: Final = "/sys/bus/pci"
+_MEDIATED: Final = "/sys/bus/mdev/devices"
 #: The kernel counts in 64 bits.
 _DIGITS: Final = 20
 _NAMESPACE: Final = re.compile(r"(nvme[0-9]+)(?:c[0-9]+)?(n[0-9]+)")
@@ -31,6 +35,41 @@ def device(kernel: Kernel, link: str) -> str:
 
 def function(kernel: Kernel, address: PciAddress) -> str:
     return device(kernel, f"{_PCI}/devices/{address}")
+
+
+def mediated_device(kernel: Kernel, uuid: str) -> str:
+    return device(kernel, f"{_MEDIATED}/{uuid}")
+
+
+def mediated(kernel: Kernel, functions: Collection[PciAddress]) -> tuple[str, ...]:
+    """Return the directories of the mediated devices of these functions."""
+    try:
+        names = kernel.names(_MEDIATED)
+    except exception.HostError as error:
+        if is_missing(error):
+            return ()
+        raise
+    paths = (mediated_device(kernel, name) for name in names)
+    return tuple(path for path in paths if {*addresses_in_path(path)[-1:]} & {*functions})
+
+
+def virtual_functions(kernel: Kernel, address: PciAddress) -> dict[int, PciAddress]:
+    """Return the virtual functions of a function by their numbers."""
+    path = function(kernel, address)
+    functions = {}
+    for name in kernel.names(path):
+        number = name.removeprefix("virtfn")
+        if number != name and number.isdecimal():
+            target = kernel.readlink(f"{path}/{name}").rpartition("/")[2]
+            functions[int(number)] = PciAddress.parse(target)
+    return functions
+
+
+def on_card(kernel: Kernel, address: PciAddress) -> list[PciAddress]:
+    """Return all functions with the domain, bus and device number of a function."""
+    card = str(address).rpartition(".")[0]
+    names = kernel.names(f"{_PCI}/devices")
+    return [PciAddress.parse(name) for name in names if name.rpartition(".")[0] == card]
 
 
 def disk(kernel: Kernel, name: str) -> Node:

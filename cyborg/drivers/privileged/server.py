@@ -16,7 +16,8 @@ import logging
 import os
 import signal
 import socket
-import struct
+import sys
+import tempfile
 from typing import Any, Final, NoReturn
 
 from oslo_config import cfg
@@ -24,17 +25,18 @@ from oslo_privsep import capabilities, comm
 from oslo_privsep.daemon import Daemon, ProtocolError
 
 from cyborg.drivers.privileged.action import Context
-from cyborg.drivers.privileged.contexts import EXPORTS, Export
+from cyborg.drivers.privileged.channel import peer
+from cyborg.drivers.privileged.contexts import EXPORTS, PROCESS, Export
 
 LOG = logging.getLogger(__name__)
 
 #: How long a child waits for the name of the context, in seconds.
 _LINE_TIMEOUT: Final = 10.0
 _LINE_LENGTH: Final = 32
+#: The directory for large temporary files (hier(7)).
+_COPIES: Final = "/var/tmp"  # noqa: S108 - mkdtemp makes a directory of its own there
 #: linux/prctl.h.
 _PR_SET_NO_NEW_PRIVS: Final = 38
-#: struct ucred of unix(7): process, user, group.
-_PEER: Final = struct.Struct("=iII")
 
 
 class Requests(comm.ServerChannel):
@@ -59,30 +61,37 @@ class Requests(comm.ServerChannel):
 
 
 class Server:
-    """Accepts connections of one user, and starts a child for each."""
+    """Accepts connections of the agent's user and of its own, and starts a child for each."""
 
-    def __init__(self, listener: socket.socket, user: int) -> None:
+    def __init__(self, listener: socket.socket, user: int, functions: str) -> None:
         self._listener = listener
         self._user = user
+        cfg.CONF.set_override("socket", listener.getsockname(), group=PROCESS)
+        cfg.CONF.set_override("functions", functions, group=PROCESS)
 
     def run(self) -> NoReturn:
-        """Serve until the process is killed."""
+        """Serve until the process is stopped."""
         # The kernel removes children that have ended.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        while True:
-            connection, _ = self._listener.accept()
-            with connection:
-                if os.fork() == 0:
-                    self._listener.close()
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    os._exit(self._serve(connection))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        # Children may have the user of the agent, who must not be able to change their copies: only
+        # the user of this process may enter the directory, and children with CAP_DAC_OVERRIDE.
+        with tempfile.TemporaryDirectory(prefix="cyborg-privileged-", dir=_COPIES) as copies:
+            cfg.CONF.set_override("copies", copies, group=PROCESS)
+            while True:
+                connection, _ = self._listener.accept()
+                with connection:
+                    if os.fork() == 0:
+                        self._listener.close()
+                        for number in (signal.SIGCHLD, signal.SIGTERM):
+                            signal.signal(number, signal.SIG_DFL)
+                        os._exit(self._serve(connection))
 
     def _serve(self, connection: socket.socket) -> int:
         """Serve one connection and return the exit status; runs in the child."""
-        process, user, group = _PEER.unpack(
-            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        )
-        if user not in {0, self._user}:
+        process, user, group = peer(connection)
+        # The processes of this user ask the observer, which runs as the same user.
+        if user not in {0, self._user, os.geteuid()}:
             LOG.warning("Process %s of user %s refused: not the user of the agent", process, user)
             return 1
         try:

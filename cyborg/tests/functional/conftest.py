@@ -52,7 +52,7 @@ _SERVERLESS = [
     "rolling/test_readers.py",
 ]
 #: What is about dialects, locks, and how a transaction meets others: it runs on both servers.
-_DIALECTS = ["api", "races", "rules", "schema"]
+_DIALECTS = ["api", "crash/test_dirty_units.py", "races", "rules", "schema"]
 _IS_SERVERLESS_RUN = os.environ.get("CYBORG_TEST_SERVERLESS") == "1"
 #: Minutes of suites of other projects: they run where they are named, and in a full run.
 _LONG: Final = ["keystone/long"]

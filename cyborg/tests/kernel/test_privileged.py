@@ -32,6 +32,13 @@ CONTAINER = Path(__file__).parents[3] / "containers" / "cyborg-privileged.contai
 #: What a child without the right to import must have before.
 IMPORTED = (channel, contexts)
 CANARY = b"data of the former guest"
+#: Root lists every function of the guest.
+CONFIGURATION = """
+[agent]
+enabled_drivers = pci_driver
+[pci]
+passthrough_whitelist = {}
+"""
 MAC = "02:00:00:00:00:07"
 
 #: Sends an action and returns its result as text, or the name of the error number.
@@ -49,9 +56,16 @@ def capabilities() -> str:
 def act(undo: ExitStack) -> Act:
     """Return a function that sends an action to a new process as the user *nobody*."""
     path = Path("/run/test-privileged.sock")
+    # Every user may write to /run in a guest.
+    configuration = Path("/etc/test-privileged.conf")
+    configuration.write_text(CONFIGURATION)
+    functions = configuration.with_suffix(".functions")
+    listing: list[str | Path] = ["--config-file", configuration, "--list-functions", functions]
+    subprocess.run([Path(sys.executable).with_name("cyborg-agent"), *listing], check=True)
     limits = ("--no-new-privs", "--inh-caps=-all", f"--bounding-set={capabilities()}")
     program = Path(sys.executable).with_name("cyborg-privileged")
-    process = subprocess.Popen(["setpriv", *limits, program, "--socket", path, "--user", "nobody"])
+    options: list[str | Path] = ["--socket", path, "--functions", functions, "--user", "nobody"]
+    process = subprocess.Popen(["setpriv", *limits, program, *options])
     undo.callback(path.unlink, missing_ok=True)
     undo.callback(process.wait)
     undo.callback(process.terminate)
@@ -116,11 +130,11 @@ def test_format_erases_a_namespace_and_refuses_one_in_use(
     assert first_bytes() == CANARY
     assert act(action) == "None"
     assert first_bytes() == bytes(len(CANARY))
+    absent = FormatNamespace(PciAddress.parse(address), controller, 9, "user-data")
+    assert "has no namespace 9" in act(absent)
     kept = mounted(disk) / "kept"
     kept.write_bytes(CANARY)
     assert act(action) == "EBUSY"
     subprocess.run(["umount", kept.parent], check=True)
     subprocess.run(["mount", node, kept.parent], check=True)
     assert kept.read_bytes() == CANARY
-    absent = FormatNamespace(PciAddress.parse(address), controller, 9, "user-data")
-    assert "has no namespace 9" in act(absent)

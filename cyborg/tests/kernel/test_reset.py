@@ -13,6 +13,7 @@ from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.privileged.action import Action
 from cyborg.drivers.privileged.actions import Reset
+from cyborg.drivers.privileged.guard import Guard
 from cyborg.drivers.privileged.kernel import LinuxKernel
 from cyborg.drivers.scan import Scan
 from cyborg.model.work import HandleTask
@@ -33,12 +34,19 @@ reset_after_release = true
 
 
 class Root:
-    """Runs actions in this process, which is root; ``actions`` are those that it ran."""
+    """Runs actions in this process, which is root and has listed all functions.
+
+    It refuses what the privileged process refuses; ``actions`` are those that it ran.
+    """
 
     def __init__(self) -> None:
         self.actions: list[Action[object]] = []
+        functions = Path("/etc/test-functions")
+        functions.write_text("{}\n")
+        self._guard = Guard(LocalHost(), LinuxKernel(), str(functions))
 
     def run(self, action: Action[T]) -> T:
+        self._guard.check(action)
         self.actions.append(action)  # type: ignore[arg-type]
         return action.run(LinuxKernel())
 

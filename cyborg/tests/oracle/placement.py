@@ -105,9 +105,16 @@ class _Side:
 
     def _late(self, kind: Kind, deployable: DeployableRow, cause: str) -> Finding:
         """Return the finding for a difference that the agent must remove; PUBLISHING if new."""
-        if self.host.changed_age <= self.patience.settle and not self.silent:
+        refused = self.host.agent is not None and bool(self.host.agent.publish_error)
+        unable = self.silent or refused
+        if self.host.changed_age <= self.patience.settle and not unable:
             return _finding(Kind.PUBLISHING, self.host, deployable, cause)
-        return replace(_finding(kind, self.host, deployable, cause), fixable=not self.silent)
+        advice = ""
+        if refused and not self.silent:
+            name = self.host.name
+            advice = f"Remove the finding cannot-publish of {name}; its agent publishes it then."
+        finding = _finding(kind, self.host, deployable, cause)
+        return replace(finding, fixable=not unable, advice=advice)
 
 
 def _difference(desired: Provider, shown: ProviderView, *, silent: bool) -> str:
@@ -197,6 +204,28 @@ def allocations(cloud: Snapshot, peers: AuditViews, age: int) -> Iterator[Findin
                 kind = Kind.UNDATED_ALLOCATION if age_without_arq is None else Kind.STALE_ALLOCATION
                 cause = f"It has an allocation on {host.name}, but no ARQ, and Nova has no server."
                 yield Finding(kind, "consumer", consumer, cause, host.name)
+
+
+def unknown_holders(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:
+    """Yield the providers of which settled servers of the host use units without an ARQ."""
+    for host in cloud.hosts:
+        view = peers.placement.get(host.name)
+        for deployable in cloud.deployables_of.get(host.id, []) if view is not None else []:
+            shown = view.providers.get(deployable.rp_uuid or "") if view is not None else None
+            bound = cloud.bound_units.get(deployable.rp_uuid or "", Counter())
+            units = {
+                consumer: resources.get(deployable.resource_class, 0) - bound[consumer]
+                for consumer, resources in (shown.allocations.items() if shown else ())
+                if peers.nodes.get(consumer) == host.name
+            }
+            units = {consumer: count for consumer, count in units.items() if count > 0}
+            if units:
+                cause = (
+                    f"{sum(units.values())} unit(s) of {deployable.name} are used by "
+                    f"{', '.join(sorted(units))}: servers that have no request for them."
+                )
+                finding = _finding(Kind.UNKNOWN_HOLDER, host, deployable, cause)
+                yield replace(finding, fixable=bool(cloud.unclaimed(deployable)))
 
 
 def prepared(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:

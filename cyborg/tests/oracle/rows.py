@@ -32,6 +32,7 @@ class HostRow:
     changed_age: int
     agent_silence: int | None
     disabled: bool = False
+    unchecked: bool = False
     agent: Process | None = None
 
 
@@ -83,6 +84,7 @@ class HandleRow:
     key: str
     state: str
     lost: bool = False
+    suspect: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,14 @@ class Snapshot:
             traits=deployable.traits,
         )
 
+    def unclaimed(self, deployable: DeployableRow) -> list[HandleRow]:
+        """Return the units of a deployable that no ARQ has, and that are not held or suspect."""
+        return [
+            handle
+            for handle in self.handles_of.get(deployable.id, [])
+            if handle.id not in self.holders and handle.state != "held" and not handle.suspect
+        ]
+
     def claimable(self, deployable: DeployableRow) -> int:
         """Return how many units of a deployable the next binds can use."""
         return claimable(self._standing(deployable), self._units(deployable))
@@ -279,6 +289,7 @@ class Snapshot:
             disabled=self.host_by_id[device.host_id].disabled,
             health=device.health,
             refused=deployable.publish_error is not None,
+            unchecked=self.host_by_id[device.host_id].unchecked,
         )
 
     @cached_property
@@ -293,10 +304,15 @@ class AuditViews:
     ``placement`` are views by host name. ``vanished`` are uuids for which Nova answered that it
     has no server. ``consumer_ages`` tells how long, at least, consumers have had allocations
     without ARQs. ``prepared`` are the units, as (deployable name, handle key), that hosts (by
-    name) hold ready for guests.
+    name) hold ready for guests. ``nodes`` are the nodes of the consumers that are servers with
+    which Nova does nothing now. ``guests`` are the servers that Nova shows as active on a host, and
+    does nothing with, whose guests run there: server → name of the host, and the ids of the handles
+    that its process has.
     """
 
     placement: Mapping[str, HostView] = field(default_factory=dict)
     vanished: frozenset[str] = frozenset()
     consumer_ages: Mapping[str, int] = field(default_factory=dict)
     prepared: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    nodes: Mapping[str, str | None] = field(default_factory=dict)
+    guests: Mapping[str, tuple[str, frozenset[int]]] = field(default_factory=dict)

@@ -8,10 +8,11 @@ Each check is a generator of findings. The checks that need Placement or the hos
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cyborg.model import health_view
 from cyborg.model.arq import State
-from cyborg.model.audit_findings import Ages, Finding, Kind
+from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.health_view import Process, duration
 from cyborg.model.process import AGENT, CONDUCTOR
@@ -33,6 +34,7 @@ def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
         *_arqs(cloud),
         *_waiting(cloud, peers, ages),
         *_instances(cloud),
+        *_unattached(cloud, peers, ages),
         *_work(cloud, ages),
         *_hosts(cloud, ages),
         *placement.differences(
@@ -40,6 +42,21 @@ def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
         ),
         *placement.allocations(cloud, peers, ages.allocation),
         *placement.prepared(cloud, peers),
+    ]
+    unknown = list(placement.unknown_holders(cloud, peers))
+    hosts = {finding.host for finding in unknown}
+    # The database is wrong about the units of these hosts: what it would release may be in use.
+    releases = (Fix.RELEASE_HANDLE, Fix.DROP_HANDLE, Fix.DELETE_ARQS)
+    findings = unknown + [
+        replace(
+            finding,
+            fixable=False,
+            advice=f"Remove the finding unknown-holder of {finding.host} first: the unit may be in "
+            "use.",
+        )
+        if finding.host in hosts and finding.fix in releases
+        else finding
+        for finding in findings
     ]
     return sorted(
         findings,
@@ -80,6 +97,9 @@ def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Ki
         return Kind.UNSAFE_HANDLE, f"It is in quarantine, but ARQ {bound[0].uuid} has it."
     if (bound and releasing) or (binders and handle.state == HandleState.FREE):
         return Kind.UNHELD_HANDLE, f"It is {handle.state}, but ARQ {binders[0].uuid} has it."
+    if quarantined and handle.suspect:
+        cause = "It is in quarantine, because a server without a request may have it."
+        return Kind.SUSPECT_HANDLE, cause
     if handle.state in UNRELEASED and not at_work:
         return Kind.STRANDED_RELEASE, "It is to be released, but there is no work for it."
     if quarantined:
@@ -162,6 +182,33 @@ def _instances(cloud: Snapshot) -> Iterator[Finding]:
             yield Finding(Kind.UNGUARDED_INSTANCE, "instance", uuid, cause, place)
 
 
+def _unattached(cloud: Snapshot, peers: AuditViews, ages: Ages) -> Iterator[Finding]:
+    """Check that the guests that run have the units that are bound to their servers."""
+    changing = {
+        work.instance_uuid for work in cloud.work if work.kind in (WorkKind.ATTACH, WorkKind.DETACH)
+    }
+    for instance, (name, units) in sorted(peers.guests.items()):
+        missing = []
+        for arq in cloud.arqs:
+            handle = cloud.handle_by_id.get(arq.handle_id or 0)
+            host = cloud.host_of(handle.deployable_id) if handle else None
+            is_settled = arq.age is None or arq.age > ages.settle
+            if (
+                *(arq.instance_uuid, arq.state, arq.hidden, is_settled),
+                *(handle is not None and not handle.lost, host is not None and host.name == name),
+            ) != (instance, State.BOUND, False, True, True, True):
+                continue
+            assert handle is not None
+            assert host is not None
+            silence = host.agent_silence
+            if silence is not None and silence <= ages.agent_silence and handle.id not in units:
+                deployable = cloud.deployable_by_id[handle.deployable_id]
+                missing.append(f"{handle.uuid} of {deployable.name}")
+        if missing and instance not in changing:
+            cause = f"It runs on {name} without its unit(s) {', '.join(missing)}."
+            yield Finding(Kind.UNATTACHED_BIND, "instance", instance, cause, name)
+
+
 def _work(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
     """Check that work is carried out."""
     silence = cloud.conductor_silence
@@ -229,8 +276,13 @@ def _hosts(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
             yield Finding(
                 Kind.SILENT_AGENT, "host", host.name, cause, host.name, advice=agent.remedy
             )
-        elif host.agent is not None and host.agent.bus_error:
-            yield _not_receiving(judged, host.agent, host.name)
+        elif host.agent is not None:
+            if host.agent.bus_error:
+                yield _not_receiving(judged, host.agent, host.name)
+            if host.agent.publish_error:
+                cause, remedy = health_view.not_publishing(host.agent)
+                key = f"{AGENT}@{host.agent.host}"
+                yield Finding(Kind.CANNOT_PUBLISH, "service", key, cause, host.name, advice=remedy)
     for driver in cloud.drivers:
         if driver.state == DriverState.FAILED:
             cause = f"It fails: {driver.error or 'it does not say why'}"

@@ -44,7 +44,14 @@ _INSTANCES = sa.select(Instance.uuid, Instance.bound, Instance.hostname).where(
     sa.or_(Instance.bound, sa.exists().where(Arq.instance_uuid == Instance.uuid))
 )
 _CONDUCTORS = (
-    sa.select(Service.host, Service.last_seen_ms, Service.bus_error, Service.bus_error_ms)
+    sa.select(
+        Service.host,
+        Service.last_seen_ms,
+        Service.bus_error,
+        Service.bus_error_ms,
+        Service.publish_error,
+        Service.publish_error_ms,
+    )
     .where(Service.binary == CONDUCTOR)
     .order_by(Service.id)
 )
@@ -71,7 +78,9 @@ def take(db: Reader) -> Snapshot:
             arqs=_arqs(tx, now),
             instances=tuple(InstanceRow(*row) for row in tx.execute(_INSTANCES)),
             work=_work(tx, now),
-            conductor_silence=min((conductor.silent_ms for conductor in conductors), default=None),
+            conductor_silence=_age(
+                now, tx.execute(sa.select(sa.func.max(Service.last_seen_ms))).scalar_one()
+            ),
             taken_ms=now,
             conductors=conductors,
         )
@@ -83,11 +92,14 @@ def _hosts(tx: Transaction, now: int) -> tuple[HostRow, ...]:
             Host.id,
             Host.name,
             Host.updated_ms,
+            Host.unchecked,
             Service.host,
             Service.last_seen_ms,
             Service.disabled,
             Service.bus_error,
             Service.bus_error_ms,
+            Service.publish_error,
+            Service.publish_error_ms,
         )
         .outerjoin(Service, IS_AGENT)
         .order_by(Host.id)
@@ -99,6 +111,7 @@ def _hosts(tx: Transaction, now: int) -> tuple[HostRow, ...]:
             now - row.updated_ms,
             _age(now, row.last_seen_ms),
             disabled=bool(row.disabled),
+            unchecked=row.unchecked,
             agent=None if row.last_seen_ms is None else _process(AGENT, row, now),
         )
         for row in rows
@@ -132,6 +145,7 @@ def _handles(tx: Transaction) -> tuple[HandleRow, ...]:
     columns = (
         *(AttachHandle.id, AttachHandle.uuid, AttachHandle.deployable_id),
         *(AttachHandle.handle_key, AttachHandle.state, AttachHandle.lost_ms.is_not(None)),
+        AttachHandle.suspect,
     )
     rows = tx.execute(sa.select(*columns).order_by(AttachHandle.id))
     return tuple(HandleRow(*row) for row in rows)
@@ -171,7 +185,16 @@ def _work(tx: Transaction, now: int) -> tuple[WorkRow, ...]:
 
 def _process(binary: str, row: Any, now: int) -> Process:
     silent = now - row.last_seen_ms
-    return Process(binary, row.host, silent, row.last_seen_ms, row.bus_error, row.bus_error_ms)
+    return Process(
+        binary,
+        row.host,
+        silent,
+        row.last_seen_ms,
+        row.bus_error,
+        row.bus_error_ms,
+        publish_error=row.publish_error,
+        publish_error_ms=row.publish_error_ms,
+    )
 
 
 def _age(now: int, since: int | None) -> int | None:

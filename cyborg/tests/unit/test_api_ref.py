@@ -14,7 +14,7 @@ import wsme.types
 from cyborg.api import openapi, types
 from cyborg.api.controllers import v2
 from cyborg.api.controllers.v2 import arqs
-from cyborg.api.expose import Controller, contract
+from cyborg.api.expose import LEAVE_UNCLEAN, Controller, contract
 from cyborg.api.health import PATH as HEALTH
 from cyborg.api.microversion import BASE
 from cyborg.metrics.meters import PATH as METRICS
@@ -74,6 +74,8 @@ def test_reference_has_policy_and_success_of_each_route(route: tuple[str, str]) 
     said, method = contract(HANDLERS[route]), DESCRIBED[route]
     policy = method.text.partition("Policy: ")[2].partition("Command: ")[0]
     rules = {said.rule, *([said.own] if said.own else [])}
+    if "force" in versions_of(said.query):
+        rules.add(LEAVE_UNCLEAN)
     assert set(re.findall(r"cyborg:\w+:\w+", policy)) == rules
     assert method.codes[0] == said.status
     assert bool(method.response) == (said.answer is not None)

@@ -4,6 +4,7 @@
 import configparser
 import itertools
 import json
+import posixpath
 import re
 import shlex
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from oslo_privsep import capabilities
 
-from cyborg.conf.agent import PRIVILEGED_SOCKET
+from cyborg.conf.agent import PRIVILEGED_FUNCTIONS, PRIVILEGED_SOCKET
 from cyborg.drivers.local_command import LocalCommand, placeholder_values
 from cyborg.drivers.privileged.action import Context
 from cyborg.drivers.privileged.contexts import EXPORTS
@@ -88,12 +89,35 @@ def test_unit_starts_its_program_with_watchdog(name: str):
 
 
 def test_agent_has_no_capability_and_uses_the_documented_socket():
-    agent = dict(settings(UNITS / "cyborg-agent.service")["Service"])
+    agent = settings_of_agent()
     assert agent["CapabilityBoundingSet"] == agent["AmbientCapabilities"] == ""
     assert agent["NoNewPrivileges"] == "yes"
     listening = dict(settings(UNITS / "cyborg-privileged.socket")["Socket"])
     assert listening["ListenStream"] == PRIVILEGED_SOCKET
-    assert (listening["SocketUser"], listening["SocketMode"]) == (agent["User"], "0600")
+    privileged = dict(settings(UNITS / "cyborg-privileged.service")["Service"])
+    assert (listening["SocketUser"], listening["SocketMode"]) == (agent["User"], "0660")
+    # Nobody else has this group.
+    assert listening["SocketGroup"] == privileged["Group"] != agent["Group"]
+
+
+def test_root_lists_the_functions_where_the_privileged_process_reads_them():
+    prefix, *words = settings_of_agent()["ExecStartPre"].split()
+    # Whatever fails, the agent starts; the command is not in its sandbox.
+    assert prefix == "-+/usr/bin/env"
+    listing = ["--list-functions", PRIVILEGED_FUNCTIONS]
+    # Neither code nor configuration of the user of the agent.
+    clean = ["HOME=/root", "PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1"]
+    assert words == [*clean, "/usr/bin/cyborg-agent", *listing]
+    container = dict(settings(CONTAINERS / "cyborg-privileged.container")["Service"])
+    command = shlex.split(container["ExecStartPre"])
+    assert command[:3] == ["-/usr/bin/podman", "run", "--rm"]
+    assert command[-3:] == ["localhost/cyborg-agent", *listing]
+    directory = posixpath.dirname(PRIVILEGED_FUNCTIONS)
+    assert f"{directory}:{directory}:ro" in of_container("cyborg-privileged")["Volume"]
+
+
+def settings_of_agent() -> dict[str, str]:
+    return dict(settings(UNITS / "cyborg-agent.service")["Service"])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +135,8 @@ def test_privileged_units_have_exactly_the_capabilities_of_their_contexts(
     assert unit["AmbientCapabilities"] == unit["CapabilityBoundingSet"]
     assert unit["ExecStart"] == "/usr/bin/cyborg-privileged"
     assert unit["NoNewPrivileges"] == "yes"
+    assert unit["User"] == unit["Group"] == "cyborg-privileged"
+    assert unit["Environment"].split() == ["PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1"]
 
 
 def test_observer_listens_where_the_agent_looks_for_it():
@@ -229,7 +255,8 @@ def test_containers_have_the_capabilities_and_files_that_they_need_and_no_more()
         *("cyborg-privileged", "--socket", "/run/cyborg/privileged.sock", "--user", "cyborg")
     ]
     shared = "/run/cyborg:/run/cyborg:z"
-    assert set(privileged["Volume"]) == {shared, "/sys:/sys", "/dev:/dev"}
+    functions = "/etc/cyborg-privileged:/etc/cyborg-privileged:ro"
+    assert set(privileged["Volume"]) == {shared, "/sys:/sys", "/dev:/dev", functions}
     assert shared in agent["Volume"]
     assert not {"/sys:/sys", "/dev:/dev"} & set(agent["Volume"])
     unit = dict(settings(CONTAINERS / "cyborg-agent.container")["Unit"])

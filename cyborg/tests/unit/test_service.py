@@ -230,6 +230,41 @@ def test_daemon_stops_its_servers_together() -> None:
     assert notes.count("server stopped") == 2
 
 
+def test_server_that_cannot_be_stopped_is_logged_and_keeps_nothing_running(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class BrokenServer(FakeServer):
+        def stop(self) -> None:
+            raise OSError("the connection is gone")
+
+    notes: list[str] = []
+    daemon = Daemon("test")
+    daemon.at_end(lambda: notes.append("cleaned up"))
+    for server in (BrokenServer(notes), FakeServer(notes)):
+        daemon.add_server(server)
+    daemon.start()
+    eventually(lambda: len(notes) == 2)
+    daemon.stop()
+    assert notes[2:] == ["server stopped", "server done", "cleaned up"]
+    assert "the connection is gone" in caplog.text
+
+
+def test_task_that_never_ends_does_not_keep_a_daemon_from_stopping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cyborg.service._STOP_TIMEOUT", 0.01)
+    daemon, gate, job = Daemon("test"), Gate(), Counter()
+    daemon.add_task(PeriodicTask("hangs", gate.hold, interval=3600))
+    daemon.add_task(PeriodicTask("job", job, interval=3600))
+    daemon.start()
+    gate.reached()
+    assert job.reaches(1)
+    stopper = threading.Thread(target=daemon.stop)
+    stopper.start()
+    joined(stopper)
+    gate.set()
+
+
 def test_daemon_without_broker_runs_and_stops() -> None:
     notes: list[str] = []
     daemon, gate = Daemon("test"), Gate()

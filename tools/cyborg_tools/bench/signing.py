@@ -21,7 +21,7 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg.rpc import keys
 from cyborg.rpc.keys import CONTROLLER, MASTER, Key, KeyRing, Keys
-from cyborg.rpc.signing import FIELD, Mode, Request, Signer
+from cyborg.rpc.signing import FIELD, Mode, Receiver, Request, Signer
 from cyborg.tests.fixtures.broker import SweptBus
 from cyborg_tools.bench.figures import SigningFigure
 from cyborg_tools.bench.parts import SPAWN
@@ -81,8 +81,9 @@ def _counts(path: Path) -> tuple[int, int]:
     client, server = (Signer(Mode.REQUIRED, _CountedRing(path, made)) for _ in range(2))
     request = Request(_TOPIC, "echo", "1.0", {}, _CONTEXT)
     context, proof = client.sign(CONTROLLER, request)
+    receiver = Receiver(_TOPIC, 0.0, lambda owner: owner == CONTROLLER)
     received = Request(_TOPIC, "echo", "1.0", {}, context)
-    admitted = server.admit(received, lambda owner: owner == CONTROLLER)
+    admitted = server.admit(received, receiver)
     assert admitted is not None
     reply = admitted.sign({"ok": None})
     client.check_reply(_TOPIC, proof, reply)

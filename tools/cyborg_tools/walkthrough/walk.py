@@ -150,7 +150,7 @@ class Walk(Operator):
                 place.mark(address).touch()
         else:
             require(not any(place.mark(one).exists() for one in CARDS), "one is set up already")
-        made = self.asks(f"accelerator-update {first} --status ready --wait -c uuid -c status")
+        (made,) = self.asks(f"accelerator-update {first} --status ready --wait -c uuid -c status")
         require(made["status"] == "enabled", "it is not enabled")
         self.does(f"accelerator-update {second} --status ready -f value -c status")
         self.awaits(

@@ -18,10 +18,12 @@ from cyborg.api.framework import Routes
 from cyborg.api.rendering import link, moment
 from cyborg.db import deployables, device_profiles
 from cyborg.model.device_profile import (
+    CHOOSE_IMAGE,
     IMAGE_KEYS,
     MAX_PROJECTS,
     NAME_PATTERN,
     PROJECT_ID,
+    SKIP_CLEANING,
     DeviceProfile,
     ProfileChange,
     check_cleaning,
@@ -29,6 +31,7 @@ from cyborg.model.device_profile import (
     parse_groups,
     parse_name,
     parse_projects,
+    refuse_denied,
 )
 from cyborg.rpc.verbs import CreateDeviceProfile, DeleteDeviceProfiles, UpdateDeviceProfile
 
@@ -37,8 +40,6 @@ LOG = logging.getLogger(__name__)
 _STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
 #: Limits of a TEXT column of MySQL: bytes of the stored groups, and characters of any kind.
 _MAX_GROUPS_BYTES = 65_535
-#: Who may let the data of guests stay on devices.
-_SKIP_CLEANING = "cyborg:device_profile:skip_cleaning"
 _DESCRIPTION = types.Text(16_000, lines=True)
 
 
@@ -174,6 +175,8 @@ class DeviceProfiles(Controller):
         """Create a profile; the body is a list of one profile."""
         members = body[0]
         groups = self._groups(call, members)
+        # Who may create a profile may choose its image.
+        refuse_denied(groups, _denied(call, SKIP_CLEANING))
         profile = DeviceProfile(
             uuid=members.get("uuid") or str(uuid4()),
             name=parse_name(members.get("name")),
@@ -195,7 +198,8 @@ class DeviceProfiles(Controller):
     def update(self, call: Call, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Change the given members and keep the others.
 
-        A null removes the description, or makes the profile public.
+        A null removes the description, or makes the profile public. The conductor refuses a change
+        after which the profile has what the policy denies to the caller.
         """
         change = ProfileChange(
             name=parse_name(body["name"]) if "name" in body else None,
@@ -206,8 +210,10 @@ class DeviceProfiles(Controller):
             sets_projects="projects" in body,
         )
         sets = True if change.sets_projects else None
+        denied = _denied(call, SKIP_CLEANING, CHOOSE_IMAGE) or None
+        key = types.canonical_uuid(key) or key
         changed = self.conductor.write(
-            UpdateDeviceProfile(*call.origin, types.canonical_uuid(key) or key, change, sets)
+            UpdateDeviceProfile(*call.origin, key, change, sets, denied=denied)
         )
         return self._render_stored(call, changed)
 
@@ -244,17 +250,19 @@ class DeviceProfiles(Controller):
 
     def _groups(self, call: Call, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
         groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, self.settings.limits)
-        check_cleaning(
-            groups,
-            denied_by=None if call.allows(_SKIP_CLEANING) else _SKIP_CLEANING,
-            # Older clients may send any text, which has no effect.
-            checks_words=call.minor >= microversion.OPERATOR_VIEWS,
-        )
+        # Older clients may send any text, which has no effect.
+        if call.minor >= microversion.OPERATOR_VIEWS:
+            check_cleaning(groups)
         if len(json.dumps({"groups": groups})) > _MAX_GROUPS_BYTES:
             raise exception.Invalid(
                 field="groups", reason=f"more than {_MAX_GROUPS_BYTES} bytes of JSON"
             )
         return groups
+
+
+def _denied(call: Call, *rules: str) -> list[str]:
+    """Return the rules that the caller does not pass."""
+    return [rule for rule in rules if not call.allows(rule)]
 
 
 def _render(profile: DeviceProfile, call: Call) -> dict[str, Any]:

@@ -129,14 +129,23 @@ HOLDER_VIEW = answers.Answer(
 )
 
 
+PUBLISHED_VIEW = answers.Answer(
+    "PublishedView",
+    "The units of a resource provider as the agent has published them in Placement.",
+    total=answers.Shown(types.INTEGER),
+    reserved=answers.Shown(types.INTEGER),
+)
+
+
 PROVIDER_VIEW = answers.Answer(
     "ProviderView",
-    "A resource provider of a device in Placement.",
+    "A resource provider of a device: what Placement shall have, and what it has.",
     uuid=answers.Shown(answers.UUID_OR_NULL),
     name=answers.Shown(answers.STRING),
     resource_class=answers.Shown(answers.STRING),
     total=answers.Shown(types.INTEGER),
     reserved=answers.Shown(types.INTEGER),
+    published=answers.Shown(answers.Nullable(PUBLISHED_VIEW)),
     error=answers.Shown(answers.TEXT_OR_NULL),
 )
 
@@ -362,11 +371,17 @@ class Devices(Controller):
             id_: View(holders.get(id_, ()), parts.get(id_, ()), used.get(id_, {})) for id_ in ids
         }
 
-    @expose("cyborg:device:delete", types.UUID_TYPE, status=204, since=microversion.OPERATORS)
-    def delete(self, call: Call, uuid: str) -> None:
+    @expose(
+        "cyborg:device:delete",
+        types.UUID_TYPE,
+        query=types.ForceQuery,
+        status=204,
+        since=microversion.OPERATORS,
+    )
+    def delete(self, call: Call, uuid: str, query: Mapping[str, Any]) -> None:
         """Remove a device that an operator created or that is lost, from Placement first."""
         call.check_everywhere()
-        self.conductor.write(DeleteDevice(*call.origin, uuid))
+        self.conductor.write(DeleteDevice(*call.origin, uuid, call.forced(query)))
 
     @expose("cyborg:device:enable", types.UUID_TYPE, status=204)
     def enable(self, call: Call, uuid: str) -> None:
@@ -462,6 +477,8 @@ def render(row: devices.VisibleDevice, call: Call, view: View) -> dict[str, Any]
                     "resource_class": part.resource_class,
                     "total": part.total,
                     "reserved": part.reserved,
+                    "published": part.published
+                    and dict(zip(("total", "reserved"), part.published, strict=True)),
                     "error": part.error,
                 }
                 for part in view.parts

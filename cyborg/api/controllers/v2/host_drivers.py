@@ -38,8 +38,8 @@ class UpdateBody(types.Declared):
     enabled = wsme.wsattr(types.FLAG)
 
 
-class UninstallQuery(types.WaitQuery):
-    """Whether to wait until no device of the driver is in use."""
+class UninstallQuery(types.WaitQuery, types.ForceQuery):
+    """Whether to wait until no device of the driver is in use, or dirty units do not matter."""
 
     drain = wsme.wsattr(types.FLAG)
 
@@ -175,6 +175,7 @@ class Drivers(Controller):
                 driver=driver,
                 drain=query.get("drain", False),
                 wait=query.get("wait", False),
+                force=call.forced(query),
             )
         )
 

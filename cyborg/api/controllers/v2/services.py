@@ -71,6 +71,8 @@ PROCESS_VIEW = answers.Answer(
     listening=answers.Shown(answers.Nullable(types.FLAG), since=microversion.OPERATOR_VIEWS),
     bus_error=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
     bus_error_since=answers.Shown(answers.TIME_OR_NULL, since=microversion.OPERATOR_VIEWS),
+    publish_error=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
+    publish_error_since=answers.Shown(answers.TIME_OR_NULL, since=microversion.OPERATOR_VIEWS),
     cause=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
     remedy=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
 )
@@ -143,11 +145,17 @@ class Services(Controller):
         self.conductor.write(SetServiceStatus(*call.origin, uuid, disabled=disabled, reason=reason))
         return self._show(call, uuid)
 
-    @expose("cyborg:service:delete", types.UUID_TYPE, since=microversion.OPERATORS, long=True)
-    def forget(self, call: Call, uuid: str) -> Operation:
+    @expose(
+        "cyborg:service:delete",
+        types.UUID_TYPE,
+        query=types.ForceQuery,
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def forget(self, call: Call, uuid: str, query: Mapping[str, Any]) -> Operation:
         """Remove a process that is down and, for an agent, its host with all its devices."""
         call.check_everywhere()
-        return self.conductor.write(RemoveService(*call.origin, uuid))
+        return self.conductor.write(RemoveService(*call.origin, uuid, call.forced(query)))
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self.reader.reader() as tx:
@@ -213,10 +221,13 @@ class Services(Controller):
             # Only conductors and agents receive requests from the bus; without heartbeats it is
             # unknown.
             answers_bus = process.binary != API and cloud.is_fresh(process)
+            listens = process.bus_error is None and process.clock_error is None
             document |= {
-                "listening": process.bus_error is None if answers_bus else None,
+                "listening": listens if answers_bus else None,
                 "bus_error": call.scope.placed(process.bus_error),
                 "bus_error_since": since(process.bus_error_ms),
+                "publish_error": call.scope.placed(process.publish_error),
+                "publish_error_since": since(process.publish_error_ms),
                 "cause": call.scope.placed(component.cause or None),
                 "remedy": call.scope.placed(component.remedy or None),
             }

@@ -152,6 +152,12 @@ def deafen_agent(cloud: SmallCloud, host: str) -> str:
     return f"cyborg-agent@{host}"
 
 
+def refuse_agent(cloud: SmallCloud, host: str) -> str:
+    error = {"publish_error": "Placement is not available: answered 403", "publish_error_ms": 1}
+    cloud.execute(sa.update(Service).where(Service.host == host).values(**error))
+    return f"cyborg-agent@{host}"
+
+
 def break_driver(cloud: SmallCloud, host: str) -> str:
     row = {"uuid": str(uuid4()), "name": "other", "state": "FAILED", "error": "no library"}
     host_id = sa.select(Host.id).where(Host.name == host).scalar_subquery()
@@ -296,6 +302,7 @@ BY_HAND: dict[str, tuple[Kind, Damage]] = {
     "leave_allocation": (Kind.UNDATED_ALLOCATION, leave_allocation),
     "kill_agent": (Kind.SILENT_AGENT, kill_agent),
     "deafen_agent": (Kind.NOT_RECEIVING, deafen_agent),
+    "refuse_agent": (Kind.CANNOT_PUBLISH, refuse_agent),
     "forget_release": (Kind.STUCK_WORK, forget_release),
     "break_driver": (Kind.FAILED_DRIVER, break_driver),
     "lose_device": (Kind.LOST_DEVICE, lose_device),
@@ -338,13 +345,16 @@ def test_finding_is_repaired(cloud: SmallCloud, prepare: bool, kind: Kind, damag
 
 def test_every_kind_of_finding_in_the_database_is_tested() -> None:
     tried = {kind for kind, _ in [*BY_HAND.values(), *PREPARED.values()]}
-    # What hosts have prepared is only known to who asks them, a shared handle is in a test of its
-    # own, and news are not damage.
+    # What hosts have prepared is only known to who asks them, a shared handle and those of servers
+    # without a request are in tests of their own, and news are not damage.
     assert set(Kind) - tried == {
         Kind.SHARED_HANDLE,
+        Kind.UNKNOWN_HOLDER,
+        Kind.SUSPECT_HANDLE,
         Kind.UNPREPARED,
         Kind.LEFTOVER,
         Kind.PUBLISHING,
+        Kind.UNATTACHED_BIND,
     }
 
 

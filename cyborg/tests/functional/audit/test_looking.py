@@ -235,6 +235,7 @@ def test_repair_of_a_wrong_finding_changes_nothing(cloud: SmallCloud) -> None:
         Fix.GUARD_INSTANCE: instance,
         Fix.DELETE_ARQ: arq,
         Fix.REPUBLISH: "",
+        Fix.SET_ASIDE: "",
     }
     before = everything(cloud.db)
     for kind in Kind:

@@ -7,16 +7,20 @@ The attacker has the transport_url and the file of keys of the host ``thief``.
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.cmd import signing_key
 from cyborg.db.engine import Database
+from cyborg.db.models import Deployable, Event, Host
 from cyborg.model import wire
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
@@ -27,7 +31,7 @@ from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.endpoint import Endpoint
 from cyborg.rpc.keys import Keys
-from cyborg.rpc.signing import WINDOW
+from cyborg.rpc.signing import FIELD, UNTIMELY, WINDOW
 from cyborg.rpc.transport import (
     AGENT_TOPIC,
     CONDUCTOR_AGENTS_TOPIC,
@@ -71,12 +75,11 @@ def profile() -> CreateDeviceProfile:
 
 
 def refused(send: Callable[[], Any]) -> bool:
-    """Whether a request was refused because of its signature; any other answer is none."""
+    """Whether a request was refused because of its signature or time."""
     try:
-        send()
+        return UNTIMELY in send()
     except REFUSALS:
         return True
-    return False
 
 
 @pytest.fixture
@@ -144,6 +147,7 @@ def test_no_verb_of_the_api_is_on_the_topic_of_agents(thief: Attacker) -> None:
         "desired",
         "unit_uses",
         "published",
+        "guests",
         "providers_removed",
         "readings",
     }
@@ -222,6 +226,85 @@ class Impostor:
         self._server.wait()
 
 
+def beat(thief: Attacker, *names: str, host: str = THIEF) -> Any:
+    """Send a heartbeat of the thief, signed with its own key, that names these providers."""
+    place, sender = CONDUCTOR_AGENTS_TOPIC, f"{AGENT_TOPIC}@{host}"
+    arguments = {"heartbeat": wire.dump(replace(heartbeat(host), provider_names=names))}
+    context = thief.signed(place, "heartbeat", arguments, sender=sender, owner=host)
+    return thief.deliver(place, "heartbeat", arguments, context)
+
+
+def test_host_with_its_own_key_takes_no_name_of_another_host(
+    victim: int, thief: Attacker, secured: Stack, own_database: Database
+) -> None:
+    with own_database.writer() as tx:
+        # A host of the existing service that has no agent yet.
+        old = {"name": "old", "generation": 0, "desired_generation": 1, "updated_ms": 0}
+        tx.execute(sa.insert(Host).values(old))
+    before = everything(own_database)
+    for name in ("h3", "old", VICTIM):
+        answer = beat(thief, name)
+        assert answer["error"]["type"] == exception.Forbidden.kind
+        assert f"provider_names = {THIEF}:{name}" in answer["error"]["fields"]["reason"]
+    assert everything(own_database) == before
+    # Names of others are ignored beside an own one.
+    assert "ok" in beat(thief, "h3", "old", f"{THIEF}.example.org")
+    with own_database.reader() as tx:
+        owners = dict(tx.execute(sa.select(Host.name, Host.service_host)).all())
+    assert owners == {VICTIM: VICTIM, "old": None, f"{THIEF}.example.org": THIEF}
+    # Later heartbeats rename it to none of them.
+    before = everything(own_database)
+    for name in ("h3", "old", VICTIM):
+        assert beat(thief, name)["error"]["type"] == exception.Forbidden.kind
+    assert everything(own_database) == before
+    for name in ("h3", "old", VICTIM):
+        secured.report(name, Report(()))
+
+
+def test_host_with_its_own_key_blocks_no_deployable_of_another_host(
+    thief: Attacker, secured: Stack, own_database: Database
+) -> None:
+    epoch = beat(thief, THIEF)["ok"]["body"]["epoch"]
+    cards = (card("h9_FakeDevice"), card(f"{THIEF}2_0000:5e:00.0", key="0000:5e:00.0"))
+    own = card(f"{THIEF}_0000:5f:00.0", key="0000:5f:00.0")
+    report = Report((DriverReport("card_driver", DriverState.READY, (*cards, own)),))
+    arguments = {"host": THIEF, "epoch": epoch, "report": wire.dump(report)}
+    sender = f"{AGENT_TOPIC}@{THIEF}"
+    place = CONDUCTOR_AGENTS_TOPIC
+    context = thief.signed(place, "report", arguments, sender=sender, owner=THIEF)
+    refusals = thief.deliver(place, "report", arguments, context)["ok"]["body"]["refused"]
+    assert refusals.keys() == {"h9_FakeDevice", f"{THIEF}2_0000:5e:00.0"}
+    assert f"does not begin with {THIEF}_" in refusals["h9_FakeDevice"]
+    names = Report((DriverReport("fake_driver", DriverState.READY, (card("h9_FakeDevice"),)),))
+    secured.report("h9", names)
+    with own_database.reader() as tx:
+        stored = set(tx.execute(sa.select(Deployable.name)).scalars())
+    assert stored == {"h9_FakeDevice", f"{THIEF}_0000:5f:00.0"}
+
+
+def test_operator_allows_a_host_another_name(
+    signing: None,
+    conf: cfg.ConfigOpts,
+    own_database: Database,
+    beside: Callable[..., Stack],
+    of_host: Callable[[str], Path],
+) -> None:
+    """The rename is in the history."""
+    conf.set_override("provider_names", {THIEF: "node-7"}, group="conductor")
+    own = beside(own_database, exchange=fresh_exchange())
+    own.start_conductor()
+    own.conductor_client()
+    agent = Attacker(own.bus(), own.exchange, of_host(THIEF))
+    assert "ok" in beat(agent, THIEF)
+    assert "ok" in beat(agent, "node-7")
+    assert beat(agent, "node-8")["error"]["type"] == exception.Forbidden.kind
+    with own_database.reader() as tx:
+        assert list(tx.execute(sa.select(Host.name)).scalars()) == ["node-7"]
+        rows = tx.execute(sa.select(Event.action, Event.reason)).all()
+    assert ("host renamed", f"from {THIEF} to node-7") in [tuple(row) for row in rows]
+    conf.clear_override("provider_names", group="conductor")
+
+
 def test_listener_on_the_topic_of_conductors_answers_nobody(
     secured: Stack, own_database: Database
 ) -> None:
@@ -254,7 +337,7 @@ def test_replayed_request_is_refused(victim: int, thief: Attacker, secured: Stac
 def test_write_that_is_replayed_to_another_conductor_changes_nothing(
     secured: Stack, own_database: Database, attacker: Attackers, master_file: Path
 ) -> None:
-    """Each conductor remembers its own nonces; the request key protects what they cannot see."""
+    """Each conductor remembers its own nonces, and refuses what is older than itself."""
     recorder = attacker(master_file)
     request = profile()
     arguments = request.dump()
@@ -274,7 +357,9 @@ def test_write_that_is_replayed_to_another_conductor_changes_nothing(
         return True
 
     eventually(is_answered)
-    assert answers[0]["ok"] == first["ok"]
+    assert "ok" in first
+    # It started after the request was sent.
+    assert answers[0].keys() == {UNTIMELY, FIELD}
     assert everything(own_database) == rows
 
 
@@ -371,6 +456,23 @@ def test_keys_are_replaced_without_a_stop(
     eventually(is_refused)
     eventually(writes)
     client.close()
+
+
+def test_key_of_a_stolen_host_is_revoked_without_a_stop(
+    victim: int, thief: Attacker, secured: Stack, master_file: Path
+) -> None:
+    """The other hosts keep their keys."""
+    place, arguments = CONDUCTOR_AGENTS_TOPIC, {"heartbeat": wire.dump(heartbeat(THIEF))}
+
+    def is_refused() -> bool:
+        sender = f"{AGENT_TOPIC}@{THIEF}"
+        context = thief.signed(place, "heartbeat", arguments, sender=sender, owner=THIEF)
+        return refused(lambda: thief.deliver(place, "heartbeat", arguments, context))
+
+    assert not is_refused()
+    assert signing_key.main(["revoke", str(master_file), "--host", THIEF]) == 0
+    eventually(is_refused)
+    assert secured.report(VICTIM, REPORT) > victim
 
 
 def test_process_without_keys_gets_no_answer(secured: Stack, conf: cfg.ConfigOpts) -> None:

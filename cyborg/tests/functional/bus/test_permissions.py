@@ -5,6 +5,7 @@ The commands are taken from the guide.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
@@ -31,7 +32,7 @@ from cyborg.rpc.verbs import AGENT, Discover, Heartbeat, SendReport
 from cyborg.tests.fixtures.broker import Tenant, connection
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.fixtures.waiting import PATIENCE
-from cyborg.tests.functional.bus.guide import commands
+from cyborg.tests.functional.bus.guide import GUIDE, commands
 from cyborg.tests.functional.bus.test_attacks import heartbeat, profile
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 
@@ -40,14 +41,20 @@ HOST, OTHER = "compute-1", "compute-2"
 
 
 @pytest.fixture(scope="module")
-def urls() -> Iterator[dict[str, str]]:
-    """The URL of each role, in a virtual host of its own."""
+def tenant() -> Iterator[Tenant]:
+    """A virtual host of its own."""
     with Tenant(TRANSPORT_URL) as tenant:
         tenant.add_vhost()
-        found = {role: tenant.add_role(role) for role in ROLES}
-        for command, role, patterns in commands():
-            tenant.grant(command, role, *patterns)
-        yield found
+        yield tenant
+
+
+@pytest.fixture(scope="module")
+def urls(tenant: Tenant) -> dict[str, str]:
+    """The URL of each role."""
+    found = {role: tenant.add_role(role) for role in ROLES}
+    for command, role, patterns in commands():
+        tenant.grant(command, role, *patterns)
+    return found
 
 
 def is_refused(connection: Connection, attempt: Any) -> bool:
@@ -61,12 +68,15 @@ def is_refused(connection: Connection, attempt: Any) -> bool:
     return False
 
 
+@dataclass
 class RoleStack(Stack):
     """Processes in the virtual host of a test, which is removed with all its queues."""
 
+    role: str = "api"
+
     def bus(self) -> Bus:
         """See Stack; it is closed, or it would try to log in for ever when its account is gone."""
-        made = Bus(self.conf, url=self.transport_url, exchange=self.exchange)
+        made = Bus(self.conf, url=self.transport_url, exchange=self.exchange, role=self.role)
         self._endings.insert(0, made.close)
         return made
 
@@ -87,6 +97,7 @@ def service(
             transport_url=urls[role],
             peers=stack.peers,
             exchange=EXCHANGE,
+            role=role,
         )
     made["conductor"].start_conductor("control-1")
     yield made
@@ -123,22 +134,106 @@ def test_every_role_can_do_its_work(service: dict[str, Stack]) -> None:
         closing()
 
 
+READS = ("basic_consume", "basic_get", "queue_declare", "queue_delete", "queue_purge")
+
+
+def of_replies(tenant: Tenant, role: str) -> str:
+    """The queue in which the process of a role receives replies."""
+    return next(name for name in tenant.queues() if name.startswith(f"reply_{role}."))
+
+
+@pytest.mark.parametrize("role", ["api", "agent"])
+@pytest.mark.parametrize("other", ROLES)
+def test_account_reaches_the_reply_queues_of_its_role_only(
+    service: dict[str, Stack],
+    urls: dict[str, str],
+    tenant: Tenant,
+    conf: cfg.ConfigOpts,
+    role: str,
+    other: str,
+) -> None:
+    if role == other:
+        return
+    lines = (
+        reach(ConductorClient(service["api"].bus(), timeout=PATIENCE)),
+        reach(
+            ConductorClient(
+                service["agent"].bus(), timeout=PATIENCE, sender=f"{AGENT_TOPIC}@{HOST}"
+            )
+        ),
+    )
+    machine = Agent(service["agent"], HOST)
+    conductor = AgentClient(service["conductor"].bus(), timeout=PATIENCE)
+    task = DiscoveryTask("00000000-0000-0000-0000-000000000001", "fake_driver")
+    conductor.request(HOST, Discover(task))
+    queue = of_replies(tenant, other)
+    assert queue.startswith(f"reply_{other}.{conf.host}.")
+    for verb in READS:
+        assert is_refused(connection(urls[role]), methodcaller(verb, queue)), verb
+    for closing in (machine.stop, conductor.close, *(line.close for line in lines)):
+        closing()
+
+
+#: What the page on security replaces in the expressions for agents, and by what.
+PER_HOST = (
+    ("cyborg-agent.*", r"cyborg-agent|cyborg-agent\.HOST|cyborg-agent_fanout.*"),
+    (r"reply_agent\..*", r"reply_agent\.HOST\.[0-9a-f]+"),
+)
+
+
+def test_account_of_a_host_reaches_the_queues_of_this_host_only(
+    service: dict[str, Stack],
+    urls: dict[str, str],
+    tenant: Tenant,
+    conf: cfg.ConfigOpts,
+) -> None:
+    page = (GUIDE.parents[1] / "admin" / "security.rst").read_text()
+    account = f"agent-{HOST}"
+    url = tenant.add_role(account)
+    for old, new in PER_HOST:
+        assert f"``{old}`` by ``{new}``" in page
+    for command, role, patterns in commands():
+        if role == "agent":
+            for old, new in PER_HOST:
+                patterns = [one.replace(old, new.replace("HOST", HOST)) for one in patterns]
+            tenant.grant(command, account, *patterns)
+    other = reach(
+        ConductorClient(service["agent"].bus(), timeout=PATIENCE, sender=f"{AGENT_TOPIC}@{OTHER}")
+    )
+    conf.set_override("host", HOST)
+    with RoleStack(
+        conf=conf,
+        database_url=service["api"].database_url,
+        transport_url=url,
+        peers=service["api"].peers,
+        exchange=EXCHANGE,
+        role="agent",
+    ).beside() as own:
+        sender = f"{AGENT_TOPIC}@{HOST}"
+        agent = reach(ConductorClient(own.bus(), timeout=PATIENCE, sender=sender))
+        agent.request(Heartbeat(heartbeat(HOST)))
+        queues = {name for name in tenant.queues() if name.startswith("reply_agent.")}
+        mine = {name for name in queues if name.startswith(f"reply_agent.{HOST}.")}
+        assert mine
+        assert queues - mine
+        for queue in (*(queues - mine), f"{AGENT_TOPIC}.{OTHER}"):
+            for verb in READS:
+                assert is_refused(connection(url), methodcaller(verb, queue)), f"{verb} {queue}"
+        agent.close()
+    conf.clear_override("host")
+    other.close()
+
+
 @pytest.mark.parametrize("role", ["api", "agent"])
 @pytest.mark.parametrize("topic", [CONDUCTOR_TOPIC, CONDUCTOR_AGENTS_TOPIC])
 def test_nobody_but_conductors_can_listen_on_their_topics(
     service: dict[str, Stack], urls: dict[str, str], role: str, topic: str
 ) -> None:
     for queue in (topic, f"{topic}.control-1", f"{topic}.thief", f"{topic}_fanout_thief"):
-        for verb in (
-            "basic_consume",
-            "basic_get",
-            "queue_declare",
-            "queue_delete",
-            "queue_purge",
-        ):
+        for verb in READS:
             attempt = methodcaller(verb, queue)
             assert is_refused(connection(urls[role]), attempt), f"{verb} {queue}"
-    mine = f"reply_{role}"
+    mine = f"reply_{role}.{HOST}.0"
     with connection(urls[role]) as one:
         one.channel().queue_declare(mine, auto_delete=True)
         # A copy of the messages of a topic, in a queue that the account may read.

@@ -83,8 +83,8 @@ def test_arqs_are_visible_to_members_of_their_project_only(
     details = as_user("reader")(f"arq-show {arq['uuid']} -f json").json
     assert details["device_profile_name"] == created["device_profile_name"]
     (device,) = as_user("member")(f"accelerator-list --instance {instance} --long -f json").json
-    assert (device["instance_name"], device["instance_status"]) == (["unknown"], ["unknown"])
-    assert (device["holder"], device["resource_classes"]) == (["unknown"], ["FPGA"])
+    assert (device["instance_name"], device["instance_status"]) == ([instance], ["unknown"])
+    assert (device["holder"], device["resource_classes"]) == ([instance], ["FPGA"])
     assert re.fullmatch("[0-9a-f]{56}", device["hostname"])
     assert (device["address"], device["provider"]) == (None, None)
     (listed,) = as_user("admin")(f"accelerator-list --instance {instance} --long -f json").json
@@ -105,7 +105,7 @@ def test_operators_read_events_and_usage_of_a_device(
     assert (device["free"], device["total"], device["holder"]) == (
         device["total"] - 1,
         16,
-        ["unknown"],
+        [instance],
     )
     details = operator(f"accelerator-show {device['uuid']} -f json").json
     assert details["providers"][0]["uuid"] == host.fake_provider

@@ -82,7 +82,7 @@ def test_cost_of_the_rounds_of_an_agent(
     # Classes and traits that this Placement lacked.
     made = sum(call.startswith(("PUT /resource_classes/", "PUT /traits/")) for call in first.http)
     assert len(first.http) == 3 * devices + FIXED + made, first.http
-    assert first.rpc == ["heartbeat", "desired", "report", "desired"]
+    assert first.rpc == ["heartbeat", "desired", "report", "desired", "published"]
     unchanged = run(61.0)
     assert (unchanged.http, unchanged.rpc) == ([], ["heartbeat"])
     assert len(run(FULL_CHECK + 1).http) == 1

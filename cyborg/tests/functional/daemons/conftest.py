@@ -24,9 +24,11 @@ collect_ignore = (
         "test_agent.py",
         "test_generated_requests.py",
         "test_generated_sequences.py",
+        "test_no_conductor.py",
         "test_outages.py",
         "test_refusals.py",
         "test_three_daemons.py",
+        "test_unpublished.py",
         "test_uwsgi.py",
         "test_watching.py",
     ]

@@ -74,7 +74,15 @@ def runs(
             program.wait_for(f"{name} is running")
             assert manager.hears("READY=1"), program.output
             assert manager.hears("WATCHDOG=1", times=3), program.output
+            assert " DEBUG " not in program.output
+            deployment.write(
+                "cyborg.conf.d/60-log", {"DEFAULT": {**where["DEFAULT"], "debug": True}}
+            )
             program.signal(signal.SIGHUP)
+            program.wait_for("Read the configuration files again; debug is on")
+            deployment.write("cyborg.conf.d/60-log", where)
+            program.signal(signal.SIGHUP)
+            program.wait_for("Read the configuration files again; debug is off")
             if name == AGENT:
                 program.wait_for("have read their files again")
             assert manager.hears("WATCHDOG=1", times=manager.signs + 2), program.output
@@ -101,6 +109,8 @@ def test_daemon_starts_with_config_dir_only_survives_sighup_and_exits_with_0(
     assert any(word.endswith(f"/{name}") for word in seen.command_line)
     # Unknown options and sections are ignored.
     assert "nobody" not in seen.output
+    # One line, at the start; it is the default.
+    assert seen.log.count("[DEFAULT] message_signing is off: ") == 1
     # Nothing but lines of the log, and in them nothing that an operator cannot change.
     for line in seen.output.splitlines():
         assert re.match(r"\d{4}-\d\d-\d\d [\d:.]+ \d+ (INFO|WARNING) ", line), line

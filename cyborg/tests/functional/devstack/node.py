@@ -58,6 +58,7 @@ class Node:
             "CYBORG_CONF_DIR": str(self.etc),
             "CYBORG_STATE_PATH": str(self.home / "state"),
             "CYBORG_PRIVILEGED_SOCKET": str(self.home / "privileged.sock"),
+            "CYBORG_PRIVILEGED_DIR": str(self.home / "privileged"),
             "PCI_SIM_SYSFS": str(self.home / "sys"),
             "PCI_SIM_KERNEL_DIR": str(self.home / "kernel"),
             **(variables or {}),

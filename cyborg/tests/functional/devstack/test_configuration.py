@@ -194,11 +194,19 @@ def test_only_the_privileged_process_runs_as_root(tmp_path: Path) -> None:
     }
     socket = f"{tmp_path}/privileged.sock"
     [command] = [call for call in node.called("run_process") if call.startswith(PRIVILEGED)]
-    assert command.endswith(f"/cyborg-privileged --socket {socket} --user {user}")
+    # The user of devstack owns the code.
+    functions = f"{tmp_path}/privileged/functions"
+    options = f"--socket {socket} --functions {functions} --allow-writable-code --user {user}"
+    assert command.endswith(f"/cyborg-privileged {options}")
     assert node.options("etc/cyborg.conf")["agent"]["privileged_socket"] == [socket]
+    # Root makes the list of a copy of the configuration, which the user cannot change.
+    copy = f"{tmp_path}/privileged/cyborg.conf"
+    assert node.called("cyborg-agent") == [f"--config-file {copy} --list-functions {functions}"]
+    assert Path(copy).read_text() == (tmp_path / "etc/cyborg.conf").read_text()
     (tmp_path / "privileged.sock").touch()
     node.do("clean")
     assert not (tmp_path / "privileged.sock").exists()
+    assert not Path(copy).exists()
     node = stacked(tmp_path, f"disable_service {PRIVILEGED}")
     assert PRIVILEGED not in services(node)[4:]
 

@@ -14,7 +14,11 @@ HOOKS = REPOSITORY / "devstack" / "upgrade"
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     (tmp_path / "devices").write_text("device-2\ndevice-1\n")
-    return Node(tmp_path)
+    made = Node(tmp_path)
+    # The old release has written it.
+    made.etc.mkdir(exist_ok=True)
+    (made.etc / "cyborg.conf").touch()
+    return made
 
 
 def succeeded(ran: subprocess.CompletedProcess[str]) -> None:
@@ -93,7 +97,9 @@ def test_upgrade_runs_its_steps_in_order(node: Node) -> None:
         f"cyborg-dbsync {conf} online_data_migrations",
         f"cyborg-status {conf} upgrade check",
     ]
-    assert [step.split()[1] for step in steps[4:]] == [
+    assert steps[4].startswith("cyborg-agent ")
+    assert "--list-functions" in steps[4]
+    assert [step.split()[1] for step in steps[5:]] == [
         *("cyborg-privileged", "cyborg-cond", "cyborg-api", "cyborg-agent")
     ]
     assert node.called("setup_develop") != []

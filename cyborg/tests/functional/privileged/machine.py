@@ -23,10 +23,17 @@ from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 
 ROOT = os.geteuid() == 0
 NOBODY = 65534
+#: The user of the units of the process.
+PRIVILEGED = 65532
 #: The user of the agent. Without root there is one other user at most: who runs the test.
 AGENT = NOBODY if ROOT else os.geteuid()
 CARD = "0000:3b:00.0"
 PATH = f"/sys/devices/pci0000:3a/{CARD}"
+#: A virtual function of the card, which VFIO has.
+VF = "0000:3b:02.0"
+PART = f"/sys/devices/pci0000:3a/{VF}"
+#: The list of functions; the process sees the directory in place of /sys.
+LIST = "/sys/privileged-functions"
 CHILD = Path(__file__).with_name("agent_child.py")
 UNIT = Path(__file__).with_name("unit_child.py")
 #: What the unit of the process has, in the words of setpriv(1).
@@ -53,22 +60,37 @@ class Machine:
         host = FakeHost(
             {
                 f"{PATH}/sriov_numvfs": "0\n",
+                f"{PATH}/uevent": "DRIVER=ice\nPCI_CLASS=20000\nPCI_ID=8086:1592\n",
+                f"{PART}/uevent": "DRIVER=vfio-pci\nPCI_CLASS=20000\nPCI_ID=8086:1889\n",
+                # Nobody has opened its node, whatever this machine hides from the observer.
+                f"{PART}/enable": "0\n",
                 f"{PATH}/net/ens1f0/ifindex": "2147483647\n",
                 "/dev/null": "",
                 "/dev/vfio/71": "",
             },
             {
                 f"/sys/bus/pci/devices/{CARD}": f"../../..{PATH.removeprefix('/sys')}",
+                f"/sys/bus/pci/devices/{VF}": f"../../..{PART.removeprefix('/sys')}",
+                f"{PATH}/virtfn0": f"../{VF}",
+                f"{PART}/physfn": f"../{CARD}",
+                f"{PART}/iommu_group": "../../../kernel/iommu_groups/71",
                 "/sys/bus/pci/devices/0000:3b:00.1": "../../../../outside/0000:3b:00.1",
+                "/sys/class/net/ens1f0": f"../..{PATH.removeprefix('/sys')}/net/ens1f0",
             },
         )
         host.materialise(self.tree)
         self.number.chmod(0o644)
+        self.list.write_text(f'# the card\n{{"address": "{CARD}"}}\n')
 
     @property
     def number(self) -> Path:
         """The file with the number of virtual functions, which only root may write."""
         return self.tree / PATH[1:] / "sriov_numvfs"
+
+    @property
+    def list(self) -> Path:
+        """The list of the functions that actions may change."""
+        return self.tree / LIST[1:]
 
     @contextmanager
     def privileged(
@@ -81,14 +103,15 @@ class Machine:
         program = script("cyborg-privileged")
         path = self.socket.with_name(f"{self.socket.name}{kind and '.'}{kind}")
         command = [program, "--socket", str(path), "--user", "nobody" if ROOT else "root"]
+        command += ["--functions", LIST]
         if mode == "unit":
             capabilities = ",".join(f"+{name}" for name in capabilities.split(","))
-            user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+            user = [f"--reuid={PRIVILEGED}", f"--regid={PRIVILEGED}", "--clear-groups"]
             rights = [f"--inh-caps=-all,{capabilities}", f"--ambient-caps=-all,{capabilities}"]
             bound = f"--bounding-set=-all,{capabilities}"
             command = [
-                *(sys.executable, str(UNIT), str(path), str(NOBODY)),
-                *("setpriv", *user, *rights, bound, program),
+                *(sys.executable, str(UNIT), str(path), str(NOBODY), str(PRIVILEGED)),
+                *("setpriv", *user, "--no-new-privs", *rights, bound, *command),
             ]
         path.unlink(missing_ok=True)
         process = Program(
@@ -100,7 +123,7 @@ class Machine:
             eventually(lambda: listens(path), lambda: process.output)
             yield process
         finally:
-            process.kill()
+            process.stop()
 
     def connection(self) -> socket.socket:
         """Return a connection of its own to the process."""

@@ -3,6 +3,7 @@
 
 import errno
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -27,8 +28,12 @@ from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.privileged.machine import (
     AGENT,
     CARD,
+    LIST,
+    MOUNT,
+    NAMESPACE,
     OBSERVER,
     OTHERS,
+    PRIVILEGED,
     ROOT,
     Agent,
     Machine,
@@ -106,15 +111,19 @@ def test_agent_has_no_capability_and_each_process_those_of_its_context(
         for context, action in ONE_OF_EACH.items():
             before = {child["Pid"] for child in children(process.pid)}
             running.run(action)
-            (child,) = [child for child in children(process.pid) if child["Pid"] not in before]
+            added = [child for child in children(process.pid) if child["Pid"] not in before]
+            # A process that changes something asks a process of the observer first.
+            (child,) = [new for new in added if int(new["CapPrm"], 16) == MASKS[context]]
+            assert {int(new["CapPrm"], 16) for new in added} <= {MASKS[context], MASKS["observe"]}
             sets = [int(child[name], 16) for name in ("CapEff", "CapPrm")]
             assert sets == [MASKS[context]] * 2, (context, process.output)
             assert int(child["CapInh"], 16) == int(child["CapAmb"], 16) == 0
             assert child["NoNewPrivs"] == "1"
-            assert child["Uid"].split()[1] == str(AGENT)
+            assert int(child["Uid"].split()[1]) in {AGENT, PRIVILEGED}
             # A second action of the context needs no other process.
+            number = len(children(process.pid))
             running.run(action)
-        assert len(children(process.pid)) == len(ONE_OF_EACH)
+            assert len(children(process.pid)) == number
     eventually(lambda: not children(process.pid), lambda: process.output)
 
 
@@ -131,8 +140,9 @@ def test_observer_has_a_process_of_its_own_where_it_has_a_socket(machine: Machin
         ):
             assert "result" in running.run(ReadOpenFiles())
             assert "result" in running.run(SetVfs(FUNCTION, 4))
-            (child,) = children(observer.pid)
-            assert int(child["CapPrm"], 16) == MASKS["observe"]
+            # One for the agent, and one for the process that changes something.
+            masks = [int(child["CapPrm"], 16) for child in children(observer.pid)]
+            assert masks == [MASKS["observe"]] * 2
             (child,) = children(others.pid)
             assert int(child["CapPrm"], 16) == MASKS["sysfs"]
 
@@ -160,6 +170,25 @@ def test_actions_do_what_only_root_may_and_nothing_outside(machine: Machine, pro
         assert len(running.run(ReadOpenFiles())["journal"]) == 4 if ROOT else 3
 
 
+@pytest.mark.parametrize("change", ["another function", "writable", "missing", "not JSON"])
+def test_function_that_root_has_not_listed_is_refused(machine: Machine, change: str):
+    if change == "another function":
+        machine.list.write_text('{"address": "0000:3c:00.0"}\n')
+    elif change == "writable":
+        machine.list.chmod(0o666)
+    elif change == "missing":
+        machine.list.unlink()
+    else:
+        machine.list.write_text("everything\n")
+    before = machine.number.read_text()
+    with machine.privileged("unit" if ROOT else "root"), agent(machine) as running:
+        for action in (SetVfs(FUNCTION, 4), Reset(FUNCTION), ONE_OF_EACH["network"]):
+            answer = running.run(action)
+            assert answer["kind"] == "HostError", answer
+            assert "privileged-functions" in f"{answer['reason']} {answer['action']}", answer
+    assert machine.number.read_text() == before
+
+
 def test_holder_of_a_vfio_node_is_seen_although_it_is_of_another_user(
     machine: Machine, process: Program
 ):
@@ -174,6 +203,15 @@ def test_holder_of_a_vfio_node_is_seen_although_it_is_of_another_user(
                 return bool(holders.get("/dev/vfio/71") == f"sleep (process {holder.pid})")
 
             eventually(seen, lambda: process.output)
+            # So nobody changes the card while a guest has a part of it, whatever the agent says.
+            changes: list[Action[Any]] = [
+                *(SetVfs(FUNCTION, 0), Reset(FUNCTION), ONE_OF_EACH["network"]),
+                SetMigMode(FUNCTION, True),
+            ]
+            for action in changes:
+                answer = running.run(action)
+                assert "held through VFIO by sleep" in answer["reason"], answer
+            assert machine.number.read_text() == "0\n"
     finally:
         holder.kill()
         holder.wait()
@@ -281,6 +319,41 @@ def test_helper_command_starts_a_process_where_there_is_no_socket(machine: Machi
     with agent(machine, user=os.geteuid(), helper=script("privsep-helper")) as running:
         answer = running.run(ReadOpenFiles())
         assert ("result" in answer) is ROOT, answer
+
+
+def test_process_of_the_helper_judges_functions_too(machine: Machine):
+    """It has no socket of an observer, and starts another process of the helper."""
+    configuration = machine.directory / "helper.conf"
+    configuration.write_text(f"[privileged_process]\nfunctions = {LIST}\nsocket = /nowhere\n")
+    words = [script("privsep-helper"), "--config-file", str(configuration)]
+    helper = shlex.join([*NAMESPACE, "sh", "-c", MOUNT, str(machine.tree), *words])
+    with agent(machine, user=os.geteuid(), helper=helper) as running:
+        answer = running.run(SetVfs(FUNCTION, 4))
+        # Only root can take the capabilities.
+        assert ("result" in answer) is ROOT, answer
+        machine.list.write_text("")
+        answer = running.run(SetVfs(FUNCTION, 0))
+        assert "result" not in answer
+        assert ("cyborg-agent --list-functions" in answer["reason"]) is ROOT, answer
+    assert machine.number.read_text() == ("4" if ROOT else "0\n")
+
+
+def test_copies_of_files_are_in_a_directory_that_only_the_process_may_enter(machine: Machine):
+    with machine.privileged("root") as process:
+        with agent(machine) as running:
+            running.run(ReadOpenFiles())
+        [directory] = copies(process.pid)
+        status = directory.stat()
+        assert (status.st_uid, status.st_mode & 0o777) == (os.geteuid(), 0o700)
+        assert process.stop() == 0
+    assert not directory.exists()
+
+
+def copies(pid: int) -> list[Path]:
+    """Return the directories for copies of a process, which has a mount namespace of its own."""
+    started = Path(f"/proc/{pid}").stat().st_ctime
+    directories = Path("/var/tmp").glob("cyborg-privileged-*")
+    return [path for path in directories if path.stat().st_ctime >= started]
 
 
 def test_program_gets_the_capabilities_of_its_context(machine: Machine):

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A service manager in small: it runs a command with a socket as descriptor 3.
 
-Run with the path of the socket, the id of its owner, and the command.
+Run with the path of the socket, the ids of its owner and of its group, and the command.
 """
 
 import os
 import socket
 import sys
 
-path, user, *command = sys.argv[1:]
+path, user, group, *command = sys.argv[1:]
 listener = socket.socket(socket.AF_UNIX)
-os.umask(0o177)
+os.umask(0o117)
 listener.bind(path)
 os.umask(0o022)
-os.chown(path, int(user), int(user))
+os.chown(path, int(user), int(group))
 listener.listen()
 if listener.fileno() == 3:
     listener.set_inheritable(True)

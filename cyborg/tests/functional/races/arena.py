@@ -17,7 +17,16 @@ from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
 from cyborg.db.engine import Database, Reader, retried
-from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Instance, Work
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Deployable,
+    Device,
+    DirtyUnit,
+    Event,
+    Instance,
+    Work,
+)
 from cyborg.model.arq import Binding, State
 from cyborg.model.audit_findings import Ages
 from cyborg.model.caller import Caller
@@ -154,7 +163,7 @@ class Arena:
     def _empty(self) -> None:
         # A handler of the last round may still be undoing what it may not do.
         with self.db.writer() as tx:
-            for table in (Work, Event, Arq, Instance):
+            for table in (Work, Event, Arq, Instance, DirtyUnit):
                 tx.execute(sa.delete(table))
             free = {"state": "free", "lost_ms": None, "blocked": False, "cleaning": False}
             free |= {"clean_record": None, "clean_ms": None}

@@ -31,7 +31,7 @@ _WIDE = 88
 def part(name: str, record: Record) -> str:
     """The text of a part of the page."""
     topic, verbs = PARTS[name]
-    return "\n\n".join(_verb(one, record.verbs[topic][verb]) for verb, one in verbs.items())
+    return "\n\n".join(_verb(one, record.verbs[topic].get(verb)) for verb, one in verbs.items())
 
 
 def shapes() -> str:
@@ -39,7 +39,9 @@ def shapes() -> str:
     return "\n\n".join(_enum(one) if issubclass(one, Enum) else _shape(one) for one in everything())
 
 
-def _verb(command: type[Command[Any]], said: dict[str, Any]) -> str:
+def _verb(command: type[Command[Any]], recorded: dict[str, Any] | None) -> str:
+    """The text about a verb; one that is later than the record has no examples."""
+    said = recorded or {"args": {one.name: None for one in fields(command)}, "answer": {}}
     types = get_type_hints(command)
     raised = dict.fromkeys(command.raises)
     errors = ", ".join(f"``{one.__name__}`` ({one.status})" for one in raised)
@@ -57,6 +59,8 @@ def _verb(command: type[Command[Any]], said: dict[str, Any]) -> str:
         if one.name in said["args"]
     ]
     text = "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:])
+    if recorded is None:
+        return text
     text += "\n\n" + _example("Request", said["args"])
     if said["answer"] is not None:
         text += "\n\n" + _example("Answer", said["answer"])

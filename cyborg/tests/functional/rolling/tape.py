@@ -70,8 +70,8 @@ class _TapedBus(Bus):
         self._bus = bus
         self._tape = tape
 
-    def server(self, topic: str, server: str, endpoint: object) -> Any:
-        return self._bus.server(topic, server, endpoint)
+    def server(self, topic: str, server: str, endpoint: object, **more: Any) -> Any:
+        return self._bus.server(topic, server, endpoint, **more)
 
     def client(self, topic: str) -> Any:
         # Records and pages show the verbs of conductors together, as they were on one topic.

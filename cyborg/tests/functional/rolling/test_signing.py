@@ -50,9 +50,8 @@ ORDERS = [
     (AGENT, API, *CONDUCTORS),
     (API, CONDUCTORS[0], AGENT, CONDUCTORS[1]),
 ]
-#: By design an agent refuses a request from before its start, without a signed reply; the conductor
-#: then repeats the request.
-_BY_DESIGN = ("older than this process", "Reply of cyborg-agent.")
+#: By design a process refuses a request from before its start; its sender then repeats the request.
+_BY_DESIGN = ("may have been received before",)
 
 
 @dataclass
@@ -303,6 +302,42 @@ def test_signing_is_introduced_process_by_process(
     context = unsigned.signed(CONDUCTOR_TOPIC, "dance", {}, sender="cyborg-api@control")
     with pytest.raises(REFUSALS):
         unsigned.deliver(CONDUCTOR_TOPIC, "dance", {}, context)
+
+
+def test_agent_without_the_signing_key_of_conductors_is_shown_as_deaf(
+    rolling: RollingCloud, placement: PlacementService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(rolling, "required", placement)
+    operator = Client(rolling.front, role="operator", version="2.5")
+
+    def agent() -> dict[str, Any]:
+        services = operator.get("/services", host=rolling.rack.compute)["services"]
+        return next(one for one in services if one["binary"] == "cyborg-agent")
+
+    for step in ("add", "promote"):
+        assert signing_key.main([step, str(rolling.master)]) == 0
+        for name in ORDERS[0]:
+            if name != AGENT:
+                rolling.copy_keys(name)
+    assert "WARNING: A host whose file does not have the key" in capsys.readouterr().out
+    written = keys.read(rolling.master).keys
+    others = [bus._signer._keys for bus in rolling.stack.buses]
+    first = written[0].id
+    eventually(
+        lambda: (
+            sum(ring is not None and ring.keys.keys[0].id == first for ring in others)
+            == len(others) - 1
+        )
+    )
+    # Whatever an operator asks of the agent.
+    operator.post("/services/discover", {"hosts": [rolling.rack.compute]}, status=202)
+    eventually(lambda: agent()["listening"] is False)
+    deaf = agent()
+    assert deaf["state"] == "up"
+    assert "lacks the key with which conductors sign" in deaf["cause"]
+    assert "cyborg-signing-key derive" in deaf["remedy"]
+    rolling.copy_keys(AGENT)
+    eventually(lambda: agent()["listening"])
 
 
 def test_keys_are_replaced_process_by_process(

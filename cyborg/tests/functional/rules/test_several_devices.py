@@ -170,7 +170,7 @@ def test_removal_of_a_lost_share_in_quarantine_offers_its_siblings(pair: Pair) -
     shown = replace(card, deployables=tuple(parts))
     pair.report(FIRST, Report((replace(driver, devices=(shown,)),)))
     assert pair.reserved(FIRST)[f"{FIRST}_0_big"] == 1
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, force=True)
     assert pair.reserved(FIRST) == {
         f"{FIRST}_0_big": 0,
         f"{FIRST}_0_half": 0,
@@ -182,7 +182,7 @@ def test_removal_of_a_lost_kind_of_slices_offers_its_siblings(pair: Pair) -> Non
     pair.report(FIRST, sliced(FIRST))
     quarantined(pair)
     pair.report(FIRST, sliced(FIRST, slices={"big": 6, "small": 1}))
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, force=True)
     generation = pair.generation(FIRST)
     pair.lost_devices.confirm_removal(FIRST, pair.arena.epochs[FIRST], [f"{FIRST}_0_half"])
     assert pair.reserved(FIRST) == {f"{FIRST}_0_big": 0, f"{FIRST}_0_small": 0}

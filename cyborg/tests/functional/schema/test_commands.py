@@ -199,3 +199,14 @@ def _forget_owners(db: Database) -> None:
     with db.writer() as tx:
         for model in (Arq, Instance):
             tx.execute(sa.update(model).values(project_id=None))
+
+
+@pytest.mark.parametrize("command", ["upgrade", "create_schema"])
+def test_new_installation_is_told_to_require_signatures(
+    empty: Database, tmp_path: Path, command: str
+) -> None:
+    status, _, err = run(empty, tmp_path, "dbsync", command)
+    assert status == 0
+    assert "set [DEFAULT] message_signing = required" in err
+    # From now on it is an existing installation.
+    assert "message_signing" not in run(empty, tmp_path, "dbsync", "upgrade")[2]

@@ -12,6 +12,7 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.driver_manager import DriverManager
+from cyborg.agent.guests import GuestReports
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.heartbeats import Heartbeats
 from cyborg.agent.layout_sync import LayoutSync
@@ -94,6 +95,8 @@ class FakePeers:
     machine: FakeHost = field(default_factory=FakeHost)
     heartbeats: list[AgentHeartbeat] = field(default_factory=list)
     published_refusals: list[dict[str, str]] = field(default_factory=list)
+    #: What the conductor was told that Placement has.
+    published_units: dict[str, list[int]] = field(default_factory=dict)
     reserved: list[str] = field(default_factory=list)
     store: StateStore = field(default_factory=lambda: StateStore(Path("/dev/null/nowhere"), "host"))
     discoveries: DiscoveryRequests = field(default_factory=lambda: DiscoveryRequests(timeout=0.0))
@@ -154,12 +157,18 @@ class FakePeers:
             self.refused,
             retired,
             operator_created=self.created,
+            published=self.published_units,
         )
 
-    def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
-        self.record("published")
-        self.published_refusals.append(refused)
-        self.refused = refused
+    def published(
+        self, host: str, epoch: int, refused: dict[str, str], published: dict[str, list[int]]
+    ) -> None:
+        self.published_units = published
+        # Most tests are about refusals, and only these are recorded.
+        if refused != self.refused:
+            self.record("published")
+            self.published_refusals.append(refused)
+            self.refused = refused
 
     def providers_removed(self, host: str, epoch: int, names: list[str]) -> None:
         self.record("providers_removed")
@@ -266,6 +275,7 @@ class FakePeers:
             providers=providers,
             prepared_sync=cast(PreparedUnitsSync, self),
             layout_sync=LayoutSync(cast(Operations, self)),
+            guests=cast(GuestReports, FakeGuests()),
             schedule=schedule,
             machine=self.machine,
         )
@@ -274,6 +284,13 @@ class FakePeers:
     def set_verdict(self, verdict: Verdict, reason: str) -> None:
         """Set the outcome of publishing the unit."""
         self.verdicts[UNIT] = ProviderOutcome("u", UNIT, verdict, reason)
+
+
+class FakeGuests:
+    """Guests that nobody wants to know of."""
+
+    def send(self, epoch: int, report: Report) -> None:
+        """See GuestReports."""
 
 
 @dataclass

@@ -81,7 +81,6 @@ def test_driver_that_cannot_be_reloaded_does_not_keep_the_next_one(
     assert manager.reload()
     assert manager.drivers["a"] is before["a"]
     assert manager.drivers["b"] is not before["b"]
-    assert "Drivers b have read their files again" not in caplog.messages
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert errors == ["Drivers a keep their former files: a is broken"]
 

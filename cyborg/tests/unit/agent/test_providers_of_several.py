@@ -40,7 +40,8 @@ class Host:
         self.errors: dict[str, exception.CyborgError] = {}
         self.nodes: dict[str, Node] = {}
         self.calls: list[str] = []
-        self.refusals: list[Mapping[str, str]] = []
+        self.told: list[SendPublished] = []
+        self.pinned = False
         self.removed: list[Sequence[str]] = []
         schedule = Schedule(scan=60, full_check=600, clock=lambda: 0.0)
         self.providers = Providers(
@@ -67,9 +68,17 @@ class Host:
 
     # The conductor.
 
+    @property
+    def refusals(self) -> list[Mapping[str, str]]:
+        return [command.refused for command in self.told]
+
     def request(self, command: SendPublished | SendProvidersRemoved) -> None:
         if isinstance(command, SendPublished):
-            self.refusals.append(command.refused)
+            if self.pinned and command.published is not None:
+                raise exception.PinnedVersion(
+                    peer="conductor", verb="published", needed="1.1", pin="1.0"
+                )
+            self.told.append(command)
         else:
             self.removed.append(command.names)
 
@@ -86,12 +95,17 @@ class Host:
 
     def publish(self, tree: ProviderTree) -> PublishResult:
         self.calls.append("publish")
+        if "tree" in self.errors:
+            raise self.errors["tree"]
         outcomes = (
             ProviderOutcome(one.uuid, one.name, verdict, "" if verdict == "published" else "why")
             for one in tree.providers
             for verdict in [self.verdicts.get(one.name, Verdict.PUBLISHED)]
         )
         return PublishResult("root", tuple(outcomes))
+
+    def recall(self, tree: ProviderTree) -> None:
+        pass
 
     def reserve(self, uuids: Iterable[str]) -> list[str]:
         reserved = []
@@ -156,7 +170,7 @@ def test_tree_is_published_again_while_one_of_its_providers_has_failed(host: Hos
     for published in (["publish"], []):
         host.publish_now()
         assert host.taken() == published
-    assert host.refusals == []
+    assert host.refusals == [{}, {}]
 
 
 def test_every_refused_provider_is_told_to_the_conductor(host: Host) -> None:
@@ -169,6 +183,59 @@ def test_every_refused_provider_is_told_to_the_conductor(host: Host) -> None:
     host.verdicts = {"c": Verdict.REFUSED}
     host.publish_now(2, "x")
     assert host.refusals[1:] == [{"c": "why", "x": reason}]
+
+
+def test_conductor_is_told_what_placement_has_when_that_changes(host: Host) -> None:
+    host.verdicts = {"b": Verdict.REFUSED, "c": Verdict.FAILED}
+    host.publish_now()
+    host.verdicts = {}
+    for _ in range(2):
+        host.publish_now(2)
+    # What was published is still there when a later attempt fails.
+    host.verdicts = {"a": Verdict.FAILED}
+    host.publish_now(3)
+    assert [command.published for command in host.told] == [
+        {"a": [1, 0]},
+        {"a": [1, 0], "b": [1, 0], "c": [1, 0]},
+    ]
+
+
+def test_agent_that_conductor_knows_tells_nothing_after_a_restart(host: Host) -> None:
+    published = {name: [1, 0] for name in NAMES}
+    host.providers.load(Desired(1, TREE, published=published))
+    host.publish_now()
+    assert host.told == []
+    # The conductor has reserved the units while the agent was away.
+    host.providers.load(Desired(2, TREE, published=published | {"b": [1, 1]}))
+    host.publish_now(2)
+    assert [command.published for command in host.told] == [published]
+
+
+def test_conductor_of_an_older_release_is_told_the_refusals_alone(host: Host) -> None:
+    host.pinned = True
+    host.verdicts = {"b": Verdict.REFUSED}
+    host.publish_now()
+    assert [(command.refused, command.published) for command in host.told] == [({"b": "why"}, None)]
+
+
+def test_error_of_placement_lasts_until_all_is_published(host: Host) -> None:
+    assert host.providers.error == ""
+    host.errors = {"tree": AWAY}
+    with pytest.raises(exception.Unavailable):
+        host.publish_now()
+    assert host.providers.error == "Placement is not available: away"
+    host.errors = {}
+    host.verdicts = {"b": Verdict.FAILED, "c": Verdict.REFUSED}
+    host.publish_now()
+    assert host.providers.error == "b: why"
+    host.errors = {"x": AWAY}
+    host.verdicts = {}
+    with pytest.raises(exception.Unavailable):
+        host.publish_now(1, "x")
+    assert host.providers.error == str(AWAY)
+    host.errors = {}
+    host.publish_now(1, "x")
+    assert host.providers.error == ""
 
 
 def test_providers_are_removed_in_the_order_of_the_conductor(host: Host) -> None:

@@ -219,6 +219,23 @@ def test_rule_of_a_project_changes_only_hardware_that_it_holds(with_rules: MakeC
     assert ask(client, request, "manager", version="2.5").status == 204
 
 
+@pytest.mark.parametrize(
+    "request_",
+    ["DELETE /v2/devices/<lost>", "DELETE /v2/drivers/<random>"],
+    ids=("device", "driver"),
+)
+def test_only_administrators_remove_units_that_are_not_cleaned(
+    client: Client, request_: str
+) -> None:
+    refused = ask(client, f"{request_}?force=true", "operator", version="2.5")
+    assert refused.status == 403
+    assert "cyborg:device:leave_unclean" in refused.fault
+    assert client.calls == []
+    assert ask(client, f"{request_}?force=false", "operator", version="2.5").status != 403
+    assert ask(client, f"{request_}?force=true", "admin", version="2.5").status != 403
+    assert [arguments["force"] for _, _, arguments in client.calls] == [None, True]
+
+
 def test_policy_is_checked_before_the_body(client: Client) -> None:
     assert client.send("POST", "/v2/device_profiles", "nonsense", as_="member").status == 403
 

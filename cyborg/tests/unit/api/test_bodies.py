@@ -164,6 +164,9 @@ BODIES: dict[str, Rows] = {
     "2.4 PATCH /v2/drivers/card_driver": [*of("enabled", "yes"), *of("option", {})],
     "2.4 PATCH /v2/drivers/card_driver?drain=true": at("drain", {"enabled": True}),
     "2.4 DELETE /v2/drivers/card_driver?drain=1": at("drain", None),
+    "2.5 DELETE /v2/drivers/card_driver?force=1": at("force", None),
+    "2.5 DELETE /v2/devices/<device>?force=1": at("force", None),
+    "2.5 DELETE /v2/services/<random>?force=1": at("force", None),
     f"2.4 DELETE /v2/drivers/{'x' * 101}": at("uuid", None),
     "2.4 POST /v2/services/discover": [
         *at("body", []),

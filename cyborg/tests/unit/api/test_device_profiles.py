@@ -12,6 +12,7 @@ from cyborg.tests.unit.api.world import FACTS, Client, is_moment
 
 PATH = "/v2/device_profiles"
 NEWEST = "2.4"
+V25 = "accelerator 2.5"
 GROUPS = [{"resources:FPGA": "1", "trait:CUSTOM_A": "required"}]
 ONE = {"name": "new", "groups": GROUPS}
 
@@ -263,12 +264,13 @@ def test_unknown_level_of_cleaning_names_its_field(client: Client) -> None:
 
 
 @pytest.mark.parametrize("minor", [0, 5])
+@pytest.mark.parametrize("word", ["none", "reset"])
 def test_only_those_whom_policy_allows_skip_the_cleaning(
-    with_rules: Callable[..., Client], minor: int
+    with_rules: Callable[..., Client], minor: int, word: str
 ) -> None:
     """Clients of every microversion, since the word has an effect for all."""
     rules = {"cyborg:device_profile:create": "role:member"}
-    body = [{"name": "new", "groups": [cleaned("none")]}]
+    body = [{"name": "new", "groups": [cleaned(word)]}]
     answer = with_rules(rules).send(
         "POST", PATH, body, as_="member", version=f"accelerator 2.{minor}"
     )
@@ -279,3 +281,45 @@ def test_only_those_whom_policy_allows_skip_the_cleaning(
         "POST", PATH, body, as_="member", version=f"accelerator 2.{minor}"
     )
     assert answer.status == 201
+
+
+IMAGE = "f81d4fae-7dec-41d0-a765-00a0c91e6bf6"
+#: What only administrators may have in a profile after their change, and the rule that says so.
+RESTRICTED = [
+    (cleaned("none"), "cyborg:device_profile:skip_cleaning"),
+    (cleaned("reset"), "cyborg:device_profile:skip_cleaning"),
+    ({"resources:FPGA": "1", "accel:bitstream_id": IMAGE}, "cyborg:device_profile:choose_image"),
+    ({"resources:FPGA": "1", "accel:function_id": "f"}, "cyborg:device_profile:choose_image"),
+]
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "gold"}, {"projects": None}, {"description": "d"}, {"projects": ["p"]}]
+)
+@pytest.mark.parametrize(("group", "rule"), RESTRICTED)
+@pytest.mark.parametrize("later", [False, True])
+def test_operator_changes_no_member_of_a_profile_that_only_administrators_write(
+    client: Client, group: dict[str, str], rule: str, change: dict[str, Any], *, later: bool
+) -> None:
+    body = {"name": "private", "groups": [GROUPS[0], group], "projects": [FACTS["other"]]}
+    made = client.send("POST", PATH, [body], version=V25)
+    path, place = f"{PATH}/{made.body['uuid']}", "groups[1]"
+    if later:
+        # The groups are those of the profile after the change, wherever they come from.
+        client.send("PATCH", path, {"groups": GROUPS}, version=V25)
+        change, place = {**change, "groups": [group]}, "groups[0]"
+    before = client.send("GET", path, version=V25).body
+    answer = client.send("PATCH", path, change, as_="operator", version=V25)
+    assert (answer.status, rule in answer.fault, place in answer.fault) == (403, True, True)
+    assert client.send("GET", path, version=V25).body == before
+    assert client.send("PATCH", path, change, version=V25).status == 200
+
+
+def test_operator_changes_profiles_whose_guests_are_cleaned_after(client: Client) -> None:
+    body = {"name": "private", "groups": [cleaned("none")], "projects": [FACTS["other"]]}
+    path = f"{PATH}/{client.send('POST', PATH, [body], version=V25).body['uuid']}"
+    # Only the profile after the change counts.
+    for groups in ([cleaned("full")], GROUPS):
+        change = {"groups": groups, "name": "cleaned", "projects": None}
+        answer = client.send("PATCH", path, change, as_="operator", version=V25)
+        assert (answer.status, answer.body["groups"]) == (200, groups)

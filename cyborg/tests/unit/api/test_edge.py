@@ -366,9 +366,29 @@ def test_connections_are_limited_and_peers_of_a_proxy_are_not(
     serve: Serve, connect: Connect
 ) -> None:
     server = serve("max_connections = 150\n")
-    for _ in range(150):
-        connect(server)
+    answered = connect(server, GET)
+    answer(answered)
+    held = [connect(server) for _ in range(149)]
+    # The first one waits for its next head.
+    assert answer(connect(server, GET)).startswith(b"HTTP/1.1 200 ")
+    assert everything(answered) == b""
+    for client in held[:3]:
+        assert answer(connect(server, GET)).startswith(b"HTTP/1.1 200 ")
+        assert everything(client) == b""
+
+
+def test_new_connection_is_closed_if_all_others_have_sent_a_head(
+    serve: Serve, connect: Connect, app: Recorder
+) -> None:
+    server = serve("max_connections = 3\n")
+    app.go_on.clear()
+    held = [connect(server, GET) for _ in range(3)]
+    for _ in held:
+        acquired(app.arrived)
     assert everything(connect(server)) == b""
+    app.go_on.set()
+    for client in held:
+        assert answer(client).startswith(b"HTTP/1.1 200 ")
 
 
 def test_full_queue_is_answered_with_503(serve: Serve, connect: Connect, app: Recorder) -> None:

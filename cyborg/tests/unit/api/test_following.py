@@ -2,6 +2,7 @@
 """What goes around a request: its line in the log, whatever becomes of it, and its trace."""
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from oslo_context.context import get_current
 
 from cyborg import tracing
+from cyborg.api.expose import refusal
 from cyborg.api.middleware.request_log import RequestLog
 
+MILLISECONDS = re.compile(r" \d+ (?=ms)")
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -34,14 +37,42 @@ def test_failed_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     before = get_current()
     with pytest.raises(ZeroDivisionError):
         ask(broken)
-    assert caplog.messages == ["POST /v2/devices: 500"]
+    assert [MILLISECONDS.sub(" N ", line) for line in caplog.messages] == [
+        "POST /v2/devices: 500 in N ms"
+    ]
     assert get_current() is before
 
 
 def test_path_is_logged_as_sent(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ask(done, PATH_INFO="/v2/ü\n".encode().decode("latin-1"))
-    assert caplog.messages == ["POST /v2/%C3%BC%0A: 201"]
+    assert [MILLISECONDS.sub(" N ", line) for line in caplog.messages] == [
+        "POST /v2/%C3%BC%0A: 201 in N ms"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (refusal(409, "No unit\nis free.").body, ": No unit\\nis free."),
+        (refusal(409, "x" * 1000).body, f": {'x' * 500}"),
+        (b"not JSON", ""),
+        (b"[1]", ""),
+        (b'{"error_message": {"message": "of a filter"}}', ""),
+    ],
+)
+def test_line_of_a_refused_write_has_the_reason(
+    body: bytes, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("409 Conflict", [])
+        return [body]
+
+    caplog.set_level(logging.INFO)
+    ask(refused)
+    assert [MILLISECONDS.sub(" N ", line) for line in caplog.messages] == [
+        f"POST /v2/devices: 409 in N ms{shown}"
+    ]
 
 
 @pytest.mark.parametrize(("length", "kept"), [(500, True), (600, False)])

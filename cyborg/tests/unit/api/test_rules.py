@@ -16,7 +16,11 @@ ROLE = "role:heat_stack_user"
 #: These widen what the others allow, and refuse nothing.
 SCOPES = ("cyborg:arq:all_projects", "cyborg:device:get_unheld")
 #: These decide about the body of a request that another rule has granted.
-CONTENTS = ("cyborg:device_profile:skip_cleaning",)
+CONTENTS = (
+    "cyborg:device_profile:skip_cleaning",
+    "cyborg:device_profile:choose_image",
+    "cyborg:device:leave_unclean",
+)
 OPERATIONS = {
     rule.name: [(operation["method"], operation["path"]) for operation in rule.operations]
     for rule in list_rules()

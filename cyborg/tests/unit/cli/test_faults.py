@@ -12,7 +12,15 @@ from keystoneauth1 import fixture as keystone
 
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.conftest import CommandResult, Run, TerminalStream
-from cyborg.tests.unit.cli.service import AGENT, DEVICE, PROCESS, Answer, Service, error_body
+from cyborg.tests.unit.cli.service import (
+    AGENT,
+    BACKEND,
+    DEVICE,
+    PROCESS,
+    Answer,
+    Service,
+    error_body,
+)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +217,7 @@ def test_delete_continues_after_one_object_fails(cyborg: Run, service: Service):
 
 def test_service_disable_accepts_a_host_name(cyborg: Run, service: Service):
     outcome = cyborg("service-disable compute-1 --reason fans -f json")
-    assert outcome.json["status"] == "disabled"
+    assert [row["status"] for row in outcome.json] == ["disabled"]
     assert service.last.path == f"/services/{AGENT}"
     assert service.requests[0].query == {"kind": "process", "host": "compute-1"}
 
@@ -245,7 +253,8 @@ def test_service_enable_and_disable_select_the_agent_of_a_host(
 
 def test_service_disable_reports_each_failed_host(cyborg: Run, service: Service):
     outcome = cyborg("service-disable compute-1 elsewhere -f json")
-    assert (outcome.status, json.loads(outcome.out)) == (1, {AGENT: "disabled"})
+    rows = [(row["uuid"], row["status"]) for row in json.loads(outcome.out)]
+    assert (outcome.status, rows) == (1, [(AGENT, "disabled")])
     assert outcome.err.startswith("elsewhere: Host elsewhere has no services")
 
 
@@ -253,12 +262,51 @@ def test_accelerator_update_reports_each_failed_accelerator(cyborg: Run, service
     missing = Answer(404, error_body("Device other could not be found."))
     service.answers["/devices/other"] = [missing]
     outcome = cyborg(f"accelerator-update other {DEVICE} {DEVICE} --status ready -f json")
-    assert (outcome.status, json.loads(outcome.out)) == (1, {DEVICE: "ready"})
+    rows = [(row["uuid"], row["status"]) for row in json.loads(outcome.out)]
+    assert (outcome.status, rows) == (1, [(DEVICE, "ready")])
     assert outcome.err == "other: Device other could not be found (HTTP 404).\n"
     assert [request.path for request in service.requests] == [
         "/devices/other",
         f"/devices/{DEVICE}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "member"),
+    [
+        ("driver-show", "/drivers", "name"),
+        ("backend-show", "/backends", "name"),
+        ("hardware-show", "/hardware", "key"),
+    ],
+)
+def test_object_is_shown_by_a_name_that_no_other_has(
+    command: str, path: str, member: str, cyborg: Run, service: Service
+) -> None:
+    noun = path[1:]
+    rows = [
+        {"uuid": DEVICE, "host": "a", member: "unique"},
+        {"uuid": AGENT, "host": "a", member: "shared"},
+        {"uuid": BACKEND, "host": "b", member: "shared"},
+    ]
+    for _ in range(3):
+        service.answers.setdefault(path, []).append(Answer(200, {noun: rows}))
+    service.answers[f"{path}/{DEVICE}"] = [Answer(200, {"uuid": DEVICE})]
+    outcome = cyborg(f"{command} unique -f value -c uuid")
+    assert (outcome.status, outcome.out) == (0, f"{DEVICE}\n")
+    outcome = cyborg(f"{command} shared")
+    assert outcome.status == 1
+    assert f"a has {AGENT}, b has {BACKEND}" in outcome.err
+    outcome = cyborg(f"{command} nobody")
+    assert outcome.status == 1
+    assert "has the UUID or the name nobody" in outcome.err
+
+
+def test_scripts_read_one_column_of_an_update_of_several_accelerators(
+    cyborg: Run, service: Service
+) -> None:
+    service.answers["/devices/other"] = [Answer(200, {"uuid": "other", "status": "ready"})]
+    outcome = cyborg(f"accelerator-update other {DEVICE} --status ready -f value -c status")
+    assert (outcome.status, outcome.out) == (0, "ready\nready\n")
 
 
 def test_accelerator_update_by_selection_needs_yes_without_terminal(cyborg: Run, service: Service):

@@ -228,7 +228,7 @@ def test_accelerator_update_without_wait_does_not_poll(
     cyborg: Run, service: Service, pauses: list[float]
 ):
     service.answers[f"/devices/{DEVICE}"] = [Answer(200, {"status": "installing"})]
-    outcome = cyborg(f"accelerator-update {DEVICE} --status ready -f value")
+    outcome = cyborg(f"accelerator-update {DEVICE} --status ready -f value -c status")
     assert (outcome.status, outcome.out, pauses) == (0, "installing\n", [])
 
 

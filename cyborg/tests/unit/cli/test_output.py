@@ -41,7 +41,7 @@ def test_json_keeps_nested_objects(cyborg: Run):
         "num": 2,
         "setup_required": True,
         "reboot_required": False,
-        "offered": False,
+        "driver_offers": False,
         "remote": 0,
         "acc_capability": {"num": 2, "ipsec": {"num": 1}},
         "reason": "no firmware",
@@ -108,16 +108,36 @@ def test_value_format_prints_plain_values(cyborg: Run):
 
 def test_accelerator_list_shows_holders_and_instance_status(cyborg: Run):
     (accelerator,) = cyborg("accelerator-list --long -f json").json
-    assert accelerator["holder"] == accelerator["instance_name"] == ["web-1", "unknown"]
+    assert accelerator["holder"] == accelerator["instance_name"] == ["web-1", AGENT]
     assert accelerator["instance_status"] == ["ACTIVE", "unknown"]
     lines = cyborg("accelerator-list --long -c holder -c instance_status").out.splitlines()
     assert [line.split() for line in lines[3:5]] == [
         ["|", "web-1", "|", "ACTIVE", "|"],
-        ["|", "unknown", "|", "unknown", "|"],
+        ["|", AGENT, "|", "unknown", "|"],
     ]
     text = cyborg(f"accelerator-show {DEVICE}").out
     assert f"web-1 (uuid {INSTANCE}, status ACTIVE, seen at 2026-11-01T10:00:00.000+00:00)" in text
     assert f"unknown (uuid {AGENT}, status unknown)" in text
+
+
+def test_driver_list_hides_installed_drivers_that_nobody_enabled(
+    cyborg: Run, service: Service
+) -> None:
+    found = {"found": 0, "offered": 0, "in_use": 0}
+    rows = [
+        {"uuid": DEVICE, "name": "on", "enabled": True, "error": None, "devices": found},
+        {"uuid": AGENT, "name": "idle", "enabled": False, "error": None, "devices": found},
+        {"uuid": BACKEND, "name": "bad", "enabled": False, "error": "e", "devices": found},
+    ]
+    for line, names in (
+        ("driver-list", ["on", "bad"]),
+        ("driver-list --all", ["on", "idle", "bad"]),
+        ("driver-list --name idle", ["on", "idle", "bad"]),
+    ):
+        service.answers["/drivers"] = [Answer(200, {"drivers": rows})]
+        outcome = cyborg(f"{line} -f value -c name")
+        assert outcome.out.split() == names
+        assert ("1 installed driver(s)" in outcome.err) is (line == "driver-list")
 
 
 def test_csv_has_one_line_per_object_and_long_more_columns(cyborg: Run):

@@ -37,12 +37,14 @@ READS = {
     ),
     f"service-show {AGENT}": f"GET /services/{AGENT}",
     f"service-delete {AGENT}": f"DELETE /services/{AGENT}",
+    f"service-delete {AGENT} --force": f"DELETE /services/{AGENT}?force=true",
     "backend-list --host h --driver d --name n": "GET /backends?host=h&driver=d&name=n",
     f"backend-show {BACKEND}": f"GET /backends/{BACKEND}",
     "driver-list --host h --name n --state READY": "GET /drivers?host=h&name=n&state=READY",
     f"driver-show {DRIVER}": f"GET /drivers/{DRIVER}",
     "uninstall-driver fake_driver": "DELETE /drivers/fake_driver",
     "uninstall-driver fake_driver --drain": "DELETE /drivers/fake_driver?drain=true",
+    "uninstall-driver fake_driver --force": "DELETE /drivers/fake_driver?force=true",
     f"hardware-show {DEVICE}": f"GET /hardware/{DEVICE}",
     "hardware-list --capability ipsec --remote false": (
         "GET /hardware?capability=ipsec&remote=false"
@@ -73,6 +75,7 @@ READS = {
     "accelerator-list --attached": "GET /devices?in_use=true",
     f"accelerator-show {DEVICE}": f"GET /devices/{DEVICE}",
     f"accelerator-delete {DEVICE}": f"DELETE /devices/{DEVICE}",
+    f"accelerator-delete {DEVICE} --force": f"DELETE /devices/{DEVICE}?force=true",
     "profile-list --name a,b": "GET /device_profiles?name=a,b",
     "profile-show fpga": "GET /device_profiles/fpga",
     "profile-delete fpga": "DELETE /device_profiles/fpga",

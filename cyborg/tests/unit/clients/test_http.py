@@ -90,3 +90,18 @@ def test_response_without_json_is_unavailable():
     answer = http.ask("Nova", Scripted(200, b"<html>"), "GET", "/x")
     with pytest.raises(exception.Unavailable, match="not JSON"):
         http.document("Nova", answer)
+
+
+@pytest.mark.parametrize("fault", [ks_exceptions.Unauthorized, ks_exceptions.InternalServerError])
+def test_same_error_of_keystone_has_the_same_text_each_time(
+    fault: type[ks_exceptions.HttpError],
+) -> None:
+    texts = set()
+    for number in range(2):
+        error = fault("The request needs an account.", request_id=f"req-{number}")
+        with pytest.raises(exception.Unavailable) as caught:
+            http.ask("Nova", Scripted(error), "GET", "/x")
+        texts.add(str(caught.value))
+    (text,) = texts
+    assert "The request needs an account. (HTTP " in text
+    assert "req-" not in text

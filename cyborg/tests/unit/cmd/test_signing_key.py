@@ -88,3 +88,21 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, capsys: Captured) -
     assert "none cannot be read: No such file" in capsys.readouterr().err
     assert main(["create", os.fspath(tmp_path / "none" / "file")]) == 1
     assert "cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_keys_of_a_host_are_revoked_in_a_list_beside_the_file(file: Path, capsys: Captured) -> None:
+    (first,) = ids(file)
+    assert main(["revoke", str(file), "--host", "compute-1"]) == 0
+    assert f"{file}.revoked" in capsys.readouterr().out
+    assert main(["add", str(file)]) == 0
+    assert main(["revoke", str(file), "--host", "compute-2"]) == 0
+    second = ids(file)[1]
+    expected = {("compute-1", first), ("compute-2", first), ("compute-2", second)}
+    assert keys.read_revoked(file) == expected
+    capsys.readouterr()
+    assert main(["show", str(file)]) == 0
+    assert f"{first} of the host compute-1 is revoked" in capsys.readouterr().out
+    assert main(["revoke", str(file), "--host", ""]) == 1
+    keys.revoked_file(file).write_text("{")
+    assert main(["revoke", str(file), "--host", "compute-3"]) == 1
+    assert keys.revoked_file(file).read_text() == "{"

@@ -25,6 +25,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
         "no process listens on its queue",
     ),
     "%s has stopped": ("cyborg-agent",),
+    "Deleted %d events of requests that were never bound": (1200,),
     "%s is %s; it finishes its current work first": ("cyborg-agent", "stopping"),
     "%s is running": ("cyborg-agent",),
     "%s of %s completed (request key %s)": ("prepare", _DEPLOYABLE, _OPERATION),
@@ -38,7 +39,8 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
         f"Handle {_ROW} ({_HANDLE} of {_DEPLOYABLE}) of device {_DEVICE} on host {_HOST}",
         "function reset, NVMe erase",
     ),
-    "%s %s: %s": ("GET", "/v2/devices", 200),
+    "%s %s: %s in %d ms%s": ("POST", "/v2/device_profiles", 201, 14, ""),
+    "Read the configuration files again; debug is %s": ("on",),
     "ARQ %s %s instance %s on host %s (device %s, handle %s)": (
         *(_ARQ, "prepared for", _INSTANCE),
         *_PLACE,
@@ -85,6 +87,10 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Ended work that this release does not need: %s": ("publish_notifications",),
     "Host %s is renamed to %s, its provider's name in Placement": (_HOST, "compute-1.example.org"),
     "Host %s removed with %d device(s)": (_HOST, 2),
+    "Instance %s on host %s is rebooted hard: %s": (
+        *(_INSTANCE, _HOST),
+        "It runs without a unit that is bound to it.",
+    ),
     "Instance %s has lost %d attached accelerator(s)": (_INSTANCE, 1),
     "Listening on %s:%s": ("192.0.2.10", 6666),
     "Metrics are available at %s": ("http://192.0.2.10:9101/metrics",),

@@ -17,6 +17,7 @@ PAGE: Final = PACKAGE.parent / "doc" / "source" / "admin" / "troubleshooting.rst
 #: no part of the service.
 PROCESSES: Final = {
     "service.py": "Every process",
+    "conf": "Every process",
     "rpc": "Every process",
     "metrics": "Every process",
     "api": "API",

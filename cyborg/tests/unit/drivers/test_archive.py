@@ -152,6 +152,17 @@ def test_unusable_archive_is_refused_with_the_reason(
     assert clause in str(refused.value)
 
 
+@pytest.mark.parametrize("format_", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_archive_with_a_large_header_is_refused_before_the_header_is_read(
+    tmp_path: Path, format_: int
+) -> None:
+    path = tmp_path / "host.tar.gz"
+    with tarfile.open(path, "w:gz", format=format_) as file:
+        file.addfile(tarfile.TarInfo("n" * 2_000_000))
+    with pytest.raises(ValueError, match="a header of more than 1048576 bytes"):
+        ArchivedHost.recorded(path)
+
+
 @pytest.mark.parametrize("content", [b"no gzip", b"", None])
 def test_file_that_is_no_archive_is_a_configuration_error(
     tmp_path: Path, content: bytes | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of drivers has nothing that the agent does not use."""
+"""The interface of drivers has nothing that the agent and its commands do not use."""
 
 import ast
 from collections.abc import Iterator
@@ -13,7 +13,11 @@ _PACKAGE = Path(base.__file__).parents[1]
 #: What drivers call themselves.
 _OF_DRIVERS = frozenset({"health_changed"})
 #: The method that puts clean steps in order calls drivers for the agent.
-_FILES = [*sorted((_PACKAGE / "agent").glob("*.py")), _PACKAGE / "drivers" / "base.py"]
+_FILES = [
+    *sorted((_PACKAGE / "agent").glob("*.py")),
+    _PACKAGE / "drivers" / "base.py",
+    _PACKAGE / "cmd" / "functions.py",
+]
 _METHODS = [
     name
     for name, member in vars(base.Driver).items()

@@ -63,7 +63,6 @@ OTHER = PciAddress.parse("0000:3b:00.1")
 NAMESPACE = {"flbas": 0, "dps": 0, "nmic": 0}
 PATH = f"/sys/devices/pci0000:3a/0000:3a:00.0/{CARD}"
 UUID = "8f3c1d2e-0b5a-4c6d-9e7f-1a2b3c4d5e6f"
-PARENT = "/sys/devices/virtual/mtty/mtty"
 SMI = "/usr/bin/nvidia-smi"
 FPGACONF = "/usr/bin/fpgaconf"
 XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
@@ -97,7 +96,7 @@ def host() -> FakeHost:
     }
     paths = {f"{PATH}/{name}": text for name, text in files.items()}
     paths |= {f"/sys/bus/pci/drivers/nvidia/{name}": "" for name in ("bind", "unbind")}
-    paths |= {"/sys/bus/pci/drivers_probe": "", f"{PARENT}/mdev_supported_types/mtty-2/create": ""}
+    paths |= {"/sys/bus/pci/drivers_probe": ""}
     paths |= {"/sys/devices/virtual/block/sda/dev": "8:0\n", "/dev/sda": ""}
     paths |= {"/sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2/dev": "259:1\n"}
     paths |= {"/sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2/size": "0\n"}
@@ -106,7 +105,6 @@ def host() -> FakeHost:
         f"/sys/bus/pci/devices/{CARD}": f"../../..{PATH.removeprefix('/sys')}",
         f"{PATH}/driver": "../../../../bus/pci/drivers/nvidia",
         f"/sys/bus/mdev/devices/{UUID}": f"../../..{PATH.removeprefix('/sys')}/{UUID}",
-        "/sys/class/mdev_bus/mtty": "../../devices/virtual/mtty/mtty",
         "/sys/class/block/sda": "../../devices/virtual/block/sda",
         "/sys/class/block/nvme3n1": f"../..{PATH.removeprefix('/sys')}/nvme/nvme3/nvme3n1",
         "/sys/class/block/nvme3n2": "../../devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2",
@@ -130,12 +128,8 @@ def host() -> FakeHost:
             [("reset_method", "bus"), ("reset", "1"), ("reset_method", "flr bus\n")],
         ),
         (
-            CreateMdev(str(CARD), "nvidia-63", UUID),
+            CreateMdev(CARD, "nvidia-63", UUID),
             [("mdev_supported_types/nvidia-63/create", UUID)],
-        ),
-        (
-            CreateMdev("mtty", "mtty-2", UUID),
-            [(f"{PARENT}/mdev_supported_types/mtty-2/create", UUID)],
         ),
         (RemoveMdev(UUID), [(f"{UUID}/remove", "1")]),
         (SetVgpuType(CARD, 1428), [("nvidia/current_vgpu_type", "1428")]),
@@ -488,7 +482,6 @@ def test_claimed_disk_is_told_from_a_free_one(host: FakeHost) -> None:
         (f"/sys/bus/pci/devices/{CARD}", "/tmp/0000:3b:00.0", Reset(CARD)),
         (f"/sys/bus/pci/devices/{CARD}", f"../../../devices/pci/{OTHER}", Reset(CARD)),
         (f"/sys/bus/mdev/devices/{UUID}", f"../../../../tmp/{UUID}", RemoveMdev(UUID)),
-        ("/sys/class/mdev_bus/mtty", "../../kernel/mtty", CreateMdev("mtty", "mtty-2", UUID)),
         ("/sys/class/block/sda", "/tmp/sda", ReadClaim("sda")),
         (f"{PATH}/nvidia", "/tmp", SetVgpuType(CARD, 1)),
         (f"{PATH}/driver", "../../..", Unbind(CARD)),
@@ -514,7 +507,7 @@ GOOD: list[Action[Any]] = [
     Unbind(CARD),
     Probe(CARD),
     Reset(CARD, "flr"),
-    CreateMdev("mtty", "mtty-2", UUID),
+    CreateMdev(CARD, "nvidia-63", UUID),
     RemoveMdev(UUID),
     SetVgpuType(CARD, 1),
     SetQatState(CARD, "up"),

@@ -6,13 +6,21 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.privileged.actions import ProgramXilinxFpga, Reset, SetVfs, Unbind
+from cyborg.drivers.command import Completed
+from cyborg.drivers.privileged.action import Action
+from cyborg.drivers.privileged.actions import (
+    ProgramIntelFpga,
+    ProgramXilinxFpga,
+    Reset,
+    SetVfs,
+    Unbind,
+)
 from cyborg.drivers.privileged.kernel import LinuxKernel, Node
 from cyborg.drivers.privileged.netlink import VfSettings, check_answer, vf_request
 from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand, sanitize_log
@@ -67,17 +75,61 @@ def test_link_in_place_of_a_file_is_refused(tree: Path, outside: Path) -> None:
     assert outside.read_text() == "untouched"
 
 
-def test_image_behind_a_link_is_not_read(tree: Path, outside: Path) -> None:
+class Swapped(LinuxKernel):
+    """A kernel on which another process swaps the image for a link before a tool reads it."""
+
+    def __init__(self, tree: Path, image: Path, secret: Path) -> None:
+        copies = tree / "copies"
+        copies.mkdir(0o700)
+        super().__init__(str(tree), str(copies))
+        self.copies = copies
+        self._image = image
+        self._secret = secret
+        #: What the tool read, and whether its path led through a link.
+        self.contents: list[bytes] = []
+        self.images: list[str] = []
+
+    def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
+        self._image.unlink()
+        self._image.symlink_to(self._secret)
+        path = Path(argv[-1])
+        # OPAE refuses a path in which a part is a link.
+        assert path.resolve() == path
+        self.images.append(path.name)
+        self.contents.append(path.read_bytes())
+        return Completed(0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("action", "start", "name"),
+    [
+        (ProgramIntelFpga(CARD, "/var/lib/image"), b"XeonFPGA", "image.gbs"),
+        (ProgramXilinxFpga(CARD, "/var/lib/image", "user"), b"xclbin2\0", "image.xclbin"),
+        (ProgramXilinxFpga(CARD, "/var/lib/image", "base"), b"xclbin2\0", "image.xsabin"),
+    ],
+    ids=str,
+)
+def test_tool_reads_the_image_that_was_checked_although_its_name_leads_elsewhere(
+    tree: Path, outside: Path, action: Action[None], start: bytes, name: str
+) -> None:
     image = tree / "var/lib/image"
     image.parent.mkdir(parents=True)
-    image.write_bytes(b"xclbin2\0" + bytes(100_000))
-    kernel = LinuxKernel(str(tree))
-    assert kernel.read_start("/var/lib/image", 8) == b"xclbin2\0"
-    image.unlink()
-    image.symlink_to(outside)
+    content = start + bytes(3_000_000) + b"end"
+    image.write_bytes(content)
+    kernel = Swapped(tree, image, outside)
+    action.run(kernel)
+    assert kernel.contents == [content]
+    assert kernel.images == [name]
+    # The image is a link now: its target is neither read nor copied.
     with pytest.raises(exception.HostError) as caught:
-        ProgramXilinxFpga(CARD, "/var/lib/image", "user").run(kernel)
+        action.run(kernel)
     assert caught.value.fields["errno"] == errno.ELOOP
+    image.unlink()
+    image.write_bytes(b"root:x:0:0")
+    with pytest.raises(exception.HostError, match="not an image"):
+        action.run(kernel)
+    assert len(kernel.contents) == 1
+    assert not any(kernel.copies.iterdir())
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -188,6 +188,21 @@ def test_server_that_never_accepts_is_given_up(tmp_path: Path) -> None:
         assert "no complete answer" in str(failure(client_of(path, TIMEOUT)))
 
 
+def test_server_that_takes_no_further_connection_is_an_error_at_once(tmp_path: Path) -> None:
+    """Its queue is full; a connection without a limit would wait for ever."""
+    path = str(tmp_path / "spdk.sock")
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket(socket.AF_UNIX))
+        server.bind(path)
+        server.listen(0)
+        result = 0
+        while result == 0:
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            result = waiting.connect_ex(path)
+        assert failure(client_of(path)).fields["errno"] == errno.EAGAIN
+
+
 def test_socket_without_a_server_is_an_error_with_its_number(tmp_path: Path) -> None:
     path = str(tmp_path / "spdk.sock")
     assert not client_of(path).is_there()

@@ -277,6 +277,43 @@ def _consumer_gone(whole: Whole, choice: int, *, age: int | None) -> Damaged:
     return replace(whole, peers=peers), consumer
 
 
+def _holder_unknown(whole: Whole, choice: int) -> Damaged:
+    """A server runs on its host, and a restored database does not have its ARQ."""
+    known = {instance.uuid for instance in whole.cloud.instances}
+    unknown = sorted(
+        (consumer, name, uuid)
+        for name, view in whole.peers.placement.items()
+        for uuid, shown in view.providers.items()
+        for consumer in shown.allocations.keys() - known
+    )
+    consumer, name, uuid = _pick(unknown, choice)
+    return replace(whole, peers=replace(whole.peers, nodes={consumer: name})), uuid
+
+
+def _handle_suspect(whole: Whole, choice: int) -> Damaged:
+    work = _work(whole, choice, WorkKind.RELEASE)
+    handle = whole.cloud.handle_by_id[work.handle_id or 0]
+    suspect = replace(handle, state="quarantined", suspect=True)
+    return _swap(_swap(whole, "work", work), "handles", handle, suspect), handle.uuid
+
+
+def _guest_bare(whole: Whole, choice: int) -> Damaged:
+    """Nova has started a guest after a reboot of its host, without its unit."""
+    arq = _pick(
+        [
+            arq
+            for arq in whole.cloud.arqs
+            if arq.state == State.BOUND and not _handle_of(whole, arq).lost
+        ],
+        choice,
+    )
+    host = whole.cloud.host_of(arq.deployable_id)
+    assert host is not None
+    instance = arq.instance_uuid or ""
+    guests = {instance: (host.name, frozenset[int]())}
+    return replace(whole, peers=replace(whole.peers, guests=guests)), instance
+
+
 def _preparation_lost(whole: Whole, choice: int) -> Damaged:
     arq = _pick(
         [one for one in whole.cloud.arqs if one.state == State.BOUND and one.prepared], choice
@@ -301,6 +338,14 @@ def _agent_deaf(whole: Whole, choice: int) -> Damaged:
     host = _pick([one for one in whole.cloud.hosts if one.agent_silence is not None], choice)
     seen = whole.cloud.taken_ms
     agent = Process(AGENT, host.name, 0, seen, "403 ACCESS_REFUSED", seen)
+    return _swap(whole, "hosts", host, replace(host, agent=agent)), f"{AGENT}@{host.name}"
+
+
+def _agent_refused(whole: Whole, choice: int) -> Damaged:
+    host = _pick([one for one in whole.cloud.hosts if one.agent_silence is not None], choice)
+    seen = whole.cloud.taken_ms
+    error = "Placement is not available: GET /resource_providers was answered 403"
+    agent = Process(AGENT, host.name, 0, seen, publish_error=error, publish_error_ms=seen)
     return _swap(whole, "hosts", host, replace(host, agent=agent)), f"{AGENT}@{host.name}"
 
 
@@ -342,6 +387,8 @@ _DAMAGES: Mapping[Kind, Damage] = {
     Kind.VANISHED_INSTANCE: _server_deleted,
     Kind.UNGUARDED_INSTANCE: _instance_opened,
     Kind.EXCESS_INVENTORY: _reserved_lowered,
+    Kind.UNKNOWN_HOLDER: _holder_unknown,
+    Kind.SUSPECT_HANDLE: _handle_suspect,
     Kind.UNALLOCATED: _allocation_deleted,
     Kind.ORPHAN_PROVIDER: _deployable_deleted,
     Kind.FORGOTTEN_BIND: _bind_forgotten,
@@ -360,10 +407,12 @@ _DAMAGES: Mapping[Kind, Damage] = {
     Kind.PUBLISHING: _trait_lost_just_now,
     Kind.STALE_ALLOCATION: lambda whole, choice: _consumer_gone(whole, choice, age=DAY),
     Kind.UNDATED_ALLOCATION: lambda whole, choice: _consumer_gone(whole, choice, age=None),
+    Kind.UNATTACHED_BIND: _guest_bare,
     Kind.UNPREPARED: _preparation_lost,
     Kind.LEFTOVER: _preparation_left,
     Kind.SILENT_AGENT: _agent_dead,
     Kind.NOT_RECEIVING: _agent_deaf,
+    Kind.CANNOT_PUBLISH: _agent_refused,
     Kind.STUCK_WORK: _release_stuck,
     Kind.FAILED_DRIVER: _driver_broken,
     Kind.LOST_DEVICE: _device_away,

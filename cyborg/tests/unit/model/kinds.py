@@ -25,6 +25,7 @@ VALUES = frozenset(
         "DiscoveryTask",
         "HandleTask",
         "Hardware",
+        "HostGuests",
         "HealthOrder",
         "AgentHeartbeat",
         "UnitUses",

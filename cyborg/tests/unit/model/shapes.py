@@ -17,6 +17,7 @@ from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.model.guests import HostGuests
 from cyborg.model.operation import Operation
 from cyborg.model.probation import HealthOrder
 from cyborg.model.report import (
@@ -51,6 +52,7 @@ KINDS: list[Any] = [
     DiscoveryTask,
     HandleTask,
     HealthOrder,
+    HostGuests,
     AgentHeartbeat,
     UnitUses,
     InstallTask,

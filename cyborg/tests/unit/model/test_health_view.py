@@ -135,6 +135,13 @@ def test_state_of_a_process_follows_from_its_row_and_the_conductors(
             "",
         ),
         ([DEAD], "no answer", State.DOWN, "No conductor is up since 2026-03-04 12:10:00 UTC."),
+        (
+            # The conductor that stored this heartbeat has removed its row.
+            [DEAD, process(AGENT, 290)],
+            "no answer",
+            State.DOWN,
+            "No conductor is up since 2026-03-04 13:05:10 UTC.",
+        ),
         ([], "no answer", State.DOWN, "No conductor is up."),
         ([FINE], "connection refused", State.DOWN, "No conductor answers: connection refused."),
     ],

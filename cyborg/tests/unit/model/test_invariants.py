@@ -198,6 +198,7 @@ def test_damage_has_one_finding_in_complete_sentences(kind: Kind) -> None:
             Kind.WRONG_PROVIDER,
         },
         Kind.UNSAFE_HANDLE: {Kind.DRIFT},
+        Kind.SUSPECT_HANDLE: {Kind.DRIFT},
         Kind.QUARANTINED_HANDLE: {Kind.DRIFT, Kind.EXCESS_INVENTORY},
     }
     if kind not in (Kind.NO_COMPUTE, Kind.ORPHAN_PROVIDER):

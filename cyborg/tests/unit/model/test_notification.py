@@ -49,6 +49,9 @@ def test_page_shows_every_field_of_every_notification() -> None:
         notification.driver_health(
             event(health_action("drain"), noun="driver"), "card_driver", {"u": facts}
         ),
+        notification.instance_unattached(
+            event("without its accelerators", noun="instance"), "project"
+        ),
         notification.service("cyborg-agent", "compute-1", up=False, at_ms=2, seen_ms=1),
         notification.service("cyborg-agent", "compute-1", up=True, at_ms=2, seen_ms=1),
         notification.usage(

@@ -104,8 +104,8 @@ def test_malformed_files_are_refused_without_their_secrets(file: Path, document:
 
 def test_changed_file_is_read_again(file: Path) -> None:
     now: list[float] = [0.0]
-    errors: list[exception.ConfigError] = []
-    ring = KeyRing(file, failed=errors.append, clock=lambda: now[0])
+    errors: list[tuple[exception.ConfigError, bool]] = []
+    ring = KeyRing(file, failed=lambda *error: errors.append(error), clock=lambda: now[0])
     assert [key.id for key in ring.of("a")] == ["first", "second"]
     keys.write(file, Keys(MASTER, CONTROLLER, (SECOND,)))
     assert len(ring.of("a")) == 2
@@ -118,8 +118,8 @@ def test_changed_file_is_read_again(file: Path) -> None:
 
 def test_unusable_change_keeps_the_previous_keys(file: Path) -> None:
     now: list[float] = [0.0]
-    errors: list[exception.ConfigError] = []
-    ring = KeyRing(file, failed=errors.append, clock=lambda: now[0])
+    errors: list[tuple[exception.ConfigError, bool]] = []
+    ring = KeyRing(file, failed=lambda *error: errors.append(error), clock=lambda: now[0])
     for number, text in enumerate(("{", None), 1):
         if text is None:
             file.unlink()
@@ -134,7 +134,48 @@ def test_unusable_change_keeps_the_previous_keys(file: Path) -> None:
     now[0] += 2.0
     assert len(ring.of("a")) == 1
     with pytest.raises(exception.ConfigError):
-        KeyRing(file.with_name("none"), failed=errors.append)
+        KeyRing(file.with_name("none"), failed=lambda *error: errors.append(error))
+
+
+def test_unusable_change_refuses_after_a_time(file: Path) -> None:
+    now: list[float] = [0.0]
+    errors: list[tuple[exception.ConfigError, bool]] = []
+    ring = KeyRing(file, failed=lambda *error: errors.append(error), clock=lambda: now[0])
+    file.write_text("{")
+    now[0] += 2.0
+    assert len(ring.of("a")) == 2
+    file.unlink()
+    now[0] += keys.GRACE - 2.0
+    assert len(ring.of("a")) == 2
+    now[0] += 4.0
+    assert ring.of("a") == ()
+    assert ring.find("a", "first") is None
+    now[0] += 4.0
+    assert ring.of("a") == ()
+    assert [has_keys for _, has_keys in errors] == [True, True, False]
+    keys.write(file, Keys(MASTER, CONTROLLER, (FIRST,)))
+    now[0] += 2.0
+    assert len(ring.of("a")) == 1
+
+
+def test_revoked_key_of_one_host_neither_verifies_nor_signs(file: Path) -> None:
+    now: list[float] = [0.0]
+    errors: list[tuple[exception.ConfigError, bool]] = []
+    ring = KeyRing(file, failed=lambda *error: errors.append(error), clock=lambda: now[0])
+    assert len(ring.of("a")) == 2
+    keys.write_revoked(file, frozenset({("a", "first")}))
+    now[0] += 2.0
+    assert ring.of("a") == (SECOND.derive("a"),)
+    assert ring.find("a", "first") is None
+    assert len(ring.of("b")) == len(ring.of(CONTROLLER)) == 2
+    for text in ("{", '{"kind": "revoked", "keys": [7]}', '{"kind": "host", "keys": []}'):
+        keys.revoked_file(file).write_text(text)
+        now[0] += 2.0
+        assert ring.of("a") == (SECOND.derive("a"),)
+    assert len(errors) == 3
+    keys.revoked_file(file).unlink()
+    now[0] += 2.0
+    assert len(ring.of("a")) == 2
 
 
 def test_generated_keys_differ_and_have_new_ids() -> None:

@@ -28,6 +28,10 @@ def refused(**_arguments: Any) -> Any:
     raise oslo_messaging.MessageDeliveryFailure("nobody home")
 
 
+def nobody_listens(**_arguments: Any) -> Any:
+    raise oslo_messaging.MessageUndeliverable(None, None, None, None)
+
+
 def lost_connection(**_arguments: Any) -> Any:
     raise BrokerFailure("the message bus cannot be reached: reset by peer", refused=False)
 
@@ -172,6 +176,54 @@ def test_write_is_repeated_until_its_deadline(
     assert {str(arguments) for *_, arguments in bus.calls} == {"{'request_key': 'o'}"}
     times = [prepared["timeout"] for _, prepared, *_ in bus.calls]
     assert times == [PATIENCE - seconds for seconds in range(4)]
+
+
+@pytest.mark.parametrize("within", [None, 60.0])
+def test_call_is_given_up_when_no_server_listens(
+    bus: FakeBus, clock: FakeClock, within: float | None
+) -> None:
+    """The request that finds out waits for a server that starts; those after it do not."""
+
+    def wait(up: threading.Event, seconds: float) -> bool:
+        if is_reached:
+            return connected(up, seconds)
+        eventually(lambda: line.trouble)
+        waits.append(seconds)
+        clock.now += seconds
+        return up.is_set()
+
+    def ask() -> Any:
+        return line.call("bind") if within is None else line.call_until("bind", within=within)
+
+    line = RPCClient(
+        *(cast(Bus, bus), "topic"), peer="conductor", timeout=PATIENCE, clock=clock, wait=wait
+    )
+    is_reached, waits = True, list[float]()
+    assert ask() == "fine"
+    is_reached, bus.ping, bus.behaviours = False, nobody_listens, [nobody_listens]
+    for _ in range(2):
+        with pytest.raises(exception.Unavailable, match="no process listens") as caught:
+            ask()
+        assert type(caught.value) is exception.Unavailable
+    assert (waits, verbs(bus)) == ([3.0, 0.0], ["bind", "bind"])
+    line.close()
+
+
+@pytest.mark.parametrize("within", [None, PATIENCE])
+def test_call_is_repeated_when_a_server_starts_to_listen(
+    bus: FakeBus, line: RPCClient, within: float | None
+) -> None:
+    bus.behaviours = [nobody_listens, fine]
+    answer = line.call("bind") if within is None else line.call_until("bind", within=within)
+    assert (answer, verbs(bus)) == ("fine", ["bind", "bind"])
+
+
+def test_write_that_was_sent_waits_for_a_server_that_starts(bus: FakeBus, line: RPCClient) -> None:
+    """Its message is on the queue: a server that starts may take it until it expires."""
+    assert line.call("show") == "fine"
+    bus.behaviours, bus.ping = [silent, nobody_listens, fine], nobody_listens
+    assert line.call_until("bind", within=PATIENCE) == "fine"
+    assert verbs(bus) == ["show", *["bind"] * 3]
 
 
 @pytest.mark.parametrize("broken", [silent, lost_connection])

@@ -17,7 +17,18 @@ from cyborg import exception
 from cyborg.rpc import keys
 from cyborg.rpc.endpoint import unwrap
 from cyborg.rpc.keys import CONTROLLER, MASTER, Key, KeyRing, Keys
-from cyborg.rpc.signing import FIELD, WINDOW, Mode, Refused, Replays, Request, Signer
+from cyborg.rpc.signing import (
+    FIELD,
+    WINDOW,
+    Mode,
+    Receiver,
+    Refused,
+    Replays,
+    Request,
+    Signer,
+    TimeRefusal,
+    Untimely,
+)
 from cyborg.tests.fixtures import malformed
 from cyborg.tests.fixtures.properties import fuzzed
 from cyborg.tests.unit.rpc.endpoints import COMMANDS, endpoint
@@ -64,8 +75,8 @@ def _file(factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def anybody(_owner: str) -> bool:
-    return True
+#: A server that receives from every owner since its host started.
+ANYBODY = Receiver("control-1", 0.0, lambda _owner: True)
 
 
 def sent(signer: Signer, owner: str = CONTROLLER) -> tuple[Request, Any]:
@@ -77,7 +88,7 @@ def sent(signer: Signer, owner: str = CONTROLLER) -> tuple[Request, Any]:
 def test_signed_request_and_reply_are_verified(signer: Callable[[Mode], Signer]) -> None:
     client, server = signer(Mode.REQUIRED), signer(Mode.REQUIRED)
     request, proof = sent(client)
-    admitted = server.admit(request, anybody)
+    admitted = server.admit(request, ANYBODY)
     assert admitted is not None
     reply = admitted.sign({"ok": {"b": 1}})
     assert reply["ok"] == {"b": 1}
@@ -118,8 +129,8 @@ def test_signature_covers_every_part_of_a_request(
     server = signer(Mode.REQUIRED)
     request, _ = sent(server)
     with pytest.raises(Refused, match="its signature is wrong"):
-        server.admit(replace(request, **changes), anybody)
-    assert server.admit(request, anybody) is not None
+        server.admit(replace(request, **changes), ANYBODY)
+    assert server.admit(request, ANYBODY) is not None
 
 
 def test_entry_that_the_driver_of_rabbitmq_adds_is_not_signed(
@@ -128,7 +139,7 @@ def test_entry_that_the_driver_of_rabbitmq_adds_is_not_signed(
     server = signer(Mode.REQUIRED)
     request, _ = sent(server)
     received = replace(request, context={**request.context, "client_timeout": 5.0})
-    assert server.admit(received, anybody) is not None
+    assert server.admit(received, ANYBODY) is not None
 
 
 def test_signature_covers_the_context(signer: Callable[[Mode], Signer]) -> None:
@@ -136,7 +147,7 @@ def test_signature_covers_the_context(signer: Callable[[Mode], Signer]) -> None:
     request, _ = sent(server)
     for context in ({**request.context, "sender": "x"}, {**request.context, "more": 1}):
         with pytest.raises(Refused, match="its signature is wrong"):
-            server.admit(replace(request, context=context), anybody)
+            server.admit(replace(request, context=context), ANYBODY)
 
 
 @given(arguments=st.dictionaries(st.text(), JSON | st.just("\ud800") | st.just(2**70)))
@@ -148,7 +159,7 @@ def test_any_arguments_are_verified_after_json(
     request = replace(REQUEST, arguments=arguments)
     context, _ = signer.sign(CONTROLLER, request)
     received = json.loads(json.dumps([arguments, context]))
-    assert signer.admit(replace(request, arguments=received[0], context=received[1]), anybody)
+    assert signer.admit(replace(request, arguments=received[0], context=received[1]), ANYBODY)
 
 
 def test_large_number_is_not_equal_to_its_text(signer: Callable[[Mode], Signer]) -> None:
@@ -156,7 +167,7 @@ def test_large_number_is_not_equal_to_its_text(signer: Callable[[Mode], Signer])
     request = replace(REQUEST, arguments={"a": 2**70})
     context, _ = subject.sign(CONTROLLER, request)
     with pytest.raises(Refused):
-        subject.admit(replace(request, arguments={"a": str(2**70)}, context=context), anybody)
+        subject.admit(replace(request, arguments={"a": str(2**70)}, context=context), ANYBODY)
 
 
 @given(signature=JSON | st.from_regex(r"[0-9a-f]* [0-9]+ [^ ]* [^ ]* .*"))
@@ -164,7 +175,7 @@ def test_any_signature_is_refused_without_a_fault(signature: Any) -> None:
     server = Signer(Mode.REQUIRED, None)
     context = {FIELD: signature}
     with pytest.raises(Refused):
-        server.admit(replace(REQUEST, context=context), anybody)
+        server.admit(replace(REQUEST, context=context), ANYBODY)
 
 
 @given(field=st.sampled_from(range(5)), value=st.text() | st.from_regex(r"[0-9]{1,20}"))
@@ -180,7 +191,7 @@ def test_any_changed_field_is_refused(
     fields[field] = value
     context = {**request.context, FIELD: " ".join(fields)}
     with pytest.raises(Refused):
-        server.admit(replace(request, context=context), anybody)
+        server.admit(replace(request, context=context), ANYBODY)
 
 
 def test_deeply_nested_arguments_are_refused(signer: Callable[[Mode], Signer]) -> None:
@@ -190,9 +201,9 @@ def test_deeply_nested_arguments_are_refused(signer: Callable[[Mode], Signer]) -
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(Refused, match="its signature is wrong"):
-        server.admit(replace(request, arguments={"a": deep}), anybody)
+        server.admit(replace(request, arguments={"a": deep}), ANYBODY)
     # What was packed of it is not part of the next message.
-    assert server.admit(request, anybody) is not None
+    assert server.admit(request, ANYBODY) is not None
 
 
 def test_threads_that_sign_at_once_do_not_disturb_each_other(
@@ -211,7 +222,7 @@ def test_threads_that_sign_at_once_do_not_disturb_each_other(
 
     with ThreadPoolExecutor(4) as pool:
         requests = [request for signed in pool.map(sign, range(4)) for request in signed]
-        proofs = list(pool.map(lambda request: server.admit(request, anybody), requests))
+        proofs = list(pool.map(lambda request: server.admit(request, ANYBODY), requests))
     assert None not in proofs
 
 
@@ -219,29 +230,67 @@ def test_key_of_another_owner_is_refused(signer: Callable[[Mode], Signer]) -> No
     server = signer(Mode.REQUIRED)
     request, _ = sent(server, "compute-1")
     with pytest.raises(Refused, match="must not be used for this topic"):
-        server.admit(request, lambda owner: owner == CONTROLLER)
+        server.admit(request, replace(ANYBODY, accepts=lambda owner: owner == CONTROLLER))
     claimed = request.context[FIELD].removesuffix("compute-1") + CONTROLLER
     with pytest.raises(Refused, match="its signature is wrong"):
-        server.admit(replace(request, context={**request.context, FIELD: claimed}), anybody)
-    assert server.admit(request, anybody) is not None
+        server.admit(replace(request, context={**request.context, FIELD: claimed}), ANYBODY)
+    assert server.admit(request, ANYBODY) is not None
 
 
 def test_time_window_and_replays(signer: Callable[[Mode], Signer], clock: Clock) -> None:
     server = signer(Mode.REQUIRED)
     request, _ = sent(server)
-    assert server.admit(request, anybody) is not None
+    assert server.admit(request, ANYBODY) is not None
     with pytest.raises(Refused, match="received before"):
-        server.admit(request, anybody)
-    for difference, since, words in (
-        (WINDOW + 1, 0, "differs from the clock"),
-        (-WINDOW - 1, 0, "differs from the clock"),
-        (0.0, int(clock.now * 1000) + 1, "older than this process"),
+        server.admit(request, ANYBODY)
+    for error, difference in (
+        (WINDOW + 1, "121 s behind control-1"),
+        (-WINDOW - 1, "121 s ahead of control-1"),
     ):
-        late, _ = sent(server)
-        clock.now += difference
-        with pytest.raises(Refused, match=words):
-            server.admit(late, anybody, since_ms=since)
-        clock.now -= difference
+        other, proof = sent(server)
+        clock.now += error
+        with pytest.raises(Untimely, match=difference) as refused:
+            server.admit(other, ANYBODY)
+        clock.now -= error
+        with pytest.raises(Untimely, match=difference) as told:
+            server.check_reply("conductor", proof, refused.value.reply)
+        assert told.value.refusal == refused.value.refusal
+        forged = TimeRefusal("control-1", 600_000).reply()
+        with pytest.raises(Refused, match="no signature"):
+            server.check_reply("conductor", proof, forged)
+
+
+def test_request_from_before_the_start_is_accepted_with_the_time_of_the_receiver(
+    ring: KeyRing,
+) -> None:
+    """Whatever clocks do meanwhile: the start has an age, and no time."""
+    wall, steady = Clock(), Clock()
+    server = Signer(Mode.REQUIRED, ring, now=wall, clock=steady)
+    receiver = replace(ANYBODY, began=steady.now)
+    wall.now -= 3600
+    accepted, _ = sent(server)
+    assert server.admit(accepted, receiver) is not None
+    steady.now += 5
+    context, _ = server.sign(CONTROLLER, REQUEST, time_ms=int((wall.now - 6) * 1000))
+    with pytest.raises(Untimely) as refused:
+        server.admit(replace(REQUEST, context=context), receiver)
+    context, _ = server.sign(CONTROLLER, REQUEST, time_ms=refused.value.refusal.retry_ms)
+    assert server.admit(replace(REQUEST, context=context), receiver) is not None
+
+
+def test_sender_whose_clock_is_ahead_harms_no_other_sender(ring: KeyRing) -> None:
+    """It fills its memory with later times than those of the others."""
+    clock = Clock()
+    server = Signer(Mode.REQUIRED, ring, now=clock, clock=clock)
+    skewed = Signer(Mode.REQUIRED, ring, now=lambda: clock() + 90, clock=clock)
+    server._replays = Replays(most=100)
+    for number in range(300):
+        for sender, signer in (("cyborg-api@skewed", skewed), ("cyborg-api@right", server)):
+            if sender == "cyborg-api@skewed" or number % 10 == 0:
+                request = replace(REQUEST, context={"sender": sender})
+                context, _ = signer.sign(CONTROLLER, request)
+                assert server.admit(replace(request, context=context), ANYBODY) is not None
+        clock.now += 0.1
 
 
 def test_refused_request_is_not_remembered(signer: Callable[[Mode], Signer]) -> None:
@@ -249,28 +298,42 @@ def test_refused_request_is_not_remembered(signer: Callable[[Mode], Signer]) -> 
     server = signer(Mode.REQUIRED)
     request, _ = sent(server)
     with pytest.raises(Refused):
-        server.admit(replace(request, verb="x"), anybody)
-    assert server.admit(request, anybody) is not None
+        server.admit(replace(request, verb="x"), ANYBODY)
+    assert server.admit(request, ANYBODY) is not None
 
 
 def test_full_memory_of_replays_refuses_what_it_has_forgotten() -> None:
-    replays = Replays(window=10.0, most=3)
+    replays = Replays(memory=10.0, most=3)
     for number in range(5):
-        replays.add("busy", number, f"n{number}", now_ms=5)
-    for number in range(5):
+        assert replays.add("busy", "", f"n{number}", sent_ms=number, now=5) is None
+    for number in range(2, 5):
         with pytest.raises(Refused):
-            replays.add("busy", number, f"n{number}", now_ms=5)
-    with pytest.raises(Refused):
-        replays.add("busy", 1, "late", now_ms=5)
-    replays.add("busy", 6, "new", now_ms=6)
-    replays.add("other", 1, "n1", now_ms=5)
+            replays.add("busy", "", f"n{number}", sent_ms=number, now=5)
+    retry_ms = replays.add("busy", "", "n1", sent_ms=1, now=5)
+    assert retry_ms is not None
+    assert replays.add("busy", "", "late", sent_ms=retry_ms, now=5) is None
+    assert replays.add("busy", "", "new", sent_ms=6, now=6) is None
+    assert replays.add("busy", "other", "n1", sent_ms=1, now=5) is None
+    assert replays.add("other", "", "n1", sent_ms=1, now=5) is None
+    # A clock that was ahead for a while, and sent much, is right again.
+    for number in range(4):
+        assert replays.add("wrong", "", f"n{number}", sent_ms=10**9 + number, now=20) is None
+    assert replays.add("wrong", "", "late", sent_ms=0, now=20) == 10**9 + 2
+    assert replays.add("wrong", "", "late", sent_ms=0, now=31) is None
 
 
-def test_memory_of_replays_forgets_what_is_older_than_the_window() -> None:
-    replays = Replays(window=1.0, most=1000)
+def test_memory_of_replays_forgets_what_cannot_be_accepted_any_more() -> None:
+    replays = Replays(memory=1.0, most=1000)
     for second in range(100):
-        replays.add("a", second * 1000, f"n{second}", now_ms=second * 1000)
-    assert len(replays._seen["a"]) == 2
+        replays.add("a", "b", f"n{second}", sent_ms=7, now=second)
+    assert len(replays._received["a"]["b"].nonces) == 2
+
+
+def test_senders_of_one_key_have_a_bounded_memory() -> None:
+    replays = Replays(most=10)
+    for number in range(1000):
+        replays.add("a", f"s{number}", f"n{number}", sent_ms=number, now=1)
+    assert sum(len(received.nonces) for received in replays._received["a"].values()) < 100
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -282,13 +345,13 @@ def test_mode_decides_about_unsigned_messages(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             try:
-                assert subject.admit(REQUEST, anybody) is None
+                assert subject.admit(REQUEST, ANYBODY) is None
                 subject.check_reply("conductor", None, {"ok": 1})
             except Refused:
                 refusals += 1
         clock.now += 61
         try:
-            subject.admit(REQUEST, anybody)
+            subject.admit(REQUEST, ANYBODY)
         except Refused:
             refusals += 1
     assert refusals == (4 if mode is Mode.REQUIRED else 0)
@@ -310,7 +373,7 @@ def test_log_line_has_no_control_characters(
     signer: Callable[[Mode], Signer], caplog: pytest.LogCaptureFixture
 ) -> None:
     context = {"sender": "x\n\x1b[31m" + "y" * 10_000}
-    signer(Mode.WARN).admit(replace(REQUEST, context=context), anybody)
+    signer(Mode.WARN).admit(replace(REQUEST, context=context), ANYBODY)
     (record,) = caplog.records
     assert "\n" not in record.getMessage()
     assert "\x1b" not in record.getMessage()
@@ -346,7 +409,7 @@ def test_nearly_valid_envelope_is_refused(
         return
     changed = replace(request, arguments=arguments, context=context)
     with malformed.bounded(), pytest.raises(Refused) as refused:
-        server.admit(changed, anybody)
+        server.admit(changed, ANYBODY)
     assert len(str(refused.value)) < 200
 
 
