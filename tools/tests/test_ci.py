@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cyborg.tests.fixtures.waiting import eventually
-from cyborg_tools.ci import __main__, changed, late, selection
+from cyborg_tools.ci import __main__, changed, late, sample, selection
 from cyborg_tools.ci.history import History
 from cyborg_tools.ci.jobs import GATE, LONG, SEED, SERVERS, TURNS, Job
 from cyborg_tools.ci.kept import LATE_TIMES, Runs, Verdict, Verdicts, environment_key
@@ -55,8 +55,9 @@ def job(name: str = "job", *commands: Sequence[str], **fields: Any) -> Job:
 
 
 def choose(repository: Repository, *jobs: Job, passed: dict[str, str]) -> dict[str, str]:
-    """Return the reasons of the jobs that run."""
-    choices = selection.choose(jobs, repository.history, passed)
+    """Return the reasons of the jobs that run; ``passed`` has the commits that passed them."""
+    entries = {name: selection.Passed(commit, 1) for name, commit in passed.items()}
+    choices = selection.choose(jobs, repository.history, entries)
     return {choice.job.name: choice.reason for choice in choices if choice.runs}
 
 
@@ -124,10 +125,16 @@ def test_file_of_commits_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert selection.read(tmp_path) == {}
     selection.write(tmp_path, "abc", {"one": 1.6, "two": 3})
     selection.write(tmp_path, "def", {"two": 4})
-    assert selection.read(tmp_path) == {"one": "abc", "two": "def"}
+    assert selection.read(tmp_path) == {
+        "one": selection.Passed("abc", 2),
+        "two": selection.Passed("def", 4),
+    }
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"one": 1}', '{"one": {}}', "{"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"one": 1}', '{"one": {}}', "{", '{"one": {"commit": "a", "seconds": "long"}}'],
+)
 def test_damaged_file_of_commits_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / ".ci").mkdir()
     (tmp_path / selection.PASSED).write_text(text)
@@ -320,13 +327,13 @@ class Checkout:
     def repair(self) -> None:
         self._good.touch()
 
-    def run(self, *arguments: str) -> int:
+    def run(self, *arguments: str, limit: float = __main__.LIMIT) -> int:
         gate: tuple[Job, ...] = (
             job("first", shell("echo 3 passed")),
             job("second", shell(f"test -e {self._good} && echo 4 passed")),
         )
         long = (job("long", shell("echo 5 passed"), subjects=("b.py",), turn=3),)
-        return __main__.main(arguments, root=self.root, gate=gate, long=long)
+        return __main__.main(arguments, root=self.root, gate=gate, long=long, limit=limit)
 
 
 @pytest.fixture
@@ -357,7 +364,7 @@ def test_long_job_that_passed_is_entered_with_the_commit(
     assert selection.read(checkout.root) == {}
     checkout.repair()
     assert checkout.run(*which) == 0
-    assert selection.read(checkout.root) == {"long": checkout.commit}
+    assert selection.read(checkout.root)["long"].commit == checkout.commit
 
 
 def test_files_that_are_not_committed_pass_for_no_commit(checkout: Checkout) -> None:
@@ -374,6 +381,31 @@ def test_plan_says_why_and_runs_nothing(
     said = capfd.readouterr()
     assert said.out == ""
     assert "long           runs: the history does not say what has changed" in said.err
+
+
+@pytest.mark.parametrize("seconds", [None, 400])
+def test_long_job_that_may_take_too_long_is_put_off_and_stays_due(
+    checkout: Checkout, capfd: pytest.CaptureFixture[str], seconds: int | None
+) -> None:
+    checkout.repair()
+    if seconds is not None:
+        selection.write(checkout.root, "0" * 40, {"long": seconds})
+    before = selection.read(checkout.root)
+    assert checkout.run(limit=700) == 0
+    said = capfd.readouterr()
+    expected = 2 * seconds if seconds else 1200
+    assert f"long is put off: it may take {expected} s, and a run 700 s" in said.err
+    assert said.out.endswith("\n7 passed, 0 failed\n")
+    assert selection.read(checkout.root) == before
+    assert checkout.run("--plan", limit=700) == 0
+    assert "long           runs" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("which", ["--full", "--only=long"])
+def test_long_job_that_is_asked_for_is_not_put_off(checkout: Checkout, which: str) -> None:
+    checkout.repair()
+    assert checkout.run(which, limit=0) == 0
+    assert "long" in selection.read(checkout.root)
 
 
 # Late tests, and tests of what has changed.
@@ -434,3 +466,49 @@ def test_work_on_a_branch_begins_where_it_left_main(repository: Repository) -> N
     repository.commit("c.py")
     assert repository.history.base() == left
     assert repository.history.changed_since(left) == ["c.py"]
+
+
+# The functional tests of the gate.
+
+_NAMES = [f"life/test_{name}.py" for name in "abcdef"]
+_FILES = [f"cyborg/tests/functional/{name}" for name in [*_NAMES, "races/test_a.py"]]
+
+
+def left_out(repository: Repository, passed: str | None) -> set[str]:
+    found = sample.left_out(repository.root, repository.history, passed)
+    return {name.removeprefix("cyborg/tests/functional/") for name in found}
+
+
+def test_successive_commits_take_all_functional_tests(repository: Repository) -> None:
+    passed = repository.commit(*_FILES)
+    left = []
+    for _ in range(sample.SHARES):
+        left.append(left_out(repository, passed))
+        repository.commit("unrelated.py")
+    assert [len(names) for names in left] == [4, 4, 4]
+    assert set.intersection(*left) == set()
+    assert set.union(*left) == set(_NAMES)
+
+
+@pytest.mark.parametrize("passed", [None, "0" * 40])
+def test_gate_takes_all_functional_tests_that_never_passed(
+    repository: Repository, passed: str | None
+) -> None:
+    repository.commit(*_FILES)
+    assert left_out(repository, passed) == set()
+
+
+def test_gate_takes_the_functional_tests_of_what_has_changed(repository: Repository) -> None:
+    passed = repository.commit(*_FILES, "cyborg/tests/functional/audit/test_g.py")
+    before = left_out(repository, passed)
+    one, other = sorted(before)[:2]
+    (repository.root / "cyborg/tests/functional" / one).write_text("import cyborg.agent.app\n")
+    (repository.root / "cyborg/tests/functional" / other).write_text("import cyborg.agent.loop\n")
+    passed = repository.commit()
+    repository.commit("cyborg/agent/app.py")
+    repository.commit()
+    assert before - left_out(repository, passed) == {one}
+    passed = repository.commit("cyborg/tests/functional/life/http.py")
+    assert left_out(repository, passed) != set()
+    repository.commit("cyborg/tests/functional/life/http.py")
+    assert left_out(repository, passed) <= {"audit/test_g.py"}

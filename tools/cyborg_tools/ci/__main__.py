@@ -4,9 +4,11 @@
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from cyborg_tools import program
 from cyborg_tools.ci import selection
@@ -19,10 +21,13 @@ from cyborg_tools.ci.runner import Ended, Runner
 ROOT = Path(__file__).parents[3]
 _DESCRIPTION = """\
 Judge the change that is checked out. Every run takes the steps of the gate. A long job runs if its
-subject has changed since the commit that passed it last (.ci/passed.json), and in its turn. A run
+subject has changed since the commit that passed it last (.ci/passed.json), and in its turn, unless
+the run would take more than 45 minutes: then it is put off, and the next run tries again. A run
 that is repeated after a refusal skips the steps that passed, if neither the tree nor the
 environment has changed. Logs of a refused run are kept. Ends with 1 if a step failed.
 """
+#: Seconds from the start of a run to the expected end of its last long job.
+LIMIT: Final = 2700.0
 _say = partial(program.say, "ci")
 
 
@@ -67,19 +72,23 @@ def main(
     root: Path = ROOT,
     gate: Sequence[Job] = GATE,
     long: Sequence[Job] = LONG,
+    limit: float = LIMIT,
 ) -> int:
     """Say which long jobs run and why, and run the steps; return 1 if one failed."""
     steps = [*gate, *long]
     options, named = parse(arguments, [job.name for job in steps])
     history = History(root)
     commit, tree = history.commit(), history.tree()
+    passed, began = selection.read(root), time.monotonic()
+    chosen: Sequence[Job] = ()
     if options.only:
         steps = [job for job in steps if job.name in options.only]
     elif not options.full:
-        choices = selection.choose(long, history, selection.read(root))
+        choices = selection.choose(long, history, passed)
         for choice in choices:
             _say(f"{choice.job.name:15}{'runs' if choice.runs else 'left out'}: {choice.reason}")
-        steps = [*gate, *(choice.job for choice in choices if choice.runs)]
+        chosen = [choice.job for choice in choices if choice.runs]
+        steps = [*gate, *chosen]
     if options.plan:
         return 0
     place = kept_directory(os.environ)
@@ -91,6 +100,10 @@ def main(
     ended: dict[str, Ended] = {}
     results: dict[str, Verdict] = {}
     for job in steps:
+        expected = selection.expected(passed.get(job.name))
+        if job in chosen and time.monotonic() - began + expected > limit:
+            _say(f"{job.name} is put off: it may take {expected:.0f} s, and a run {limit:.0f} s")
+            continue
         kept = verdicts.get(job.name)
         print(f"\n== {job.name}: {job.title}", flush=True)
         if kept is not None:

@@ -3,7 +3,8 @@
 
 A long job runs if a file of its subjects has changed since the commit that passed it last, and in
 its turn: each commit has one of ``TURNS`` numbers. The steps run one after the other, because two
-processors are busy with one of them, and what waits for a clock must not run beside it.
+processors are busy with one of them, and what waits for a clock must not run beside it. The order
+of the long jobs is that in which they get what is left of the time of a run.
 """
 
 from dataclasses import dataclass
@@ -82,8 +83,8 @@ GATE: Final = (
     Job("serverless", "tests that need no server", ((*_TEST, "--serverless", *_DURATIONS),)),
     Job(
         "services",
-        "functional tests on MariaDB and RabbitMQ; dialects and locks on PostgreSQL as well",
-        ((*_TEST, "--services", SERVERS, *_DURATIONS),),
+        "functional tests: those of what has changed, and a third of the others",
+        ((*_TEST, "--services", "--sample", SERVERS, *_DURATIONS),),
     ),
     Job(
         "kernel",
@@ -100,6 +101,13 @@ GATE: Final = (
 )
 
 LONG: Final = (
+    Job(
+        "functional",
+        "all functional tests on MariaDB and RabbitMQ; dialects and locks on PostgreSQL as well",
+        ((*_TEST, "--services", SERVERS, *_DURATIONS),),
+        ("cyborg",),
+        turn=0,
+    ),
     Job(
         "kernel-drivers",
         "drivers on a real kernel",

@@ -22,10 +22,11 @@ def repeatable(failures: Path) -> list[str]:
         return []
     late = [str(name) for name in document["late"]]
     hopeless = set(document["failed"]) - set(late)
-    if hopeless or len(late) > _MOST or any(map(_strict, late)):
+    if hopeless or len(late) > _MOST or any(map(is_strict, late)):
         return []
     return late
 
 
-def _strict(name: str) -> bool:
+def is_strict(name: str) -> bool:
+    """Return whether the file or test with this name is about time itself."""
     return bool(STRICT & set(PurePosixPath(name.partition("::")[0]).parts))

@@ -18,6 +18,18 @@ from cyborg_tools.ci.jobs import TURNS, Job
 PASSED: Final = Path(".ci/passed.json")
 #: Without a commit that passed, the paths of so many commits decide.
 _RECENT: Final = 50
+#: A machine that others use as well took twice as long as one without other work.
+_SLOWER: Final = 2.0
+#: Seconds of a job whose duration is not known: about the longest.
+_UNKNOWN: Final = 1200.0
+
+
+@dataclass(frozen=True)
+class Passed:
+    """When a long job passed last: at which commit, and in how many seconds."""
+
+    commit: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -29,8 +41,8 @@ class Choice:
     reason: str
 
 
-def choose(jobs: Iterable[Job], history: History, passed: Mapping[str, str]) -> list[Choice]:
-    """Return a choice for each job; ``passed`` has the commits that passed them, by their names.
+def choose(jobs: Iterable[Job], history: History, passed: Mapping[str, Passed]) -> list[Choice]:
+    """Return a choice for each job; ``passed`` says by their names when they passed.
 
     In doubt a job runs.
     """
@@ -38,9 +50,14 @@ def choose(jobs: Iterable[Job], history: History, passed: Mapping[str, str]) -> 
     return [_choose(job, history, passed.get(job.name), turn) for job in jobs]
 
 
-def _choose(job: Job, history: History, commit: str | None, turn: int) -> Choice:
-    changed = history.changed_since(commit) if commit else None
-    since = f"since {commit[:12]} passed" if commit else ""
+def expected(passed: Passed | None) -> float:
+    """Return how many seconds a long job may take on a machine that others use as well."""
+    return _SLOWER * passed.seconds if passed else _UNKNOWN
+
+
+def _choose(job: Job, history: History, passed: Passed | None, turn: int) -> Choice:
+    changed = history.changed_since(passed.commit) if passed else None
+    since = f"since {passed.commit[:12]} passed" if passed else ""
     if changed is None:
         changed, since = history.recently_changed(_RECENT), f"in the last {_RECENT} commits"
     if changed is None:
@@ -58,12 +75,15 @@ def concerns(subjects: Sequence[str], path: str) -> bool:
     return any(path == subject or path.startswith(f"{subject}/") for subject in subjects)
 
 
-def read(root: Path) -> dict[str, str]:
-    """Return the commits that passed long jobs; what the file does not say is not there."""
+def read(root: Path) -> dict[str, Passed]:
+    """Return when long jobs passed; what the file does not say is not there."""
     document = _read(root)
     try:
-        return {str(name): str(entry["commit"]) for name, entry in document.items()}
-    except (KeyError, TypeError):
+        return {
+            str(name): Passed(str(entry["commit"]), float(entry["seconds"]))
+            for name, entry in document.items()
+        }
+    except (KeyError, TypeError, ValueError):
         return {}
 
 
