@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from oslo_config import cfg
@@ -182,8 +182,14 @@ def audit_after_restore(
         return Report(verdict)
     unknown = [finding for finding in verdict.findings if finding.kind is Kind.UNKNOWN_HOLDER]
     repaired = tuple(repairs.repair(unknown, limit=len(unknown)))
-    allow_units(db, host, [repair.finding.host for repair in repaired if repair.reason])
-    return Report(verdict, repaired)
+    held = [repair.finding.host for repair in repaired if repair.reason]
+    allow_units(db, host, held)
+    left = tuple(
+        finding
+        for finding in verdict.findings
+        if finding.kind is not Kind.UNCHECKED_HOST or finding.host in held
+    )
+    return Report(replace(verdict, findings=left), repaired)
 
 
 def print_json(report: Report, out: TextIO) -> None:

@@ -389,6 +389,13 @@ CHECKS: tuple[Check, ...] = (
         Driver.id,
     ),
     Check(
+        Kind.UNCHECKED_HOST,
+        "host",
+        "The database is older than its last guests: none of its units is offered or cleaned.",
+        _columns(Host.id, Host.name, Host.name).where(Host.unchecked.is_(True)),
+        Host.id,
+    ),
+    Check(
         Kind.LOST_DEVICE,
         "device",
         "It was last seen {age} ago.",

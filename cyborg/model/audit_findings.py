@@ -91,6 +91,7 @@ class Kind(StrEnum):
     SILENT_AGENT = "silent-agent"
     NOT_RECEIVING = "not-receiving"
     CANNOT_PUBLISH = "cannot-publish"
+    UNCHECKED_HOST = "unchecked-host"
     STUCK_WORK = "stuck-work"
     FAILED_DRIVER = "failed-driver"
     LOST_DEVICE = "lost-device"
@@ -273,6 +274,9 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         ),
         Kind.CANNOT_PUBLISH: Rule(
             Invariant.PARTS, _WARN, "Correct the account and the endpoint of [placement] on {host}."
+        ),
+        Kind.UNCHECKED_HOST: Rule(
+            Invariant.PARTS, _WARN, "Run cyborg-audit --after-restore --host {host}."
         ),
         Kind.STUCK_WORK: Rule(Invariant.PARTS, _WARN, "See the agent's log on {host}."),
         Kind.FAILED_DRIVER: Rule(Invariant.PARTS, _WARN, "See the agent's log on {host}."),

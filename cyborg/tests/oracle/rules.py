@@ -283,6 +283,12 @@ def _hosts(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
                 cause, remedy = health_view.not_publishing(host.agent)
                 key = f"{AGENT}@{host.agent.host}"
                 yield Finding(Kind.CANNOT_PUBLISH, "service", key, cause, host.name, advice=remedy)
+        if host.unchecked:
+            cause = (
+                "The database is older than its last guests: none of its units is offered or "
+                "cleaned."
+            )
+            yield Finding(Kind.UNCHECKED_HOST, "host", host.name, cause, host.name)
     for driver in cloud.drivers:
         if driver.state == DriverState.FAILED:
             cause = f"It fails: {driver.error or 'it does not say why'}"

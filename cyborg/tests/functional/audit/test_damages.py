@@ -165,6 +165,11 @@ def break_driver(cloud: SmallCloud, host: str) -> str:
     return f"{host}/other"
 
 
+def hold_units(cloud: SmallCloud, host: str) -> str:
+    cloud.execute(sa.update(Host).where(Host.name == host).values(unchecked=True))
+    return host
+
+
 def lose_device(cloud: SmallCloud, host: str) -> str:
     cloud.execute(sa.update(Device).values(lost_ms=1))
     cloud.publish(host)
@@ -303,6 +308,7 @@ BY_HAND: dict[str, tuple[Kind, Damage]] = {
     "kill_agent": (Kind.SILENT_AGENT, kill_agent),
     "deafen_agent": (Kind.NOT_RECEIVING, deafen_agent),
     "refuse_agent": (Kind.CANNOT_PUBLISH, refuse_agent),
+    "hold_units": (Kind.UNCHECKED_HOST, hold_units),
     "forget_release": (Kind.STUCK_WORK, forget_release),
     "break_driver": (Kind.FAILED_DRIVER, break_driver),
     "lose_device": (Kind.LOST_DEVICE, lose_device),

@@ -158,10 +158,12 @@ def test_binds_wait_until_the_audit_after_a_restore_has_looked(cloud: SmallCloud
     assert status == 3
     assert "Binds are held" in err
     for one in (host, other):
+        assert (Kind.UNCHECKED_HOST, one) in cloud.found()
         with pytest.raises(exception.DeviceUnavailable, match="unchecked"):
             cloud.bind(one)
     status, out, _ = run("--after-restore", "--format", "json")
     assert status == 0
+    assert cloud.found() & {(Kind.UNCHECKED_HOST, host), (Kind.UNCHECKED_HOST, other)} == set()
     assert {one["kind"]: one["outcome"] for one in document(out)}["unknown-holder"] == "repaired"
     cloud.bind(other)
     with pytest.raises(exception.NoFreeHandle):

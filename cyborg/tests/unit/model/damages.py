@@ -349,6 +349,11 @@ def _agent_refused(whole: Whole, choice: int) -> Damaged:
     return _swap(whole, "hosts", host, replace(host, agent=agent)), f"{AGENT}@{host.name}"
 
 
+def _host_unchecked(whole: Whole, choice: int) -> Damaged:
+    host = whole.cloud.hosts[choice % len(whole.cloud.hosts)]
+    return _swap(whole, "hosts", host, replace(host, unchecked=True)), host.name
+
+
 def _agent_dead(whole: Whole, choice: int) -> Damaged:
     host = whole.cloud.hosts[choice % len(whole.cloud.hosts)]
     return _swap(whole, "hosts", host, replace(host, agent_silence=HOUR)), host.name
@@ -413,6 +418,7 @@ _DAMAGES: Mapping[Kind, Damage] = {
     Kind.SILENT_AGENT: _agent_dead,
     Kind.NOT_RECEIVING: _agent_deaf,
     Kind.CANNOT_PUBLISH: _agent_refused,
+    Kind.UNCHECKED_HOST: _host_unchecked,
     Kind.STUCK_WORK: _release_stuck,
     Kind.FAILED_DRIVER: _driver_broken,
     Kind.LOST_DEVICE: _device_away,
