@@ -3,11 +3,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg.agent.state_store import StateStore
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
@@ -64,6 +66,8 @@ class SimulatedCloud:
     _ms: int = 0
     _allocation: Any = None
     _guest: Guest | None = None
+    #: What the agent has on its disk.
+    _file: bytes = b""
 
     def __post_init__(self) -> None:
         self.environment.clear()
@@ -128,6 +132,8 @@ class SimulatedCloud:
         self._allocation, self._guest = self._allocations(), replace(self.guest)
         self._prepared = frozenset(self.rack.driver.ready)
         self._set_up = self.is_set_up()
+        file = self._agent_file()
+        self._file = file.read_bytes() if file.exists() else b""
         with self.environment.watch.reader() as tx:
             for table in TABLES:
                 rows = tx.execute(sa.select(table)).mappings()
@@ -141,7 +147,11 @@ class SimulatedCloud:
             self._tree = wishes.desired(agent.service_host, agent.epoch).tree
 
     def restore(self, *, publish: bool) -> None:
-        """Make everything as it was; Placement only where a scenario changes it."""
+        """Make everything as it was; Placement only where a scenario changes it.
+
+        An agent that knew of later events than the database would have the host's units held, as
+        after the restore of a backup.
+        """
         self.environment.clear()
         with self.environment.watch.writer() as tx:
             for table in TABLES:
@@ -161,8 +171,15 @@ class SimulatedCloud:
         self.guest = self.nova.guests.put(self.instance, replace(self._guest))
         self.nova.guests.listed = self.listed
         self._put_allocation_back()
+        if self._file:
+            self._agent_file().write_bytes(self._file)
+        else:
+            self._agent_file().unlink(missing_ok=True)
         if publish:
             self._publish()
+
+    def _agent_file(self) -> Path:
+        return StateStore(self.environment.state_path, self.rack.compute).path
 
     def _allocations(self) -> Any:
         return self.placement.call("GET", f"/allocations/{self.instance}")

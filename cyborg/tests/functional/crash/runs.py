@@ -35,7 +35,8 @@ _SETTLED = frozenset({State.INITIAL, State.BOUND, State.BIND_FAILED, State.UNBOU
 class Plan:
     """The process that crashes, and where; unless ``alone`` all others crash with it.
 
-    Nova that ``gives_up`` deletes what it does not know the outcome of, instead of asking again.
+    Nova that ``gives_up`` deletes what it does not know the outcome of, and the allocation, instead
+    of asking again.
     """
 
     victim: str
@@ -179,6 +180,8 @@ class Run:
         for request in waiting:
             undo = DeleteInstanceArqs(NOVA, str(uuid4()), self.cloud.instance)
             self._send(undo if self.plan.gives_up else request)
+            if self.plan.gives_up:
+                self.cloud.free()
 
     def _power_off(self) -> None:
         """Crash the other processes with the victim."""

@@ -8,7 +8,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database, Reader, retried
-from cyborg.db.models import METADATA, AttachHandle, Service, Work
+from cyborg.db.models import METADATA, AttachHandle, Deployable, Service, Work
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
@@ -16,6 +16,8 @@ from cyborg.tests.functional.life.http import Client, bind_body
 
 #: When rows were last written or looked at, which is no fact about the cloud.
 _WHEN = ("updated_ms", "discovered_ms", "seen_ms")
+#: What agents tell of Placement once they have written it.
+PUBLISHED = ("published_total", "published_reserved")
 
 Arqs = list[dict[str, Any]]
 ARQS = "/accelerator_requests"
@@ -89,7 +91,10 @@ def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:
 
 
 def everything(reader: Reader, *, but: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """All rows by table; what processes say about themselves, and when, is left out."""
+    """All rows by table; what processes say about themselves, and when, is left out.
+
+    So is what they tell of Placement (see ``published``): it comes after what a test waits for.
+    """
     left_out = {"services", "alembic_version", *but}
     tables = [one for one in METADATA.sorted_tables if one.name not in left_out]
     with reader.reader() as tx:
@@ -97,13 +102,22 @@ def everything(reader: Reader, *, but: Sequence[str] = ()) -> dict[str, list[Any
             table.name: [
                 tuple(row)
                 for row in tx.execute(
-                    sa.select(*(one for one in table.c if one.name not in _WHEN)).order_by(
-                        *table.primary_key
-                    )
+                    sa.select(
+                        *(one for one in table.c if one.name not in (*_WHEN, *PUBLISHED))
+                    ).order_by(*table.primary_key)
                 )
             ]
             for table in tables
         }
+
+
+def published(reader: Reader) -> dict[str, tuple[int | None, int | None]]:
+    """The total and the reserved units of each deployable that agents say Placement has."""
+    query = sa.select(
+        Deployable.name, Deployable.published_total, Deployable.published_reserved
+    ).where(Deployable.published_total.is_not(None))
+    with reader.reader() as tx:
+        return {row[0]: (row[1], row[2]) for row in tx.execute(query)}
 
 
 def handle_states(reader: Reader) -> dict[str, str]:

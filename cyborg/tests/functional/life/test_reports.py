@@ -31,6 +31,7 @@ from cyborg.tests.functional.life.steps import (
     eventually_offered,
     everything,
     of_instance,
+    published,
 )
 
 Computes = Callable[..., ComputeHost]
@@ -89,19 +90,23 @@ def test_fake_device_is_reported_and_published(
 def test_unchanged_host_sends_no_report_and_changes_no_row(
     racked: Racks, database: Database
 ) -> None:
-    host = racked(cards={CARD: 2, OTHER: 1})
+    cards = {CARD: 2, OTHER: 1}
+    host = racked(cards=cards)
 
     def stored() -> Any:
         with database.reader() as tx:
-            return everything(database), tx.execute(sa.select(Host.updated_ms)).scalar_one()
+            updated = tx.execute(sa.select(Host.updated_ms)).scalar_one()
+        return everything(database), published(database), updated
 
+    names = {f"{host.compute}_{address}": (units, 0) for address, units in cards.items()}
+    eventually(lambda: published(database) == names)
     before, scans = stored(), host.driver.scans
     eventually(lambda: host.driver.scans >= scans + 3)
     assert stored() == before
     host.restart()
     scans = host.driver.scans
     eventually(lambda: host.driver.scans > scans + 1)
-    assert everything(database) == before[0]
+    assert (everything(database), published(database)) == before[:2]
 
 
 def test_report_that_is_too_large_is_refused_and_the_reason_is_shown(

@@ -76,6 +76,12 @@ def offered_devices(operator: Client, rack: RackedCompute) -> int:
 def test_equal_devices_differ_by_address_provider_and_holders(
     rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
 ) -> None:
+
+    def published() -> bool:
+        # The agent tells it after Placement has it.
+        return all(one["providers"][0]["published"] for one in by_address(operator).values())
+
+    eventually(published)
     devices = by_address(operator)
     assert devices.keys() == {CARD, OTHER, THIRD}
     for address in (CARD, OTHER):
@@ -87,6 +93,7 @@ def test_equal_devices_differ_by_address_provider_and_holders(
                 "resource_class": resource_class,
                 "total": 2,
                 "reserved": 0,
+                "published": {"total": 2, "reserved": 0},
                 "error": None,
             }
         ]

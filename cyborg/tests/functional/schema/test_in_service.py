@@ -27,7 +27,14 @@ from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import bind, create, delete_arqs, of_instance
+from cyborg.tests.functional.life.steps import (
+    PUBLISHED,
+    bind,
+    create,
+    delete_arqs,
+    of_instance,
+    published,
+)
 from cyborg.tests.functional.schema.commands import run
 
 PROJECT = "a16ab9bb0bff41aeb4d519a9d7d223ac"
@@ -98,11 +105,15 @@ def _bound(db: Database) -> list[Old]:
 
 
 def _devices(db: Database) -> dict[str, Any]:
-    """All that the tables say of devices and their parts."""
+    """All that the tables say of devices and their parts, but not what agents have published."""
     tables: tuple[Any, ...] = (Device, Deployable, Attribute, AttachHandle)
     with db.reader() as tx:
         return {
-            table.__tablename__: tx.execute(sa.select(table.__table__).order_by(table.id)).all()
+            table.__tablename__: tx.execute(
+                sa.select(
+                    *(one for one in table.__table__.c if one.name not in PUBLISHED)
+                ).order_by(table.id)
+            ).all()
             for table in tables
         }
 
@@ -192,6 +203,8 @@ def _reported(cloud: Cloud) -> None:
         return known >= {IN_SERVICE, DISABLED} and cloud.flaws() == []
 
     eventually(told)
+    units = {f"{IN_SERVICE}_FakeDevice": (16, 0), f"{DISABLED}_FakeDevice": (16, 16)}
+    eventually(lambda: published(cloud.db) == units)
     assert offered(cloud.placement, cloud.provider(IN_SERVICE)) == 16
     assert offered(cloud.placement, cloud.provider(DISABLED)) == 0
     with cloud.db.reader() as tx:
