@@ -157,7 +157,8 @@ class Auditor:
                 finding for host, agent in silent for finding in _of_agent(processes, host, agent)
             ]
             checks = audit.CHECKS
-            if any(processes.is_fresh(conductor) for conductor in conductors):
+            silence = audit_processes.silence(tx, now)
+            if silence is not None and silence <= self._ages.conductor_silence:
                 checks += audit.WORK_CHECKS
                 if processes.bus_failure:
                     bus = processes.bus(None)
@@ -166,7 +167,6 @@ class Auditor:
                     )
             else:
                 waiting = audit.waiting_work(tx, now - self._ages.conductor_silence)
-                silence = audit_processes.silence(tx, now)
                 since = "ever" if silence is None else duration(silence)
                 cause = f"{waiting} piece(s) of work wait; no conductor was seen for {since}."
                 if waiting:

@@ -14,8 +14,9 @@ from cyborg.clients.nova import Servers
 from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.db import audit
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, AttachHandle, Instance
+from cyborg.db.models import Arq, AttachHandle, Instance, Service
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.fixtures.cost_meter import CountedAdapter, Meter
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
@@ -24,6 +25,7 @@ from cyborg.tests.functional.audit.test_damages import (
     age_arq,
     delete_server,
     delete_traits,
+    kill_conductors,
     leak_handle,
     leave_allocation,
     misname,
@@ -51,6 +53,16 @@ def test_other_findings_are_reported_without_nova(cloud: SmallCloud) -> None:
     assert (Kind.LEAKED_HANDLE, key) in keys(verdict.findings)
     assert (Kind.VANISHED_INSTANCE, deleted) not in keys(verdict.findings)
     assert len(verdict.unasked) == 1
+
+
+def test_conductor_that_has_just_stopped_is_not_missing(cloud: SmallCloud) -> None:
+    """Its row is gone, but the last heartbeat that it stored of an agent is young."""
+    host = cloud.host()
+    kill_conductors(cloud, host)
+    cloud.execute(sa.delete(Service).where(Service.binary == CONDUCTOR))
+    assert (Kind.NO_CONDUCTOR, "work") in cloud.found()
+    cloud.heartbeat(host)
+    assert cloud.found() == set()
 
 
 def test_other_findings_are_reported_without_placement(cloud: SmallCloud) -> None:

@@ -24,7 +24,8 @@ class Damage:
     ``kinds`` are what an audit calls it (about ``key``) before and after the agent's check, none
     for what is no fault at all. ``kept`` are providers that must look so from now on: what others
     put there stays; ``forgets`` that foreign traits went with it. ``remedy`` is what a human does
-    where the agent may not repair it; None where it does.
+    where the agent may not repair it; None where it does. ``fails``: the agent tries to repair it,
+    and says why it cannot.
     """
 
     about: str
@@ -33,6 +34,7 @@ class Damage:
     kept: tuple[tuple[str, Entry], ...] = ()
     forgets: bool = False
     remedy: Callable[[], object] | None = None
+    fails: bool = False
 
 
 Maker = Callable[[Site, str, Random], Damage]
@@ -131,6 +133,7 @@ def use_inventory(site: Site, uuid: str, dice: Random) -> Damage:
         "another class beside ours, with an allocation",
         (Kind.DRIFT,),
         remedy=lambda: site.service.free(consumer),
+        fails=True,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from cyborg.model.audit_findings import Kind
+from cyborg.model.process import AGENT
 from cyborg.tests.functional.drift.conftest import DAMAGES
 from cyborg.tests.functional.drift.damages import ON_ANY, ON_UNUSED, Damage, Maker
 from cyborg.tests.functional.drift.site import Entry, Site
@@ -44,7 +45,7 @@ def _expect(expected: dict[str, Entry], damaged: Damaged, ours: dict[str, Entry]
 
 
 def _named(damaged: Damaged, when: int) -> set[tuple[Kind, str]]:
-    """What an audit is to find: before the check (0) or after it (-1)."""
+    """What an audit is to find of providers: before the check (0) or after it (-1)."""
     return {
         (one.kinds[when], one.key or uuid)
         for uuid, one in damaged.items()
@@ -63,8 +64,12 @@ def test_differences_in_placement_are_repaired_or_explained(
         _expect(expected, damaged, ours)
         assert site.found() == _named(damaged, 0)
         site.check()
+        # The heartbeat after the check tells what the agent could not repair.
+        site.look()
         findings = site.audit()
-        assert {(one.kind, one.key) for one in findings} == _named(damaged, -1)
+        fails = any(one.fails for one in damaged.values())
+        told = {(Kind.CANNOT_PUBLISH, f"{AGENT}@{site.host}")} if fails else set()
+        assert {(one.kind, one.key) for one in findings} == _named(damaged, -1) | told
         assert all(one.cause and one.remedy for one in findings)
         touched = {uuid for uuid, one in damaged.items() if one.remedy}
         touched |= {one.key for one in damaged.values() if one.key}
@@ -77,6 +82,7 @@ def test_differences_in_placement_are_repaired_or_explained(
             ends[f"{damage.about}: {_end(damage)}"] += 1
         site.check()
         assert site.shown() == expected
+        site.look()
     assert site.found() == set()
     record_property("drift", dict(sorted(ends.items())))
     assert ends.total() == DAMAGES

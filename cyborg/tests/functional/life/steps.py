@@ -2,6 +2,7 @@
 """Steps that many lives have in common, and looks at the rows behind them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -70,6 +71,25 @@ def states(client: Client, arqs: Arqs) -> list[str]:
 def eventually_offered(placement: PlacementService, provider: str, units: int) -> None:
     """Wait until Placement would give out just so many units of a provider."""
     eventually(lambda: offered(placement, provider) == units)
+
+
+def eventually_published(operator: Client) -> None:
+    """Wait until conductors know that Placement has what is desired of all devices."""
+
+    newer = replace(operator, version="2.5")
+
+    def known() -> bool:
+        providers = [
+            provider
+            for device in newer.get("/devices")["devices"]
+            for provider in device["providers"]
+        ]
+        return bool(providers) and all(
+            provider["published"] == {name: provider[name] for name in ("total", "reserved")}
+            for provider in providers
+        )
+
+    eventually(known)
 
 
 def eventually_bound(client: Client, instance: str) -> None:

@@ -35,6 +35,7 @@ from cyborg.tests.functional.life.steps import (
     eventually_bound,
     eventually_idle,
     eventually_offered,
+    eventually_published,
     everything,
     handle_states,
     meddle,
@@ -190,6 +191,7 @@ def bench(
     one = Bench.begin(own, tmp_path, resource_class)
     one.machine.add_file("/run/ready", "")
     eventually(lambda: len(listed(operator)) == 2)
+    eventually_published(operator)
     return one
 
 

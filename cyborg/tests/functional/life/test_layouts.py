@@ -2,6 +2,7 @@
 """Cards that the agent divides as the configuration requests, with guests on their parts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ backends = ports
 addresses = {card}
 resource_class = {resource_class}
 layout = vfs={vfs}
+clean = reset
 """
 
 
@@ -114,4 +116,9 @@ def test_parts_come_back_after_a_reboot_and_stay_while_a_guest_has_one(
         eventually_offered(placement, provider, 1)
     assert site.vfs() == 4
     assert enabled.items() <= statuses().items()
+    # The host had a guest: what is new on it may have its data.
+    newer = replace(operator, version="2.5")
+    for uuid in statuses().keys() - enabled.keys():
+        (unit,) = newer.get(f"/devices/{uuid}")["cleaning"]
+        assert (unit["result"], unit["level"]) == ("cleaned", "reset")
     site.host.stop()
