@@ -4,19 +4,24 @@
 Each transaction deletes a bounded batch, so that locks are short and a replica can keep up.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg.db.engine import Database, Reader, retried
+from cyborg.db.events import BRIEF_MS
 from cyborg.db.models import Arq, Event, Instance, Operation
 
 #: Milliseconds of a day, the unit of retention periods.
 DAY_MS = 24 * 3600 * 1000
+#: How many events of requests that were never bound a project has: its members can write any number.
+MAX_BRIEF: Final = 10_000
+#: Milliseconds for which they stay in any case, because a repeated request needs them.
+_LEAST_MS: Final = 60_000
 
 
 class Table(StrEnum):
@@ -74,23 +79,51 @@ def purge(db: Database, before_ms: int, how: Purge = Purge()) -> dict[Table, int
     return totals
 
 
-def purge_brief(db: Database, how: Purge = Purge()) -> int:
+def purge_brief(db: Database, how: Purge = Purge(), most: int = MAX_BRIEF) -> int:
     """Delete the events that were to stay for a short time only; return how many.
 
+    Those of a project with more than ``most`` go earlier, the oldest first, but not within a minute.
     Raises Unavailable; batches before the error stay deleted.
     """
     total = batches = 0
-    deleted = how.batch
-    while deleted == how.batch and (how.batches is None or batches < how.batches):
-        deleted = _delete_brief(db, how.batch)
-        total, batches = total + deleted, batches + 1
+    for terms in ((), *_surplus(db, most)):
+        deleted = how.batch
+        while deleted == how.batch and (how.batches is None or batches < how.batches):
+            deleted = _delete_brief(db, terms, how.batch)
+            total, batches = total + deleted, batches + 1
     return total
 
 
 @retried
-def _delete_brief(db: Database, limit: int) -> int:
+def _surplus(db: Database, most: int) -> list[tuple[sa.ColumnElement[bool], ...]]:
+    """Return the terms for the brief events of each project that are older than ``most`` others."""
+    brief = Event.expires_ms.is_not(None)
+    with db.reader() as tx:
+        projects = tx.execute(
+            sa.select(Event.project_id)
+            .where(brief)
+            .group_by(Event.project_id)
+            .having(sa.func.count() > most)
+        ).scalars()
+        return [
+            (Event.project_id.is_not_distinct_from(project), Event.id <= newest)
+            for project in projects.all()
+            for newest in tx.execute(
+                sa.select(Event.id)
+                .where(brief, Event.project_id.is_not_distinct_from(project))
+                .order_by(Event.id.desc())
+                .offset(most)
+                .limit(1)
+            ).scalars()
+        ]
+
+
+@retried
+def _delete_brief(db: Database, terms: Sequence[sa.ColumnElement[bool]], limit: int) -> int:
+    """Delete one batch of brief events: with ``terms`` before they expire."""
     with db.writer() as tx:
-        query = sa.select(Event.id).where(Event.expires_ms < tx.now)
+        due = tx.now + BRIEF_MS - _LEAST_MS if terms else tx.now
+        query = sa.select(Event.id).where(Event.expires_ms < due, *terms)
         ids = tx.execute(query.order_by(Event.expires_ms).limit(limit)).scalars().all()
         if ids:
             tx.execute(sa.delete(Event).where(Event.id.in_(sorted(ids))))

@@ -51,3 +51,31 @@ def test_history_of_deleted_requests_that_were_never_bound_is_kept_for_an_hour(
     meddle(own_database, due.where(Event.expires_ms.is_not(None)))
     eventually(lambda: not rows(of_deleted))
     assert rows(~of_deleted) == others
+
+
+def test_history_of_requests_that_were_never_bound_has_a_bound_for_each_project(
+    app: webtest.TestApp, own_database: Database
+) -> None:
+    admin, member, other = Client(app, role="admin"), Client(app), Client(app, project="another")
+    profile = admin.make_profile({"resources:FPGA": "1"})
+
+    def deleted(client: Client) -> list[str]:
+        uuids = [arq["uuid"] for _ in range(4) for arq in create(client, profile)]
+        for uuid in uuids:
+            client.delete(f"/accelerator_requests?arqs={uuid}")
+        return uuids
+
+    def events_of(uuids: list[str]) -> list[str]:
+        query = sa.select(Event.subject_uuid).where(Event.subject_uuid.in_(uuids))
+        with own_database.reader() as tx:
+            return list(tx.execute(query.order_by(Event.id)).scalars())
+
+    first, others = deleted(member), deleted(other)
+    due = sa.update(Event).values(expires_ms=Event.expires_ms - 120_000)
+    meddle(own_database, due.where(Event.expires_ms.is_not(None)))
+    last = deleted(member)
+    assert history.purge_brief(own_database, most=12) == 4
+    assert [len(events_of(uuids)) for uuids in (first, last, others)] == [4, 8, 8]
+    # Those of the last minute stay in any case.
+    assert history.purge_brief(own_database, most=3) == 4 + 5
+    assert [len(events_of(uuids)) for uuids in (first, last, others)] == [0, 8, 3]
