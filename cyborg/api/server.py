@@ -29,7 +29,7 @@ from oslo_config import cfg
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection, HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
-from tornado.iostream import IOStream
+from tornado.iostream import IOStream, SSLIOStream
 from tornado.netutil import bind_sockets
 
 from cyborg import exception
@@ -174,6 +174,11 @@ class _Pool:
         for _ in self._threads:
             self._queue.put(None)
 
+    @property
+    def has_free_thread(self) -> bool:
+        """Return, in the server's thread, whether the next request is run at once."""
+        return self._taken < len(self._threads)
+
     def submit(self, exchange: "_Exchange") -> bool:
         """Queue a request, in the server's thread; return False if the queue is full."""
         if self._taken >= self._capacity:
@@ -297,10 +302,42 @@ class _Front(httputil.HTTPServerConnectionDelegate):
             LOG.warning("Connection of %s closed, and perhaps others: %s", peer, reason)
 
 
+class ClientStream(IOStream):
+    """A connection without TLS, whose client may close its side when it has sent a request.
+
+    It gets its answer while ``answering`` is true; tornado alone would close the connection.
+    """
+
+    answering = False
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        """See BaseIOStream: None means that there is nothing to read now."""
+        size = super().read_from_fd(buf)
+        if size == 0 and (self.answering or self.writing()):
+            self.io_loop.add_callback(self._listen_no_more)
+            return None
+        return size
+
+    def _listen_no_more(self) -> None:
+        """Do not let the end that was read wake the loop again; to write listens anew.
+
+        tornado has no public way to do this.
+        """
+        if not self.closed() and not self.writing():
+            self.io_loop.remove_handler(self.socket)
+            self._state = None
+
+
 class _Listener(HTTPServer):
     """tornado's server with a _Front, which it also asks before it serves a connection."""
 
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        if not isinstance(stream, SSLIOStream):
+            stream = ClientStream(
+                stream.socket,
+                max_buffer_size=self.max_buffer_size,
+                read_chunk_size=self.read_chunk_size,
+            )
         if self._front.admit(address):
             super().handle_stream(stream, address)
         else:
@@ -385,6 +422,10 @@ class _Exchange(httputil.HTTPMessageDelegate):
             self.environ["CONTENT_LENGTH"] = str(self._size)
         self.environ["wsgi.input"] = BytesIO(self._body)
         self.connection.set_close_callback(self._leave)
+        stream = self.connection.stream
+        if isinstance(stream, ClientStream):
+            # Who closes its side while all threads are busy has left the queue.
+            stream.answering = self._front.pool.has_free_thread
         if not self._front.pool.submit(self):
             self._write(*_refusal(503, "The service is overloaded.", ("Retry-After", "1")))
             self.connection.finish()
@@ -401,6 +442,8 @@ class _Exchange(httputil.HTTPMessageDelegate):
         )
         self.connection.finish()
         stream = self.connection.stream
+        if isinstance(stream, ClientStream):
+            stream.answering = False
         if stream.writing():
             deadline = asyncio.get_running_loop().call_later(
                 self._front.write_timeout, stream.close

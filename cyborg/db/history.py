@@ -18,7 +18,7 @@ from cyborg.db.models import Arq, Event, Instance, Operation
 
 #: Milliseconds of a day, the unit of retention periods.
 DAY_MS = 24 * 3600 * 1000
-#: How many events of requests that were never bound a project has: its members can write any number.
+#: How many events of requests that were never bound a project has: members can write any number.
 MAX_BRIEF: Final = 10_000
 #: Milliseconds for which they stay in any case, because a repeated request needs them.
 _LEAST_MS: Final = 60_000
@@ -82,7 +82,7 @@ def purge(db: Database, before_ms: int, how: Purge = Purge()) -> dict[Table, int
 def purge_brief(db: Database, how: Purge = Purge(), most: int = MAX_BRIEF) -> int:
     """Delete the events that were to stay for a short time only; return how many.
 
-    Those of a project with more than ``most`` go earlier, the oldest first, but not within a minute.
+    Those of a project with more than ``most`` go earlier, the oldest first, but not in a minute.
     Raises Unavailable; batches before the error stay deleted.
     """
     total = batches = 0

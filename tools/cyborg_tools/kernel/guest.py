@@ -22,9 +22,9 @@ from cyborg_tools.program import BrokenEnvironment
 #: Bytes of a disk; the file on the host is sparse.
 _DISK: Final = 64 * 1024 * 1024
 _CHUNK: Final = 64 * 1024
-#: Seconds in which a guest must print something. While it runs, its first process prints a zero
-#: every 5 seconds, so that a long test is no silence.
-_SILENCE: Final = 60.0
+#: Seconds in which a guest must print something; a busy machine takes more than a minute to boot it.
+#: While it runs, its first process prints a zero every 5 seconds: a long test is no silence.
+_SILENCE: Final = 180.0
 #: Characters of the console that are no output.
 _NO_OUTPUT: Final = b"\r\0"
 #: Kernel parameters of every machine. A machine without an emulated IOMMU ignores the first.

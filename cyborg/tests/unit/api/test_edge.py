@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.api.server import HttpServer
+from cyborg.api.server import ClientStream, HttpServer
 from cyborg.tests.fixtures.waiting import PATIENCE, Gate, NotInTime, acquired, eventually
 from cyborg.tests.unit.api.conftest import MakeConf
 from cyborg.tests.unit.api.test_doors import certificate, tls
@@ -110,14 +110,14 @@ def received(client: socket.socket) -> bytes:
 
 def everything(client: socket.socket) -> bytes:
     """All that the server sends until it closes the connection."""
-    text = b""
+    text = bytearray()
     try:
         while data := received(client):
             text += data
     except ConnectionResetError:
         # The server closed while something that it does not read was under way.
         pass
-    return text
+    return bytes(text)
 
 
 def answer(client: socket.socket) -> bytes:
@@ -422,6 +422,52 @@ def test_request_whose_client_has_left_the_queue_is_not_run(
     assert answer(first).startswith(b"HTTP/1.1 200 ")
     assert answer(last).startswith(b"HTTP/1.1 200 ")
     assert len(app.requests) == 2
+
+
+@pytest.mark.parametrize(("path", "size"), [(b"/", len("nothing")), (b"/large", 64 * MIB)])
+def test_client_that_closes_its_side_gets_its_answer(
+    serve: Serve,
+    connect: Connect,
+    app: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    path: bytes,
+    size: int,
+) -> None:
+    reads, read = [], ClientStream.read_from_fd
+
+    def counted(stream: ClientStream, buffer: bytearray | memoryview) -> int | None:
+        reads.append(stream)
+        return read(stream, buffer)
+
+    monkeypatch.setattr(ClientStream, "read_from_fd", counted)
+    server = serve(NEVER)
+    app.go_on.clear()
+    client = connect(server, GET.replace(b"/", path, 1))
+    client.shutdown(socket.SHUT_WR)
+    acquired(app.arrived)
+    # Refused without a thread, in later turns of the loop than the one that sees the end.
+    for _ in range(4):
+        answer(connect(server, POST + b"Content-Length: 2000000\r\n\r\n"))
+    first = len([stream for stream in reads if stream is reads[0]])
+    app.go_on.set()
+    text = everything(client)
+    assert text.startswith(b"HTTP/1.1 200 ")
+    assert len(text.partition(b"\r\n\r\n")[2]) == size
+    # The loop is not woken again and again by the end that it has seen.
+    assert first < 10
+    assert is_served(server, connect)
+
+
+def test_client_that_leaves_while_its_request_runs_is_forgotten(
+    serve: Serve, connect: Connect, app: Recorder
+) -> None:
+    server = serve(f"{NEVER}max_connections = 1\n")
+    app.go_on.clear()
+    connect(server, GET).close()
+    acquired(app.arrived)
+    app.go_on.set()
+    # No other connection is taken until the first one is closed.
+    eventually(lambda: everything(connect(server, GET[:-2] + b"Connection: close\r\n\r\n")))
 
 
 def test_stopping_server_finishes_accepted_requests(
