@@ -22,7 +22,7 @@ from cyborg_tools.program import BrokenEnvironment
 #: Bytes of a disk; the file on the host is sparse.
 _DISK: Final = 64 * 1024 * 1024
 _CHUNK: Final = 64 * 1024
-#: Seconds in which a guest must print something; a busy machine takes more than a minute to boot it.
+#: Seconds in which a guest must print something; a busy machine needs two minutes to boot it.
 #: While it runs, its first process prints a zero every 5 seconds: a long test is no silence.
 _SILENCE: Final = 180.0
 #: Characters of the console that are no output.
