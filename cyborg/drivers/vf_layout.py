@@ -56,8 +56,13 @@ class Division:
 
     @property
     def pending(self) -> bool:
-        """Return whether the card lacks the desired number of virtual functions that work."""
-        return self.current != self.desired or self.stopped
+        """Return whether the card lacks the desired number of virtual functions that work.
+
+        The functions are read before the numbers. If either shows virtual functions that the other
+        does not, the card was changed in between: it is neither whole nor divided in this scan.
+        """
+        changed = bool(self.virtual) != bool(self.current)
+        return self.current != self.desired or self.stopped or changed
 
     @property
     def layouts(self) -> tuple[str, ...]:

@@ -70,6 +70,7 @@ class SimulatedCompute:
             self.machine.add_link(f"{place}/iommu_group", group)
         self.conductor = Conductor(self.cloud)
         client = cast(ConductorClient, self.conductor)
+        self.auditor = self.cloud.auditor()
         self.reports = GuestReports(host=self.name, machine=self.machine, conductor=client)
         self.boot()
 
@@ -112,9 +113,13 @@ class SimulatedCompute:
         self.cloud.heartbeat(self.name)
         self.reports.send(self.cloud.epochs[self.name], self.report)
 
-    def named(self, ages: Ages = AT_ONCE) -> set[str]:
-        """The servers that an audit names as running without their units."""
-        findings = self.cloud.auditor(ages).look(self.name).findings
+    def named(self, ages: Ages | None = None) -> set[str]:
+        """The servers that an audit names as running without their units.
+
+        Without ``ages`` it is the audit of a conductor, which knows what Placement showed before.
+        """
+        auditor = self.auditor if ages is None else self.cloud.auditor(ages)
+        findings = auditor.look(self.name).findings
         return {finding.key for finding in findings if finding.kind is Kind.UNATTACHED_BIND}
 
     def job(self, repair: Repair) -> UnattachedJob:

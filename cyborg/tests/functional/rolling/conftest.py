@@ -37,7 +37,10 @@ def played(
     tmp_path_factory: pytest.TempPathFactory,
     middle: Middle,
 ) -> Iterator[Play]:
-    """The play when it is over; everybody was pinned to the release before this one."""
+    """The play when it is over; everybody was pinned to the release before this one.
+
+    The pin is taken away before the last act.
+    """
     files = tmp_path_factory.mktemp("play")
     with (
         upgraded_database(files) as database,
@@ -68,4 +71,5 @@ def played(
         finally:
             for option in LEVELS:
                 conf.clear_override(option, "upgrade_levels")
+        play.upgrade()
         yield play

@@ -17,6 +17,7 @@ from cyborg import service
 from cyborg.api.microversion import LATEST
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
+from cyborg.drivers.host import INITIAL_PROCESSES
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
 from cyborg.rpc.conductor import ConductorClient
@@ -40,9 +41,12 @@ from cyborg.tests.functional.life.steps import (
     handle_states,
     of_instance,
 )
-from cyborg.tests.functional.rolling.tape import TapedStack
+from cyborg.tests.functional.rolling.tape import Tape, TapedStack
 
 _CARDS = "card_driver"
+#: The guest of the compute that comes after the upgrade, its unit, and the boot of the compute.
+GUEST, UNIT = "77dcf3f4-6a0e-4b0c-8d10-2a5f2a1a6a01", "0000:81:00.1"
+BOOT = "f2a35d5c-0a3c-4a6b-9d0e-3f0a8a5f3b02"
 COLLECTIONS = (
     ARQS,
     "/attributes",
@@ -83,12 +87,18 @@ class Play:
     #: Microversion, method and path → the keys of what is answered, or the status of a refusal.
     shown: dict[str, str] = field(default_factory=dict)
 
+    #: What passed the bus after the upgrade.
+    alone: Tape = field(default_factory=Tape)
+
     def __post_init__(self) -> None:
+        self.mixed = self.stack.tape
         self.racked, self.bench = fresh_host("racked"), fresh_host("bench")
+        self.upgraded = fresh_host("upgraded")
         self.resource_class = f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"
         self.names |= {
             self.racked: "compute-1",
             self.bench: "compute-2",
+            self.upgraded: "compute-3",
             self.resource_class: "CUSTOM_CARD",
         }
         self.operator = Client(self.http, role="operator", version="2.4")
@@ -115,6 +125,27 @@ class Play:
         self._be_refused()
         self._look_at_everything()
         self._leave()
+
+    def upgrade(self) -> None:
+        """The last act, after the upgrade: nothing is held back from a new compute with a guest.
+
+        All that the others say is still as before.
+        """
+        self.stack.tape = self.alone
+        self.placement.make_compute(self.upgraded)
+        rack = Rack.build(self.upgraded, Traits(self.resource_class), {CARD: 1})
+        device = f"-device\0vfio-pci,host={UNIT}\0"
+        rack.machine.add_link("/proc/self/ns/pid", INITIAL_PROCESSES)
+        rack.machine.add_file("/proc/sys/kernel/random/boot_id", f"{BOOT}\n")
+        rack.machine.add_file("/proc/17/cmdline", f"/usr/bin/qemu\0-uuid\0{GUEST}\0{device}")
+        rack.machine.add_dir("/proc/17/fd")
+        self.stack.start_agent(
+            self.upgraded,
+            machine=rack.machine,
+            drivers=[rack.loaded],
+            state_path=self.files / "upgraded",
+        )
+        self._soon(lambda: {"guests", "published"} <= self.alone.verbs(CONDUCTOR_TOPIC))
 
     def _set_up(self) -> None:
         for one in (self.racked, self.bench):
@@ -300,7 +331,7 @@ class Play:
         return found[0] if found else {}
 
     def _asked(self, topic: str, verb: str) -> bool:
-        return verb in self.stack.tape.verbs(topic)
+        return verb in self.mixed.verbs(topic)
 
     def _soon(self, condition: Any) -> None:
         eventually(condition)

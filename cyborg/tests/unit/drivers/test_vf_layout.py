@@ -62,6 +62,19 @@ def set_vfs(host: FakeHost, number: int) -> None:
     host.write_text(f"/sys/bus/pci/devices/{CARD}/sriov_numvfs", str(number))
 
 
+class LateScan(Scan):
+    """A scan in which the card gets ``vfs`` virtual functions before their number is read."""
+
+    def __init__(self, host: FakeHost, vfs: int) -> None:
+        super().__init__(host)
+        self._change = lambda: set_vfs(host, vfs)
+
+    def vfs(self, address: PciAddress) -> tuple[int, int]:
+        """See Scan; everything else was read before."""
+        self._change()
+        return super().vfs(address)
+
+
 class TestLayout(DriverContract):
     """A card that has its layout, and whose section also offers its functions."""
 
@@ -251,6 +264,22 @@ def test_card_whose_functions_are_not_all_known_keeps_its_layout(make: Make) -> 
     host = machine(vfs=2)
     host.remove(f"/sys/bus/pci/devices/{SECOND}")
     assert "1 of its 2 virtual functions can be read" in refused(make(host, "vfs=0"), "vfs=0")
+
+
+def test_card_that_is_divided_during_a_scan_is_not_offered_whole(make: Make) -> None:
+    host = machine()
+    driver = make(host)
+    scan = LateScan(host, vfs=2)
+    assert offered(driver, scan) == []
+    assert "0 of its 2 virtual functions can be read" in reason(driver, scan)
+    assert offered(driver) == [FIRST, SECOND]
+
+
+def test_functions_that_go_during_a_scan_are_not_offered(make: Make) -> None:
+    host = machine(vfs=2)
+    driver = make(host, layout="vfs=0")
+    assert offered(driver, LateScan(host, vfs=0)) == []
+    assert offered(driver) == [CARD]
 
 
 @pytest.mark.parametrize("use", situations.uses(), ids=lambda use: use.reason)
