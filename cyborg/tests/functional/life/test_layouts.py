@@ -28,6 +28,7 @@ from cyborg.tests.unit.drivers.configured import written
 
 CARD = "0000:01:00.0"
 FUNCTIONS = tuple(f"0000:01:00.{number}" for number in range(1, 5))
+#: No function has the driver nvme, without which none can be erased.
 OPTIONS = """\
 [generic_driver]
 backends = ports
