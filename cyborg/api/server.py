@@ -319,7 +319,7 @@ class ClientStream(IOStream):
         return size
 
     def _listen_no_more(self) -> None:
-        """Do not let the end that was read wake the loop again; to write listens anew.
+        """Do not let the end that was read wake the loop again; to write listens once more.
 
         tornado has no public way to do this.
         """
