@@ -305,15 +305,16 @@ class _Front(httputil.HTTPServerConnectionDelegate):
 class ClientStream(IOStream):
     """A connection without TLS, whose client may close its side when it has sent a request.
 
-    It gets its answer while ``answering`` is true; tornado alone would close the connection.
+    tornado alone would close the connection. It does so while a request is ``queued``.
     """
 
-    answering = False
+    queued = False
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         """See BaseIOStream: None means that there is nothing to read now."""
         size = super().read_from_fd(buf)
-        if size == 0 and (self.answering or self.writing()):
+        # Only who waits for more is at the end.
+        if size == 0 and not self.queued and (self.writing() or not self.reading()):
             self.io_loop.add_callback(self._listen_no_more)
             return None
         return size
@@ -425,7 +426,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
         stream = self.connection.stream
         if isinstance(stream, ClientStream):
             # Who closes its side while all threads are busy has left the queue.
-            stream.answering = self._front.pool.has_free_thread
+            stream.queued = not self._front.pool.has_free_thread
         if not self._front.pool.submit(self):
             self._write(*_refusal(503, "The service is overloaded.", ("Retry-After", "1")))
             self.connection.finish()
@@ -443,7 +444,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
         self.connection.finish()
         stream = self.connection.stream
         if isinstance(stream, ClientStream):
-            stream.answering = False
+            stream.queued = False
         if stream.writing():
             deadline = asyncio.get_running_loop().call_later(
                 self._front.write_timeout, stream.close

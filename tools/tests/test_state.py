@@ -7,6 +7,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.agent.state_store import StateStore
 from cyborg.conf import opts
 from cyborg_tools.quickstart.state import State
 
@@ -23,9 +24,10 @@ def test_clean_removes_only_created_files(tmp_path: Path) -> None:
     state = State(tmp_path)
     with state.taken():
         state.write_conf(6666, [])
+        StateStore(tmp_path, "vm").path.touch()
         for name in ("cyborg.sqlite", "cyborg.sqlite-wal", "placement.sqlite", "mine.txt"):
             (tmp_path / name).write_text(name)
-        assert state.clean() == 4
+        assert state.clean() == 5
         assert state.clean() == 0
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "quickstart.lock"}
 

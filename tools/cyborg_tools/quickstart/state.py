@@ -123,7 +123,9 @@ class State:
         return path
 
     def _present(self) -> list[Path]:
-        found = (self.directory / name for name in _MADE)
+        found = [self.directory / name for name in _MADE]
+        # What an agent keeps names the events of a database: without that it is of no use.
+        found += sorted(self.directory.glob("agent-*.sqlite*"))
         return [path for path in found if path.is_file()]
 
 

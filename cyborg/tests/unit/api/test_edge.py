@@ -424,13 +424,20 @@ def test_request_whose_client_has_left_the_queue_is_not_run(
     assert len(app.requests) == 2
 
 
-@pytest.mark.parametrize(("path", "size"), [(b"/", len("nothing")), (b"/large", 64 * MIB)])
+@pytest.mark.parametrize(
+    ("request_", "size"),
+    [
+        (GET, len("nothing")),
+        (GET.replace(b"/", b"/large", 1), 64 * MIB),
+        (POST + b"Content-Length: 4\r\n\r\nbody", len("body")),
+    ],
+)
 def test_client_that_closes_its_side_gets_its_answer(
     serve: Serve,
     connect: Connect,
     app: Recorder,
     monkeypatch: pytest.MonkeyPatch,
-    path: bytes,
+    request_: bytes,
     size: int,
 ) -> None:
     reads, read = [], ClientStream.read_from_fd
@@ -442,7 +449,7 @@ def test_client_that_closes_its_side_gets_its_answer(
     monkeypatch.setattr(ClientStream, "read_from_fd", counted)
     server = serve(NEVER)
     app.go_on.clear()
-    client = connect(server, GET.replace(b"/", path, 1))
+    client = connect(server, request_)
     client.shutdown(socket.SHUT_WR)
     acquired(app.arrived)
     # Refused without a thread, in later turns of the loop than the one that sees the end.

@@ -199,6 +199,7 @@ def test_damage_has_one_finding_in_complete_sentences(kind: Kind) -> None:
         },
         Kind.UNSAFE_HANDLE: {Kind.DRIFT},
         Kind.SUSPECT_HANDLE: {Kind.DRIFT},
+        Kind.UNCHECKED_HOST: {Kind.DRIFT, Kind.EXCESS_INVENTORY},
         Kind.QUARANTINED_HANDLE: {Kind.DRIFT, Kind.EXCESS_INVENTORY},
     }
     if kind not in (Kind.NO_COMPUTE, Kind.ORPHAN_PROVIDER):

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from cyborg import exception
+from cyborg.model import wire
+from cyborg.model.guests import HostGuests
 from cyborg.model.process import API
 from cyborg.rpc.command import Command
 from cyborg.rpc.endpoint import Endpoint, unwrap
@@ -25,6 +27,13 @@ _LINE = (
     "Request {verb} over the message bus was answered with an error that it does not declare: "
     "CannotAttach: {error}"
 )
+#: Messages of the verbs that the release on record does not have.
+_LATER = {
+    "guests": {
+        "context": {"request_id": "", "sender": "cyborg-agent@compute-1"},
+        "args": {"epoch": 2, "host": "compute-1", "guests": wire.dump(HostGuests(""))},
+    }
+}
 CLASSES = _all(exception.CyborgError)
 
 
@@ -118,7 +127,7 @@ def test_only_undeclared_errors_are_logged_and_all_are_answered(
 ) -> None:
     error = exception.CannotAttach(instance="i", reason="taken")
     for verb in COMMANDS[topic]:
-        said = before().verbs[topic][verb]
+        said = before().verbs[topic].get(verb) or _LATER[verb]
         context, command = {"sender": API, **said["context"]}, COMMANDS[topic][verb]
         reply = getattr(endpoint(topic, error), verb)(context, **said["args"])
         assert reply == {"error": {"type": "CannotAttach", "fields": error.fields}}
