@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cyborg.agent.state_store import StateStore
 from cyborg.tests.functional.bus.guide import commands
 from cyborg.tests.functional.devstack.node import MINIMAL, REPOSITORY, Node
 
@@ -57,9 +58,12 @@ def test_stack_configures_all_services(tmp_path: Path) -> None:
     assert node.called("setup_develop")[0] == f"{REPOSITORY} mysql"
     assert node.called("recreate_database") == ["cyborg"]
     assert node.options("tempest.conf") == {"service_available": {"cyborg": ["True"]}}
-    # Stacking again ends the same way.
+    # Stacking again ends the same way, with a new database.
+    kept = StateStore(node.home / "state", "devstack").path
+    kept.touch()
     node.do("stack")
     assert node.options("etc/cyborg.conf") == written
+    assert not kept.exists()
     # Nothing is simulated unless it is asked for.
     node.do("clean")
     assert [node.called(never) for never in ("modprobe", "depmod", "openstack")] == [[], [], []]
