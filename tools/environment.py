@@ -93,8 +93,8 @@ def ensure(venv, requirements=(), extras="", lowest=False):
 
     ``requirements`` are files below the root, ``extras`` names extras of the distribution. With
     ``lowest`` everything that requirements.txt and these files name has exactly the release of its
-    lower bound; without, ``requirements`` come with the releases of constraints.txt. An environment
-    that is up to date is not changed. Raises ``Trouble``.
+    lower bound; without, ``requirements`` come with the releases and hashes of constraints.txt. An
+    environment that is up to date is not changed. Raises ``Trouble``.
 
     What the command starts may keep its bytecode, whatever the caller's PYTHONDONTWRITEBYTECODE
     says: the commands start many processes, and each would compile this checkout again.
@@ -111,7 +111,8 @@ def ensure(venv, requirements=(), extras="", lowest=False):
         _create(venv)
     say("Installing Cyborg and its requirements (a few minutes the first time)")
     target = f"{ROOT}[{extras}]" if extras else str(ROOT)
-    command = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "-e", target]
+    install = [str(inside), "-m", "pip", "install", "--disable-pip-version-check"]
+    command = [*install, "-e", target]
     for name in requirements:
         command += ["-r", str(ROOT / name)]
     if lowest:
@@ -119,7 +120,10 @@ def ensure(venv, requirements=(), extras="", lowest=False):
         bounds.write_text("".join(_lowest(["requirements.txt", *requirements])))
         command += ["-c", str(bounds)]
     elif requirements:
-        command += ["-c", str(ROOT / "constraints.txt")]
+        # With hashes pip installs nothing without one, and a checkout has none. What is installed
+        # then satisfies the second command.
+        pins = ["--no-deps", "--require-hashes", "-r", str(ROOT / "constraints.txt")]
+        _install([*install, *pins], venv / "install.log")
     _install(command, venv / "install.log")
     stamp.write_text(digest)
     return str(inside)

@@ -5,6 +5,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,13 @@ PAGE = ROOT / "doc/source/contributor/dependencies.rst"
 
 
 def pinned() -> dict[str, str]:
-    """Return name and version of each line of constraints.txt."""
-    lines = CONSTRAINTS.read_text().splitlines()
-    pins = [line.partition("==") for line in lines if not line.startswith("#")]
-    return {name: version for name, _, version in pins}
+    """Return name and version of each pin of constraints.txt; each has hashes."""
+    text = CONSTRAINTS.read_text()
+    pins = re.findall(
+        r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE
+    )
+    assert text.count("==") == len(pins)
+    return {name: version for name, version, _ in pins}
 
 
 def test_constraints_are_what_these_tests_run_with() -> None:
@@ -40,12 +45,63 @@ def test_constraints_satisfy_all_requirements() -> None:
 def test_environments_of_the_tools_are_installed_with_the_constraints(tmp_path: Path) -> None:
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/command\n')
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/commands\n')
     python.chmod(0o755)
     ensure = "environment.ensure(sys.argv[1], ['test-requirements.txt'])"
     code = f"import sys; sys.path.insert(0, 'tools'); import environment; {ensure}"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
-    assert f"-c {CONSTRAINTS}" in (tmp_path / "command").read_text()
+    first, second = (tmp_path / "commands").read_text().splitlines()
+    assert f"--no-deps --require-hashes -r {CONSTRAINTS}" in first
+    assert f"-e {ROOT} -r {ROOT / 'test-requirements.txt'}" in second
+
+
+FILES = [
+    ("a-1.0.tar.gz", True),
+    ("a-1.0.1.tar.gz", False),
+    ("a-1.0-py3-none-any.whl", True),
+    ("a-1.0-py2.py3-none-any.whl", True),
+    ("a-1.0-py2-none-any.whl", False),
+    ("a-1.0-cp311-cp311-manylinux_2_17_aarch64.whl", True),
+    ("a-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", True),
+    ("a-1.0-cp38-abi3-musllinux_1_2_x86_64.whl", True),
+    ("a-1.0-cp310-cp310-manylinux_2_17_x86_64.whl", False),
+    ("a-1.0-cp311-cp311-win_amd64.whl", False),
+    ("a-1.0-cp311-cp311-macosx_11_0_arm64.whl", False),
+    ("a-1.0.exe", False),
+    ("a-old.tar.gz", False),
+]
+
+
+class Index(BaseHTTPRequestHandler):
+    """A package index with one file of each kind; the hash of a file is its place in ``FILES``."""
+
+    def do_GET(self) -> None:
+        files = [
+            {"filename": name, "hashes": {"sha256": f"{place:064}"}}
+            for place, (name, _) in enumerate(FILES)
+        ]
+        assert self.headers["Accept"] == "application/vnd.pypi.simple.v1+json"
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"files": files if self.path == "/simple/a/" else []}).encode())
+
+
+def test_pin_has_the_hashes_of_the_files_that_can_be_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with HTTPServer(("127.0.0.1", 0), Index) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple/")
+            line = __main__.pin("a", "1.0")
+            with pytest.raises(LookupError, match=r"no file of b 1\.0"):
+                __main__.pin("b", "1.0")
+        finally:
+            server.shutdown()
+            thread.join()
+    hashes = [f"--hash=sha256:{place:064}" for place, (_, used) in enumerate(FILES) if used]
+    assert line == " \\\n    ".join(["a==1.0", *hashes]) + "\n"
 
 
 def test_each_requirement_is_explained_with_its_licence() -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pin, list and audit the distributions that an installation of the service has.
 
-constraints: write constraints.txt with the versions of this environment. sbom: write a software
+constraints: write constraints.txt with the versions of this environment, and the hashes that the
+package index has of their files. sbom: write a software
 bill of materials (CycloneDX, JSON) of an installation. audit: ask OSV (https://osv.dev) for
 advisories about the versions in constraints.txt; the exit status is 1 if there is one, and 77 if
 OSV cannot be asked.
@@ -9,18 +10,35 @@ OSV cannot be asked.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import requests
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
+from pip._internal.models.index import PyPI
 
 from cyborg_tools.dependencies import CONSTRAINTS, closure, missing
 
 _HEADER = """\
 # The releases with which .ci/run tests: what requirements.txt and the extras mysql, postgresql,
-# nvidia and otel install, and what these need. Written by "tools/dependencies constraints".
+# nvidia and otel install, and what these need; with the hashes of the source, and of the wheels for
+# Linux and Python 3.11 or newer. Written by "tools/dependencies constraints".
 """
 _NOT_CHECKED = 77
+#: The answer of a package index as JSON (PEP 691).
+_AS_JSON: Final = {"Accept": "application/vnd.pypi.simple.v1+json"}
+_PLATFORMS: Final = ("any", "manylinux", "musllinux")
+_PYTHONS: Final = frozenset({"py3", "cp311", "cp312", "cp313", "cp314"})
 
 
 def main() -> int:
@@ -42,9 +60,47 @@ def main() -> int:
     commands.add_parser("audit", help="look for advisories")
     options = parser.parse_args()
     if options.command == "constraints":
-        CONSTRAINTS.write_text(_HEADER + "".join(f"{n}=={v}\n" for n, v in closure().items()))
+        CONSTRAINTS.write_text(_HEADER + "".join(starmap(pin, closure().items())))
         return 0
     return audit() if options.command == "audit" else write_sbom(options.python, options.output)
+
+
+def pin(name: str, version: str) -> str:
+    """Return the line of constraints.txt, continued in one for each hash.
+
+    Raises OSError if the package index cannot be asked, and LookupError if it has no file.
+    """
+    # pip has no command that prints the hashes of all files.
+    index = os.environ.get("PIP_INDEX_URL", PyPI.simple_url)
+    answer = requests.get(f"{index.rstrip('/')}/{name}/", headers=_AS_JSON, timeout=60)
+    answer.raise_for_status()
+    files = answer.json()["files"]
+    hashes = sorted(
+        file["hashes"]["sha256"] for file in files if is_installed_here(file["filename"], version)
+    )
+    if not hashes:
+        raise LookupError(f"{index} has no file of {name} {version}")
+    return (
+        " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{one}" for one in hashes)]) + "\n"
+    )
+
+
+def is_installed_here(filename: str, version: str) -> bool:
+    """Return whether a file of the package index is of this version, and of use to us.
+
+    These are the source, and the wheels for Linux and the versions of Python that we support.
+    """
+    try:
+        if not filename.endswith(".whl"):
+            return parse_sdist_filename(filename)[1] == Version(version)
+        _, found, _, tags = parse_wheel_filename(filename)
+    except (InvalidSdistFilename, InvalidWheelFilename, InvalidVersion):
+        return False
+    return found == Version(version) and any(
+        tag.platform.startswith(_PLATFORMS)
+        and (tag.interpreter in _PYTHONS or (tag.abi == "abi3" and tag.interpreter[:2] == "cp"))
+        for tag in tags
+    )
 
 
 def write_sbom(python: str, output: Path) -> int:
