@@ -28,7 +28,7 @@ _LINE = (
     "CannotAttach: {error}"
 )
 #: Messages of the verbs that the release on record does not have.
-_LATER = {
+_LATER: dict[str, Any] = {
     "guests": {
         "context": {"request_id": "", "sender": "cyborg-agent@compute-1"},
         "args": {"epoch": 2, "host": "compute-1", "guests": wire.dump(HostGuests(""))},
