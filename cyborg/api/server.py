@@ -305,16 +305,23 @@ class _Front(httputil.HTTPServerConnectionDelegate):
 class ClientStream(IOStream):
     """A connection without TLS, whose client may close its side when it has sent a request.
 
-    tornado alone would close the connection. It does so while a request is ``queued``.
+    tornado alone would close the connection. This does so while a request is queued.
     """
 
-    queued = False
+    _queued = _ended = False
+
+    def queue(self, *, queued: bool) -> None:
+        """Tell whether a request waits for a thread."""
+        self._queued = queued
+        if queued and self._ended:
+            self.close()
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         """See BaseIOStream: None means that there is nothing to read now."""
         size = super().read_from_fd(buf)
+        self._ended = size == 0
         # Only who waits for more is at the end.
-        if size == 0 and not self.queued and (self.writing() or not self.reading()):
+        if self._ended and not self._queued and (self.writing() or not self.reading()):
             self.io_loop.add_callback(self._listen_no_more)
             return None
         return size
@@ -426,7 +433,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
         stream = self.connection.stream
         if isinstance(stream, ClientStream):
             # Who closes its side while all threads are busy has left the queue.
-            stream.queued = not self._front.pool.has_free_thread
+            stream.queue(queued=not self._front.pool.has_free_thread)
         if not self._front.pool.submit(self):
             self._write(*_refusal(503, "The service is overloaded.", ("Retry-After", "1")))
             self.connection.finish()
@@ -444,7 +451,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
         self.connection.finish()
         stream = self.connection.stream
         if isinstance(stream, ClientStream):
-            stream.queued = False
+            stream.queue(queued=False)
         if stream.writing():
             deadline = asyncio.get_running_loop().call_later(
                 self._front.write_timeout, stream.close
