@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from cyborg_tools.dependencies import CONSTRAINTS, ROOT, __main__, closure, missing, required
+from cyborg_tools.dependencies import CONSTRAINTS, ROOT, __main__, closure, required
 
 PAGE = ROOT / "doc/source/contributor/dependencies.rst"
 
@@ -115,15 +115,23 @@ def test_each_requirement_is_explained_with_its_licence() -> None:
     assert explained == [(Requirement(line).name, text.strip()) for line, _, text in lines]
 
 
-def test_bill_of_materials_lists_all_that_the_service_needs(tmp_path: Path) -> None:
+def test_bill_of_materials_without_a_library_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job ``archive`` has the real program list a real installation."""
     output = tmp_path / "sbom.json"
-    assert __main__.write_sbom(sys.executable, output) == 0
-    document = json.loads(output.read_text())
-    assert document["bomFormat"] == "CycloneDX"
-    versions = {canonicalize_name(one["name"]): one["version"] for one in document["components"]}
-    assert closure().items() <= versions.items()
-    document["components"] = [one for one in document["components"] if one["name"] != "pecan"]
-    assert missing(document) == ["pecan"]
+    components = [{"name": name, "version": version} for name, version in closure().items()]
+
+    def written(command: list[str], **_: object) -> None:
+        assert command[1:4] == ["-m", "cyclonedx_py", "environment"]
+        assert command[-3:] == ["-o", str(output), "a-python"]
+        output.write_text(json.dumps({"components": components}))
+
+    monkeypatch.setattr(subprocess, "run", written)
+    assert __main__.write_sbom("a-python", output) == 0
+    components[:] = [one for one in components if one["name"] != "pecan"]
+    assert __main__.write_sbom("a-python", output) == 1
+    assert capsys.readouterr().err == f"{output} does not list pecan.\n"
 
 
 ADVISORY = {"id": "PYSEC-1", "fix_versions": ["2"]}
