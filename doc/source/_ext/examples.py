@@ -168,8 +168,8 @@ def _source(word: str) -> str | None:
         )
     module = ROOT / "cyborg" / "cmd" / f"{Path(word).name.removeprefix('cyborg-')}.py"
     if Path(word).name.startswith("cyborg-") and module.is_file():
-        # The agent takes the options of its preview.
-        own = ("clean.py", "discover.py") if module.stem == "agent" else ()
+        # The agent takes the options of what it only prints.
+        own = ("clean.py", "discover.py", "functions.py") if module.stem == "agent" else ()
         also = [module.with_name(name) for name in own]
         return "".join(file.read_text() for file in [module, *also])
     return None
