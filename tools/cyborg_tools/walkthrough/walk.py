@@ -221,7 +221,7 @@ class Walk(Operator):
             "Backend none could not be found",
         )
         uuid = made["uuid"]
-        shown = self.asks(
+        (shown,) = self.asks(
             f"accelerator-update {uuid} --status ready --wait --label rack=7 --label owner=blue"
             " -c status -c labels"
         )
