@@ -25,7 +25,7 @@ _REFUSED = r"(?:Message \w+ to|Reply of) \S+ refused: .*"
 _UNSIGNED = rf"Message heartbeat to \S+ refused: it has no signature \(sender '{AGENT}@{_STRANGER}'"
 #: Refused in the walk: that host, and a request to an agent from before the restart of the agent,
 #: which gets no signed reply and which the conductor repeats.
-_BY_DESIGN = (f"@{_STRANGER}'", "it is older than this process", f"Reply of {AGENT}.")
+_BY_DESIGN = (f"@{_STRANGER}'", "it may have been received before", f"Reply of {AGENT}.")
 
 
 class SecuredWalk(Walk):
