@@ -8,11 +8,13 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg.db import events
 from cyborg.db.hosts import IS_AGENT, is_of_project
 from cyborg.db.models import Host, Service
 from cyborg.db.rows import Row, Shown, column, nullable, select, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model import health_view
+from cyborg.model.process import AGENT
 from cyborg.model.scope import Scope
 
 
@@ -174,10 +176,16 @@ def current(tx: Transaction, process: Process) -> CurrentEpoch | None:
     return tx.first(query.where(*_named(process)))
 
 
-def uuid_of(tx: Transaction, process: Process) -> str:
-    """Return the uuid of the row of a process, which must have one."""
-    uuid: str = tx.execute(sa.select(Service.uuid).where(*_named(process))).scalar_one()
-    return uuid
+def record(
+    tx: Transaction, agent: str, action: str, hostname: str, *, reason: str | None = None
+) -> None:
+    """Store in the history what became of the host of an agent, which must have a row.
+
+    ``agent`` is its ``[DEFAULT] host``, and ``hostname`` the name of the host now.
+    """
+    of_agent = _named(Process(agent, AGENT, "", ""))
+    uuid = tx.execute(sa.select(Service.uuid).where(*of_agent)).scalar_one()
+    events.record(tx, [events.Entry("service", uuid, action, hostname=hostname, reason=reason)])
 
 
 def first_alive(tx: Transaction, binary: str, silent_ms: int) -> int | None:

@@ -53,7 +53,7 @@ RULES = [
         CHOOSE_IMAGE,
         base.ADMIN,
         "Change any member of a device profile that has accel:bitstream_id or accel:function_id "
-        "after the change. Who may create profiles may create one with an image.",
+        "after the change. This rule does not restrict the creation of profiles.",
         "PATCH /v2/device_profiles/{uuid or name}",
     ),
     base.rule(

@@ -35,14 +35,12 @@ from cyborg.db import (
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
 from cyborg.db.rows import Row, column, select
-from cyborg.db.services import Process
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
 from cyborg.model.caller import Caller
 from cyborg.model.cleaning import CleanResult, level, stricter
 from cyborg.model.device import UNRELEASED, HandleState
-from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
 
 LOG = logging.getLogger(__name__)
@@ -321,9 +319,7 @@ def allow_units(db: Database, host: str | None, excluded: Collection[str | None]
             hosts.set_unchecked(tx, id_, unchecked=False)
             agent = hosts.service_host_of(tx, id_)
             if agent is not None:
-                uuid = services.uuid_of(tx, Process(agent, AGENT, "", ""))
-                entry = events.Entry("service", uuid, events.CHECKED, hostname=name)
-                events.record(tx, [entry])
+                services.record(tx, agent, events.CHECKED, name)
 
 
 def _hosts(tx: Transaction, name: str | None) -> dict[int, str]:

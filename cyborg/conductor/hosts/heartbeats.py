@@ -78,13 +78,13 @@ class Heartbeats:
                 host, existed = hosts.assign_agent(tx, heartbeat.host, self._own_names(heartbeat))
                 is_new = not existed
                 if existed:
-                    _record(tx, heartbeat.host, "host taken over", host.name)
+                    services.record(tx, heartbeat.host, "host taken over", host.name)
             elif len(heartbeat.provider_names) == 1 and host.name != heartbeat.provider_names[0]:
                 (name,) = self._own_names(heartbeat)
                 LOG.info(
                     "Host %s is renamed to %s, its provider's name in Placement", host.name, name
                 )
-                _record(
+                services.record(
                     tx, heartbeat.host, "host renamed", name, reason=f"from {host.name} to {name}"
                 )
                 dirty_units.rename_host(tx, host.id, name)
@@ -103,7 +103,7 @@ class Heartbeats:
             )
             if is_unchecked:
                 suspicion.hold(tx, host.id)
-                _record(tx, heartbeat.host, events.UNCHECKED, host.name, reason=_OLDER)
+                services.record(tx, heartbeat.host, events.UNCHECKED, host.name, reason=_OLDER)
         if is_unchecked:
             LOG.warning(
                 "Binds on host %s are refused, and its units are not cleaned: %s. Run cyborg-audit "
@@ -191,11 +191,3 @@ class Heartbeats:
         with contextlib.suppress(exception.Conflict), self._db.writer() as tx:
             if not services.renew(tx, process):
                 services.register(tx, process, DriverState.READY.value)
-
-
-def _record(
-    tx: Transaction, agent: str, action: str, name: str, *, reason: str | None = None
-) -> None:
-    """Store in the history what became of the host of an agent; ``name`` is its name now."""
-    uuid = services.uuid_of(tx, Process(agent, AGENT, "", ""))
-    events.record(tx, [events.Entry("service", uuid, action, hostname=name, reason=reason)])

@@ -175,7 +175,7 @@ class DeviceProfiles(Controller):
         """Create a profile; the body is a list of one profile."""
         members = body[0]
         groups = self._groups(call, members)
-        # Who may create a profile may choose its image.
+        # The rule about images restricts changes only.
         refuse_denied(groups, _denied(call, SKIP_CLEANING))
         profile = DeviceProfile(
             uuid=members.get("uuid") or str(uuid4()),

@@ -343,12 +343,16 @@ class Site:
             return int(tx.execute(query).scalar_one())
 
     def expire(self) -> None:
-        """Remove what has been lost for a month."""
+        """Let a month go by in which what is lost now stays away, and remove it."""
+        self.settle()
+        self.environment.clock.ms += RETENTION_MS
+        self.agent_run()
         LostDevices(
             db=self.environment.watch,
             lost_retention=RETENTION_MS - 1,
             down_after=int(DOWN_AFTER * 1000),
         ).expire()
+        self.settle()
 
     def agent_run(self) -> None:
         assert self.agent is not None
@@ -434,10 +438,7 @@ def _delete_lost_device(site: Site) -> None:
 def _retention_of_device(site: Site) -> None:
     site.used(stuck=True)
     card = site.driver.slots.pop(FIRST)
-    site.settle()
-    site.environment.clock.ms += RETENTION_MS
     site.expire()
-    site.settle()
     assert site.count(AttachHandle) == 0
     site.driver.slots[FIRST] = card
 
@@ -476,11 +477,7 @@ def _rekey(site: Site) -> None:
 
 def _retention_of_unit(site: Site) -> None:
     _rekey(site)
-    site.settle()
-    site.environment.clock.ms += RETENTION_MS
-    site.agent_run()
     site.expire()
-    site.settle()
     assert site.count(AttachHandle) == 1
     # The driver is as before.
     site.driver.key_of = lambda address: address
@@ -489,11 +486,7 @@ def _retention_of_unit(site: Site) -> None:
 def _retention_of_deployable(site: Site) -> None:
     site.used(stuck=True)
     site.driver.part_of = lambda address: f"part-of-{address}"
-    site.settle()
-    site.environment.clock.ms += RETENTION_MS
-    site.agent_run()
     site.expire()
-    site.settle()
     assert site.count(Deployable) == 1
     site.driver.part_of = lambda address: address
 

@@ -87,7 +87,7 @@ def test_planted_code_does_not_run_with_the_environment_of_the_unit(
 
 
 def test_program_refuses_packages_of_the_home(tmp_path: Path, home: Path):
-    """Whoever starts it without the variable of the units."""
+    """The variables of the systemd unit are not set."""
     # The name of this file hides a module of the library in every interpreter that reads it.
     for file in home.rglob("argparse.py"):
         file.unlink()
