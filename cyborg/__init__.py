@@ -6,7 +6,8 @@ import warnings
 from oslo_service import backend
 
 # futurist imports eventlet where it is installed, and eventlet then warns of its deprecation. The
-# warning is of no use to operators, because no part of this service runs on eventlet.
+# programs keep it out (cyborg.cmd); elsewhere the warning is of no use, because no part of this
+# service runs on eventlet.
 warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")
 # oslo.messaging selects eventlet at its import unless threads are the default. Every module of this
 # package that imports it is imported after this one, in each program and server. The hook imports

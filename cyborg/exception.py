@@ -241,6 +241,12 @@ class Unavailable(CyborgError):
     sentence = "{peer} is not available: {reason}"
 
 
+class DatabaseUnavailable(Unavailable):
+    """The database of one process cannot be used; other processes may reach another node of it."""
+
+    kind = "DatabaseUnavailable"
+
+
 class OutcomeUnknown(Unavailable):
     """No answer arrived in time: the change may have happened or not; a repetition is safe."""
 

@@ -21,6 +21,7 @@ if is_service_enabled cyborg; then
             echo_summary "Configuring Cyborg"
             configure_cyborg
             configure_neutron_for_cyborg
+            configure_placement_for_cyborg
             create_cyborg_accounts
             load_pci_sim
             configure_nova_for_pci_sim

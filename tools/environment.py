@@ -94,7 +94,8 @@ def ensure(venv, requirements=(), extras="", lowest=False):
     ``requirements`` are files below the root, ``extras`` names extras of the distribution. With
     ``lowest`` everything that requirements.txt and these files name has exactly the release of its
     lower bound; without, ``requirements`` come with the releases and hashes of constraints.txt. An
-    environment that is up to date is not changed. Raises ``Trouble``.
+    environment that is up to date is not changed. Raises ``Trouble``. If the variable
+    TOX_CONSTRAINTS_FILE names a file or URL, as in OpenStack's CI, that replaces constraints.txt.
 
     What the command starts may keep its bytecode, whatever the caller's PYTHONDONTWRITEBYTECODE
     says: the commands start many processes, and each would compile this checkout again.
@@ -119,6 +120,8 @@ def ensure(venv, requirements=(), extras="", lowest=False):
         bounds = venv / "lowest.txt"
         bounds.write_text("".join(_lowest(["requirements.txt", *requirements])))
         command += ["-c", str(bounds)]
+    elif os.environ.get("TOX_CONSTRAINTS_FILE"):
+        command += ["-c", os.environ["TOX_CONSTRAINTS_FILE"]]
     elif requirements:
         # With hashes pip installs nothing without one, and a checkout has none. What is installed
         # then satisfies the second command.
@@ -127,6 +130,21 @@ def ensure(venv, requirements=(), extras="", lowest=False):
     _install(command, venv / "install.log")
     stamp.write_text(digest)
     return str(inside)
+
+
+def prepared(python, distribution, name):
+    """Return ``python`` if it has Cyborg and a distribution of one of its extras installed.
+
+    ``name`` is what users install, with the extra. Raises ``Trouble``.
+    """
+    code = f"import cyborg, importlib.metadata as m; m.version({distribution!r})"
+    reason = f"does not have {name} installed"
+    try:
+        if subprocess.run([python, "-P", "-c", code], capture_output=True).returncode == 0:
+            return python
+    except OSError as error:
+        reason = f"cannot be run ({error.strerror})"
+    raise Trouble(f"{python} {reason}.")
 
 
 def chosen(doc, noun, names):

@@ -4,7 +4,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import TIMEOUT_MAX
 
@@ -12,14 +11,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cyborg.agent.device_events import DeviceEvents
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.discovery_requests import DiscoveryRequests
-from cyborg.agent.driver_manager import (
-    UNCOUNTED,
-    DriverCalls,
-    DriverManager,
-    Load,
-    load_nothing,
-)
+from cyborg.agent.driver_manager import DriverManager, Load, load_nothing
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.findings import Findings
 from cyborg.agent.guests import GuestReports
@@ -27,7 +21,6 @@ from cyborg.agent.health import HealthChecks
 from cyborg.agent.heartbeats import Heartbeats
 from cyborg.agent.layout_sync import LayoutSync
 from cyborg.agent.loop import AgentLoop
-from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.providers import Providers
 from cyborg.agent.readings import Readings
@@ -36,17 +29,20 @@ from cyborg.agent.schedule import Schedule
 from cyborg.agent.state_store import (
     DesiredStateCache,
     HealthBaselines,
-    OperationJournal,
+    LastingFaults,
     StateStore,
+    TaskJournal,
 )
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
+from cyborg.conf.agent import AgentOptions
+from cyborg.conf.default import DefaultOptions
 from cyborg.drivers import health_policy
-from cyborg.drivers.base import Driver
 from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.loader import LoadResult
+from cyborg.drivers.worker import Worker
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.process import AGENT
@@ -56,8 +52,8 @@ from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import AGENT_TOPIC, Bus
 from cyborg.service import Daemon, PeriodicTask
 
-#: How long a call of the conductor waits for the end of an operation, in seconds.
-_OPERATION_TIMEOUT = 10.0
+#: How long a call of the conductor waits for the end of a task, in seconds.
+_TASK_TIMEOUT = 10.0
 #: A run of the loop calls every driver, Placement and the conductor, each with a timeout of its
 #: own. A run that takes longer than this, in seconds, and some answers of the conductor, is stuck.
 _MAX_RUN = 1800.0
@@ -65,33 +61,37 @@ _MAX_RUN = 1800.0
 _LONG_RUN = 300.0
 #: The random part of the intervals, so that the agents of a cloud do not all run at once.
 _JITTER = 0.05
+#: Seconds between two looks into the log of the kernel.
+_LOG_INTERVAL = 1.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Plain values from the configuration; times in seconds."""
+    """The options of an agent, and what is made of them; times in seconds."""
 
-    host: str
-    provider_names: tuple[str, ...]
-    version: str
-    heartbeat: float
-    scan: float
-    full_check: float
+    default: DefaultOptions
+    agent: AgentOptions
+    #: How long a call of the conductor waits for its answer.
     rpc_timeout: float
-    state_path: Path
-    #: The interval between polls of device utilisation; 0: never.
-    usage: float = 0.0
-    #: The interval between polls of device health; 0: never.
-    health: float = 0.0
-    #: How many prepares of a device must fail in a row to take it out of service; 0: none do.
-    failed_prepares: int = 3
+    version: str
     health_policy: HealthPolicy = field(default_factory=health_policy.shipped)
-    #: How long a scan waits for each driver.
-    scan_timeout: float = 60.0
-    #: Whether devices have traits that tell where they are.
-    topology_traits: bool = False
-    #: The timeout of such a poll: of all drivers together, and of each notification.
+    #: The timeout of a poll: of all drivers together, and of each notification.
     poll_timeout: float = 10.0
+
+    @property
+    def host(self) -> str:
+        """Return the name of the host."""
+        return self.default.host
+
+    @property
+    def state_path(self) -> Path:
+        """Return the directory of the state file and of the images."""
+        return Path(self.default.state_path)
+
+    @property
+    def provider_names(self) -> tuple[str, ...]:
+        """Return the names that the provider of the host may have in Placement."""
+        return tuple(dict.fromkeys((self.agent.resource_provider_name, self.host)))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Parts:
     reporter: Reporter
     heartbeats: Heartbeats
     loop: AgentLoop
-    operations: Operations
+    tasks: DeviceTasks
     checks: HealthChecks
     schedule: Schedule
 
@@ -143,55 +143,54 @@ def make_parts(
     glance: Callable[[], Glance],
     load: Load = load_nothing,
     clock: Callable[[], float] = time.monotonic,
-    driver_calls: DriverCalls = UNCOUNTED,
+    worker: Worker | None = None,
     bus_error: Callable[[], str] = str,
     overdue: Callable[[], str] = str,
     wake: Callable[[], None] = lambda: None,
     machine: Host | None = None,
 ) -> Parts:
-    """Return the parts; they read the file below ``state_path`` and connect to no peer yet.
-
-    ``load`` loads a driver that an operator requests later, and ``wake`` starts the loop.
-    """
-    store = StateStore(settings.state_path, settings.host)
-    journal, cache = OperationJournal(store), DesiredStateCache(store)
-    checks: HealthChecks
-    equip = partial(_equip, settings, lambda: checks)
-    driver_manager = DriverManager(loaded, load, cache.desired, equip)
-    machine = machine or LocalHost()
+    """Return the parts, which connect to no peer yet; ``wake`` starts the loop."""
+    options, host = settings.agent, settings.host
+    store = StateStore(settings.state_path, host)
+    journal, cache = TaskJournal(store), DesiredStateCache(store)
+    driver_manager = DriverManager(loaded, load, cache.desired)
+    machine, worker = machine or LocalHost(), worker or Worker()
     checks = HealthChecks(
         drivers=driver_manager.drivers,
         devices=lambda: reporter.devices(),
         last_scan=lambda: loop.last_scan,
         last_report=cache.report,
+        policy=settings.health_policy,
         on_change=wake,
-        enabled=settings.health > 0,
-        driver_calls=driver_calls,
+        enabled=options.health_interval > 0,
+        worker=worker,
         timeout=settings.poll_timeout,
-        findings=_findings(settings, machine, store, clock),
+        findings=_findings(settings, machine, store, clock=clock, worker=worker),
     )
-    reporter = _reporter(settings, driver_manager, checks, driver_calls)
-    schedule = Schedule(scan=settings.scan, full_check=settings.full_check, clock=clock, wake=wake)
-    operations = Operations(
+    reporter = _reporter(settings, driver_manager, checks, worker)
+    scan, full_check = settings.default.periodic_interval, options.full_check_interval
+    schedule = Schedule(scan=scan, full_check=full_check, clock=clock, wake=wake)
+    tasks = DeviceTasks(
         drivers=driver_manager.drivers,
         journal=journal,
         glance=glance,
         images=settings.state_path / "images",
-        timeout=_OPERATION_TIMEOUT,
+        timeout=_TASK_TIMEOUT,
         request_scan=schedule.rescan,
-        driver_calls=driver_calls,
+        worker=worker,
         health=checks.after_set_up,
         on_prepare=checks.note_prepare,
+        on_reset=checks.note_reset,
     )
     providers = _providers(settings, schedule, conductor, placement)
     heartbeats = Heartbeats(
         version=settings.version,
-        endpoint=_endpoint(settings.host),
+        endpoint=_endpoint(host),
         conductor=conductor,
         cache=cache,
         providers=providers,
         reporter=reporter,
-        discoveries=DiscoveryRequests(timeout=_OPERATION_TIMEOUT),
+        discoveries=DiscoveryRequests(timeout=_TASK_TIMEOUT),
         bus_error=bus_error,
         overdue=overdue,
         wake=wake,
@@ -202,37 +201,38 @@ def make_parts(
         providers=providers,
         prepared_sync=PreparedUnitsSync(
             drivers=driver_manager.drivers,
-            operations=operations,
+            tasks=tasks,
             journal=journal,
             conductor=conductor,
-            driver_calls=driver_calls,
-            timeout=settings.scan_timeout,
+            worker=worker,
+            timeout=options.scan_timeout,
         ),
-        layout_sync=LayoutSync(operations),
-        guests=GuestReports(host=settings.host, machine=machine, conductor=conductor),
+        layout_sync=LayoutSync(tasks),
+        guests=GuestReports(host=host, machine=machine, conductor=conductor, worker=worker),
         schedule=schedule,
         machine=machine,
+        worker=worker,
     )
-    return Parts(reporter, heartbeats, loop, operations, checks, schedule)
+    return Parts(reporter, heartbeats, loop, tasks, checks, schedule)
 
 
 def _findings(
-    settings: Settings, machine: Host, store: StateStore, clock: Callable[[], float]
+    settings: Settings,
+    machine: Host,
+    store: StateStore,
+    *,
+    clock: Callable[[], float],
+    worker: Worker,
 ) -> Findings:
     return Findings(
         machine=machine,
         policy=settings.health_policy,
         baselines=HealthBaselines(store),
-        failed_prepares=settings.failed_prepares,
+        lasting=LastingFaults(store),
+        failed_prepares=settings.agent.failed_prepares,
+        worker=worker,
         clock=clock,
     )
-
-
-def _equip(settings: Settings, checks: Callable[[], HealthChecks], driver: Driver) -> None:
-    """Give a driver the policy of the host, and a way to have a device checked at once."""
-    if settings.health > 0:
-        driver.health_policy = settings.health_policy
-        driver.on_health_event(lambda key: checks().check_now(driver.name, [key]))
 
 
 def assemble(
@@ -249,9 +249,9 @@ def assemble(
 ) -> Daemon:
     """Return the daemon of an agent; it connects to no peer before it is started."""
     failures = catalogue.DRIVER_FAILURES.counter(meters.registry)
-    driver_calls = DriverCalls(lambda driver, verb: failures.labels(driver, verb).inc())
+    worker = Worker(lambda driver, verb: failures.labels(driver, verb).inc())
     conductor = ConductorClient(bus, timeout=settings.rpc_timeout, sender=_endpoint(settings.host))
-    daemon = Daemon(AGENT)
+    daemon, options = Daemon(AGENT), settings.agent
     parts = make_parts(
         settings=settings,
         conductor=conductor,
@@ -259,15 +259,16 @@ def assemble(
         placement=placement,
         glance=glance,
         load=load,
-        driver_calls=driver_calls,
+        worker=worker,
         bus_error=lambda: daemon.bus_error,
         overdue=lambda: inventory.overdue(_LONG_RUN),
         wake=lambda: inventory.wake(),
         machine=machine,
     )
     heartbeats, limit = parts.heartbeats, _MAX_RUN + 4 * settings.rpc_timeout
+    interval = options.heartbeat_interval
     heartbeat = PeriodicTask(
-        "heartbeat", heartbeats.run_once, interval=settings.heartbeat, jitter=_JITTER, limit=limit
+        "heartbeat", heartbeats.run_once, interval=interval, jitter=_JITTER, limit=limit
     )
     # Nothing but the heartbeat, new health, changed hardware and a reload starts a run.
     inventory = PeriodicTask("inventory", parts.loop.run_once, interval=TIMEOUT_MAX, limit=limit)
@@ -278,29 +279,28 @@ def assemble(
             daemon.restart()
 
     endpoint = Endpoint(
-        parts.operations,
+        parts.tasks,
         discoveries=heartbeats.discoveries,
         on_desired_changed=heartbeat.wake,
         check=heartbeats.check,
         reload=reload,
     )
     daemon.at_reload(parts.loop.reload, inventory.wake)
-    daemon.at_end(bus.close, conductor.close, parts.operations.stop)
+    daemon.at_end(bus.close, conductor.close, parts.tasks.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
     daemon.add_server(server, trouble=lambda: server.trouble)
     daemon.add_server(DeviceEvents(machine, parts.schedule.rescan, parts.checks.note_events))
     daemon.add_task(inventory)
     daemon.add_task(heartbeat)  # It starts later and stops later, because it reports the other.
-    if settings.health:
-        daemon.add_task(
-            PeriodicTask("health", parts.checks.run_once, interval=settings.health, jitter=_JITTER)
-        )
-    if settings.usage:
+    if interval := options.health_interval:
+        listen = parts.checks.read_log
+        daemon.add_task(PeriodicTask("kernel-log", listen, interval=_LOG_INTERVAL, jitter=0.0))
+        checks = parts.checks.run_once
+        daemon.add_task(PeriodicTask("health", checks, interval=interval, jitter=_JITTER))
+    if interval := options.usage_interval:
         daemon.at_end(notifier.close)
-        readings = _readings(settings, parts, conductor, notifier, driver_calls=driver_calls)
-        daemon.add_task(
-            PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=_JITTER)
-        )
+        readings = _readings(settings, parts, conductor, notifier, worker=worker)
+        daemon.add_task(PeriodicTask("usage", readings.run_once, interval=interval, jitter=_JITTER))
     if meters.enabled:
         metrics = AgentMetrics(
             drivers=parts.reporter.states,
@@ -317,7 +317,7 @@ def _readings(
     conductor: ConductorClient,
     notifier: Notifier,
     *,
-    driver_calls: DriverCalls,
+    worker: Worker,
 ) -> Readings:
     return Readings(
         host=settings.host,
@@ -328,20 +328,20 @@ def _readings(
         epoch=lambda: parts.heartbeats.epoch,
         conductor=conductor,
         notifier=notifier,
-        driver_calls=driver_calls,
+        worker=worker,
         timeout=settings.poll_timeout,
     )
 
 
 def _reporter(
-    settings: Settings, driver_manager: DriverManager, checks: HealthChecks, calls: DriverCalls
+    settings: Settings, driver_manager: DriverManager, checks: HealthChecks, worker: Worker
 ) -> Reporter:
     return Reporter(
         driver_manager,
         checks,
-        calls,
-        timeout=settings.scan_timeout,
-        topology_traits=settings.topology_traits,
+        worker,
+        timeout=settings.agent.scan_timeout,
+        topology_traits=settings.agent.topology_traits,
     )
 
 

@@ -5,20 +5,20 @@ Nothing is changed or sent: the drivers read the host, or an archive of one, as 
 agent. Placement is not asked, so claims of Nova are missing.
 """
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, Load, load_nothing
-from cyborg.agent.health import HealthChecks, Join
+from cyborg.agent.health import HealthChecks
 from cyborg.agent.reporter import Reporter
+from cyborg.drivers import health_policy
 from cyborg.drivers.host import Host
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci_function import PciFunction, parse_name
-from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, Hardware
 from cyborg.model.pci import PciAddress
 from cyborg.model.report import Desired, DriverReport, DriverState, Report
@@ -64,7 +64,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Change:
+class Difference:
     """A difference between two reports.
 
     ``what`` is ``driver``, ``device`` or ``hardware``; ``change`` is ``added``, ``changed`` or
@@ -95,15 +95,15 @@ def discover(
     load: Load = load_nothing,
     desired: Desired | None = None,
     only: Set[str] = frozenset(),
-    join: Join = threading.Thread.join,
+    worker: Worker | None = None,
 ) -> Discovery:
     """Scan the host once with these drivers, each with a limit of ``timeout`` seconds.
 
     ``desired`` is what the conductor last required of the host: drivers and their options, created
     devices, and the deployables that it keeps. ``only`` names the drivers to call, empty for all.
-    A driver that fails or does not answer costs its own rows, and has a note. ``join`` waits for
-    the drivers.
+    A driver that fails or does not answer costs its own rows, and has a note.
     """
+    worker = worker or Worker(patience=timeout)
     manager = DriverManager(loaded, load, desired)
     if only:
         for drivers in (manager.drivers, manager.idle, manager.failures):
@@ -114,13 +114,15 @@ def discover(
         devices=lambda: (),
         last_scan=lambda: scan,
         last_report=None,
+        policy=health_policy.shipped(),
         on_change=lambda: None,
+        worker=worker,
         enabled=False,
     )
     managed = desired.tree.deployables() if desired is not None else frozenset()
     scan = Scan(host, managed_deployables=managed)
-    report = Reporter(manager, checks, timeout=timeout, join=join).scan(scan)
-    functions, error = _functions(scan, timeout)
+    report = Reporter(manager, checks, worker, timeout=timeout).scan(scan)
+    functions, error = _functions(scan, worker)
     notes = [
         f"Driver {driver.driver}: {driver.error.rstrip('.')}."
         for driver in report.drivers
@@ -131,7 +133,7 @@ def discover(
     return Discovery(report, tuple(_rows(report, functions)), tuple(notes))
 
 
-def changes(before: Report, after: Report) -> list[Change]:
+def changes(before: Report, after: Report) -> list[Difference]:
     """Return what a report changes; the health of devices is not compared.
 
     A driver that failed keeps its devices and its hardware, like in the database.
@@ -141,12 +143,12 @@ def changes(before: Report, after: Report) -> list[Change]:
     result = []
     for name in sorted(old.keys() | new.keys()):
         if name not in old:
-            result.append(Change(name, "driver", name, "added", (("state", new[name].state),)))
+            result.append(Difference(name, "driver", name, "added", (("state", new[name].state),)))
         elif name not in new:
-            result.append(Change(name, "driver", name, "lost"))
+            result.append(Difference(name, "driver", name, "lost"))
         elif old[name].state is not new[name].state:
             details = (("state", new[name].state.value),)
-            result.append(Change(name, "driver", name, "changed", details))
+            result.append(Difference(name, "driver", name, "changed", details))
         former = old.get(name, DriverReport(name, DriverState.STOPPED))
         current = new.get(name, DriverReport(name, DriverState.STOPPED))
         if current.state is DriverState.FAILED:
@@ -165,20 +167,20 @@ def restricted(report: Report, only: Set[str]) -> Report:
 
 def _differences(
     driver: str, what: str, before: Sequence[T], after: Sequence[T]
-) -> Iterator[Change]:
+) -> Iterator[Difference]:
     old, new = ({entry.key: entry for entry in entries} for entries in (before, after))
     for key in sorted(old.keys() | new.keys()):
         if key not in old:
-            yield Change(driver, what, key, "added")
+            yield Difference(driver, what, key, "added")
         elif key not in new:
-            yield Change(driver, what, key, "lost")
+            yield Difference(driver, what, key, "lost")
         elif old[key] != new[key]:
             details = tuple(
                 (name, _text(value))
                 for name, value in vars(new[key]).items()
                 if vars(old[key])[name] != value
             )
-            yield Change(driver, what, key, "changed", details)
+            yield Difference(driver, what, key, "changed", details)
 
 
 def _text(value: Any) -> str:
@@ -188,10 +190,10 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _functions(scan: Scan, timeout: float) -> tuple[Mapping[PciAddress, PciFunction], str | None]:
+def _functions(scan: Scan, worker: Worker) -> tuple[Mapping[PciAddress, PciFunction], str | None]:
     """Return the functions of a scan, and why they are missing; a file may hang."""
     try:
-        return Prober(timeout).run("the PCI bus", lambda: scan.functions), None
+        return worker.read("the PCI bus", lambda: scan.functions), None
     except exception.HostError as error:
         return {}, str(error)
 

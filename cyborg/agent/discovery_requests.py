@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from cyborg.model.device import Backend, Device
-from cyborg.model.report import DriverReport, DriverState, Report, changes
+from cyborg.model.report import DriverReport, DriverState, Report, count_changes
 from cyborg.model.work import BackendFindings, Discovered, DiscoveryTask, DriverFindings
 
 #: How many requests are remembered; the conductor repeats a request within seconds.
@@ -143,4 +143,4 @@ def _counts(
     failed = sum(
         any(deployable.name in rejected for deployable in device.deployables) for device in after
     )
-    return {**vars(changes(before, after)), "failed": failed}
+    return {**vars(count_changes(before, after)), "failed": failed}

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load the drivers of this host, as configured or requested by operators later, and call them."""
+"""Load the drivers of this host, as configured or requested by operators later."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
 
-from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.model.report import CreatedDevice, Desired, DriverState, RequestedDriver
 
 LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 
 #: Loads an installed driver with an operator's options; the result says what went wrong. The agent
 #: uses ``cyborg.drivers.loader.load_with_options``.
@@ -33,7 +30,7 @@ class DriverManager:
     ``installed_drivers`` is what each of all these drivers says about itself, ``accepts`` the
     options that operators may set of it. All are changed in place. ``refusals`` are the drivers
     whose last requested state could not be reached, with the reason; a driver whose new options are
-    not valid keeps its old ones. ``equip`` is called with each driver before it is used.
+    not valid keeps its old ones.
     """
 
     def __init__(
@@ -41,9 +38,7 @@ class DriverManager:
         loaded: Sequence[LoadResult],
         load: Load,
         last_desired: Desired | None = None,
-        equip: Callable[[Driver], None] = lambda driver: None,
     ) -> None:
-        self._equip_driver = equip
         self._configured = {result.name: result for result in loaded if result.enabled}
         self._others = {result.name: result for result in loaded if not result.enabled}
         self._load = load
@@ -91,16 +86,12 @@ class DriverManager:
             else:
                 self._unload(name)
         for name, driver in self.drivers.items():
-            self._equip(name, driver)
+            driver.operator_created = self._created.get(name, {})
         return (created_before, drivers_before, failures_before) != (
             self._created,
             self.drivers,
             self.failures,
         )
-
-    def _equip(self, name: str, driver: Driver) -> None:
-        driver.operator_created = self._created.get(name, {})
-        self._equip_driver(driver)
 
     def reload(self) -> bool:
         """Construct the loaded and the idle drivers again, so that they read their files again.
@@ -116,7 +107,7 @@ class DriverManager:
                 errors.setdefault(result.error or "it cannot be loaded", []).append(name)
                 continue
             reloaded.append(name)
-            self._equip(name, result.driver)
+            result.driver.operator_created = self._created.get(name, {})
             loaded = name in self.drivers
             (self.drivers if loaded else self.idle)[name] = result.driver
             self.installed_drivers[name] = replace(result, enabled=loaded).installed
@@ -204,41 +195,3 @@ class DriverManager:
 
 def _usable(loaded: Mapping[str, LoadResult]) -> dict[str, Driver]:
     return {name: result.driver for name, result in loaded.items() if result.driver is not None}
-
-
-def _ignore(driver: str, verb: str) -> None:
-    """Do not count a failure."""
-
-
-class DriverCalls:
-    """Call drivers; every error that a driver raises becomes DriverFailed or DriverCannot.
-
-    ``on_failure`` gets the driver and the verb of each call that failed.
-    """
-
-    def __init__(self, on_failure: Callable[[str, str], None] = _ignore) -> None:
-        self._on_failure = on_failure
-
-    def __call__(self, driver: str, verb: str, call: Callable[[], T]) -> T:
-        """Return the result of ``call``; raise DriverFailed or DriverCannot otherwise."""
-        try:
-            return call()
-        except exception.DriverCannot:
-            raise
-        except exception.DriverFailed:
-            self._on_failure(driver, verb)
-            raise
-        except exception.CyborgError as error:
-            self._on_failure(driver, verb)
-            raise exception.DriverFailed(driver=driver, verb=verb, reason=str(error)) from error
-        except (Exception, SystemExit) as error:
-            # Vendors' code may raise anything, and even exit. It must not stop the agent or another
-            # driver.
-            LOG.exception("Driver %s failed in %s", driver, verb)
-            self._on_failure(driver, verb)
-            reason = f"{type(error).__name__}: {error}"
-            raise exception.DriverFailed(driver=driver, verb=verb, reason=reason) from error
-
-
-#: Driver calls whose failures are not counted.
-UNCOUNTED: Final = DriverCalls()

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cyborg import exception
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.discovery_requests import DiscoveryRequests
-from cyborg.agent.operations import Operations
 from cyborg.model.process import AGENT
 from cyborg.rpc import endpoint, verbs
 from cyborg.rpc.command import Handler
@@ -29,7 +29,7 @@ class Endpoint(endpoint.Endpoint):
 
     def __init__(
         self,
-        operations: Operations,
+        tasks: DeviceTasks,
         *,
         discoveries: DiscoveryRequests,
         on_desired_changed: Callable[[], None],
@@ -39,12 +39,12 @@ class Endpoint(endpoint.Endpoint):
         super().__init__(
             AGENT,
             verbs.AGENT,
-            verbs.Prepare.handled(lambda c: operations.prepare(c.task, c.image)),
-            verbs.Release.handled(lambda c: operations.release(c.task)),
-            verbs.Program.handled(lambda c: operations.program(c.task)),
+            verbs.Prepare.handled(lambda c: tasks.prepare(c.task, c.image)),
+            verbs.Release.handled(lambda c: tasks.release(c.task)),
+            verbs.Program.handled(lambda c: tasks.program(c.task)),
             verbs.Discover.handled(lambda c: discoveries.request(c.task, wake=on_desired_changed)),
             verbs.Reload.handled(lambda c: reload(c.agent_epoch)),
-            verbs.Install.handled(lambda c: operations.install(c.task)),
+            verbs.Install.handled(lambda c: tasks.install(c.task)),
             verbs.DesiredChanged.handled(lambda _: on_desired_changed()),
         )
         self._check = check

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the agent itself observes of the health of devices, whatever their driver.
 
-These are the state of PCI Express functions, events of the kernel, and prepares that failed. A new
-error stays a finding for ``hold`` seconds after it was last seen, and until the conductor has been
-told of it. So the conductor learns of every error, also of one that happened while no agent ran.
+These are the state of PCI Express functions, events of the kernel, errors in its log, and prepares
+that failed. A new error stays a finding for ``hold`` seconds after it was last seen, and until the
+conductor has been told of it. So the conductor learns of every error, also of one that happened
+while no agent ran. A fault whose entry in the health policy has ``until`` stays, also in later
+processes, until its recovery was seen: an event of the kernel, a reset by the agent, a boot, or the
+word of an operator.
 """
 
 import logging
@@ -15,15 +18,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.state_store import HealthBaselines
+from cyborg.agent.state_store import HealthBaselines, LastingFaults
 from cyborg.drivers import pcie_health
+from cyborg.drivers.guests import boot_id
 from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host
 from cyborg.drivers.pcie_health import Baseline, PcieState
-from cyborg.drivers.prober import Prober
+from cyborg.drivers.privileged.actions import ReadDeviceErrors
 from cyborg.drivers.uevents import Uevent
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device
-from cyborg.model.health import Condition, Finding
+from cyborg.model.health import Finding, Judgement, Recovery, Signal
 from cyborg.model.pci import PciAddress
 from cyborg.model.report import Report
 
@@ -31,9 +36,13 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds for which an error stays a finding after it was last seen.
 HOLD: Final = 60.0
+#: Seconds after which the log of the kernel is read again if that failed.
+_RETRY: Final = 60.0
 _ADDRESS: Final = re.compile(r"/([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?=/|$)")
 #: Fields of events that tell of a fault, with the kind and the signal of the policy.
 _FIELDS: Final = {"ERROR_EVENT": ("pci", "recovery"), "WEDGED": ("drm", "wedged")}
+#: What a kernel event about a PCI function tells of its recovery, by action.
+_RECOVERIES: Final = {"bind": (Recovery.BIND,), "add": (Recovery.REPLUG,)}
 
 Place = tuple[str, str]
 
@@ -78,10 +87,11 @@ class Findings:
         machine: Host,
         policy: HealthPolicy,
         baselines: HealthBaselines,
+        lasting: LastingFaults,
         failed_prepares: int,
+        worker: Worker,
         hold: float = HOLD,
         clock: Callable[[], float] = time.monotonic,
-        prober: Prober | None = None,
     ) -> None:
         self._machine = machine
         self._policy = policy
@@ -89,11 +99,18 @@ class Findings:
         self._failed_prepares = failed_prepares
         self._hold = hold
         self._clock = clock
-        self._prober = prober or Prober()
+        self._worker = worker
+        self._lasting = lasting
+        self._boot = boot_id(machine)
         self._lock = threading.Lock()
+        #: When the log of the kernel is read again after a failure.
+        self._deaf_until: float | None = None
         self._records: dict[Place, _Record] = {
             place: _Record(baseline) for place, baseline in baselines.load().items()
         }
+        self._unread, faults = lasting.load(self._boot)
+        for place, signal in faults:
+            self._note_incident(place, signal, stored=True)
 
     def of(self, place: Place) -> tuple[Finding, ...] | None:
         """Return the findings about a device; None if the agent cannot check it itself."""
@@ -107,6 +124,8 @@ class Findings:
     def check(self, devices: Iterable[tuple[str, Device]]) -> bool:
         """Read the PCI functions of these devices; return whether a finding has changed."""
         changed = stored = False
+        for place in self._lasting.take_recovered():
+            changed |= self.note_recovery(place, *Recovery)
         for driver, device in devices:
             state = self._read(device.key)
             with self._lock:
@@ -156,12 +175,74 @@ class Findings:
             named = set(_ADDRESS.findall(event.devpath)[-1:])
             for driver, device in (item for name in named for item in by_address.get(name, ())):
                 affected[driver, device.key] = device
+                if event.fields.get("SUBSYSTEM") == "pci" and device.key in named:
+                    self.note_recovery((driver, device.key), *_RECOVERIES.get(event.action, ()))
                 for name, (kind, signal) in _FIELDS.items():
                     if name in event.fields:
                         text = f"kernel event {name}={event.fields[name]}"
-                        fault = kind, signal, event.fields[name]
-                        self._judge((driver, device.key), fault, text)
+                        fault = Signal(kind, signal, event.fields[name], text)
+                        self._note_incident((driver, device.key), fault)
         return [(driver, device) for (driver, _), device in affected.items()]
+
+    def read_log(self, devices: Collection[tuple[str, Device]]) -> list[tuple[str, Device]]:
+        """Note the errors in the log of the kernel since the last call; return their devices.
+
+        An error of a GPU is also one of its virtual functions. It is left out if no driver has
+        reported its device. Where the log cannot be read, a warning says so once, and the next
+        attempt is a minute later.
+        """
+        now = self._clock()
+        if self._deaf_until is not None and now < self._deaf_until:
+            return []
+        try:
+            errors = self._machine.privileged.run(ReadDeviceErrors(self._unread))
+        except exception.HostError as error:
+            if self._deaf_until is None:
+                LOG.warning(
+                    "Errors of devices in the log of the kernel are noticed by polls only: %s",
+                    error,
+                )
+            self._deaf_until = now + _RETRY
+            return []
+        self._deaf_until = None
+        if not errors:
+            return []
+        affected: dict[Place, tuple[str, Device]] = {}
+        for driver, device in devices:
+            siblings = () if device.topology is None else device.topology.siblings
+            slots = {address.rpartition(".")[0] for address in (device.key, *siblings)}
+            for logged in errors:
+                if logged.slot in slots:
+                    text = f"{logged.signal.capitalize()} {logged.code}"
+                    fault = Signal(logged.kind, logged.signal, logged.code, text)
+                    self._note_incident((driver, device.key), fault)
+                    affected[driver, device.key] = driver, device
+        with self._lock:
+            self._unread = errors[-1].sequence + 1
+        self._store_lasting()
+        return list(affected.values())
+
+    def note_judgement(self, place: Place, judgement: Judgement) -> None:
+        """Keep those of a driver's findings that last."""
+        for finding in judgement.findings:
+            if finding.until and finding.signal is not None:
+                self._note_incident(place, finding.signal)
+
+    def note_recovery(self, place: Place, *recoveries: Recovery) -> bool:
+        """End the faults of a device that one of these recovers; return whether there were some."""
+        with self._lock:
+            record = self._records.get(place, _Record())
+            ended = [
+                name
+                for name, incident in record.incidents.items()
+                if not incident.finding.until.isdisjoint(recoveries)
+            ]
+            for name in ended:
+                del record.incidents[name]
+        if ended:
+            LOG.info("Device %s of driver %s has recovered", place[1], place[0])
+            self._store_lasting()
+        return bool(ended)
 
     def note_prepare(self, place: Place, fault: str | None) -> bool:
         """Note the result of a prepare, None: it succeeded; return whether a finding is new."""
@@ -173,7 +254,7 @@ class Findings:
             return False
         # One finding for all failures: its text must not change with each.
         text = f"{self._failed_prepares} or more prepares failed in a row: {fault}"
-        return self._judge(place, ("agent", "prepare", "failed"), text)
+        return self._note_incident(place, Signal("agent", "prepare", "failed", text))
 
     def acknowledge(self, report: Report) -> None:
         """Note that the conductor has this report: its findings need not be kept any longer."""
@@ -195,7 +276,7 @@ class Findings:
         except ValueError:
             return None
         try:
-            return self._prober.run(address, lambda: pcie_health.read(self._machine, address))
+            return self._worker.read(address, lambda: pcie_health.read(self._machine, address))
         except exception.HostError as error:
             LOG.debug("State of PCI function %s is not known: %s", address, error)
             return None
@@ -225,7 +306,7 @@ class Findings:
         if state.access is None:
             record.counters = state.counters
         before = record.pcie
-        record.pcie = tuple(pcie_health.findings(baseline, state, self._policy))
+        record.pcie = self._policy.judge(pcie_health.signals(baseline, state)).findings
         record.reported &= before == record.pcie
         record.baseline = baseline
         return baseline != stored
@@ -235,20 +316,36 @@ class Findings:
         record.incidents = {
             name: incident
             for name, incident in record.incidents.items()
-            if not incident.reported or now - incident.at < self._hold
+            if incident.finding.until or not incident.reported or now - incident.at < self._hold
         }
 
-    def _judge(self, place: Place, fault: tuple[str, str, str], text: str) -> bool:
-        """Note a fault, by kind, signal and code of the policy; return whether it is new."""
-        ruling = self._policy.verdict(*fault)
-        signal = fault[1]
-        if ruling.condition is Condition.OK:
+    def _note_incident(self, place: Place, signal: Signal, *, stored: bool = False) -> bool:
+        """Note something that happened at one moment; return whether it is a new finding.
+
+        ``stored``: it is on the disk, with others that may not be noted yet.
+        """
+        findings = self._policy.judge([signal]).findings
+        if not findings:
             return False
-        finding = Finding(ruling.condition, text, ruling.action)
         with self._lock:
             record = self._records.setdefault(place, _Record())
-            previous = record.incidents.get(signal)
-            repeated = previous is not None and previous.finding == finding
+            # A later event about a recovery replaces an earlier one; a fault that lasts stays.
+            name = f"{signal.kind} {signal.name}"
+            name = f"{name} {signal.code}" if findings[0].until else name
+            previous = record.incidents.get(name)
+            repeated = previous is not None and previous.finding == findings[0]
             reported = repeated and previous is not None and previous.reported
-            record.incidents[signal] = _Incident(finding, self._clock(), reported)
+            record.incidents[name] = _Incident(findings[0], self._clock(), reported)
+        if findings[0].until and not repeated and not stored:
+            self._store_lasting()
         return not repeated
+
+    def _store_lasting(self) -> None:
+        with self._lock:
+            faults = [
+                (place, incident.finding.signal)
+                for place, record in self._records.items()
+                for incident in record.incidents.values()
+                if incident.finding.until and incident.finding.signal is not None
+            ]
+            self._lasting.store(self._boot, self._unread, faults)

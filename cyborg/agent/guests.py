@@ -7,7 +7,7 @@ import logging
 from cyborg import exception
 from cyborg.drivers import guests
 from cyborg.drivers.host import Host
-from cyborg.drivers.prober import Prober
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import AttachType
 from cyborg.model.guests import HostGuests, UnitInUse
 from cyborg.model.pci import PciAddress
@@ -26,11 +26,13 @@ class GuestReports:
     what an earlier process of the agent has sent.
     """
 
-    def __init__(self, *, host: str, machine: Host, conductor: ConductorClient) -> None:
+    def __init__(
+        self, *, host: str, machine: Host, conductor: ConductorClient, worker: Worker
+    ) -> None:
         self._host = host
         self._machine = machine
         self._conductor = conductor
-        self._prober = Prober()
+        self._worker = worker
         #: What conductors have, and the epoch of this agent in which it was sent.
         self._sent: tuple[int, HostGuests] | None = None
         self._trouble = ""
@@ -41,7 +43,7 @@ class GuestReports:
         if not units and self._sent is None:
             return
         try:
-            now = self._prober.run("the open files", lambda: guests.read(self._machine, units))
+            now = self._worker.read("the open files", lambda: guests.read(self._machine, units))
             trouble = ""
         except exception.HostError as error:
             now, trouble = HostGuests(guests.boot_id(self._machine)), str(error)
@@ -56,9 +58,6 @@ class GuestReports:
             return
         try:
             self._conductor.request(SendGuests(self._host, epoch, now))
-        except exception.UnknownVerb:
-            # Conductors of an older release: they do not compare.
-            LOG.debug("No conductor takes the guests of host %s yet", self._host)
         except exception.CyborgError as error:
             LOG.debug("The guests of host %s were not sent: %s", self._host, error)
         else:

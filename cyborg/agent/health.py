@@ -1,107 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
 """The health of the devices of this host: from drivers and own findings, added to each report.
 
-Each driver is polled in a thread of its own, one poll at a time. A driver that hangs blocks this
-thread only; its devices keep its last answer. What the agent itself finds counts meanwhile.
+There is one poll of each driver at a time. The devices of a driver that hangs keep its last answer.
+What the agent itself finds counts meanwhile.
 """
 
 import functools
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
-from cyborg.agent.findings import Findings
-from cyborg.drivers.base import Driver, Health
+from cyborg.agent.findings import Findings, Place
+from cyborg.drivers.base import Driver
+from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.uevents import Uevent
+from cyborg.drivers.worker import Call, Worker
 from cyborg.model.device import Device
-from cyborg.model.health import Condition, DeviceHealth, legible, legible_all, merged
+from cyborg.model.health import DeviceHealth, Finding, Judgement, Recovery, legible
 from cyborg.model.report import DriverReport, Report
 
 LOG = logging.getLogger(__name__)
 
-#: Waits until a thread has ended, at most so many seconds.
-Join = Callable[[threading.Thread, float], None]
-
 _NO_ANSWER: Final = "it has not answered yet"
+#: The key of the polls of a driver, which does not wait for another one that it replaces.
+_Key = tuple[str, str, int]
+#: What a driver says about its devices, by key; None: it cannot tell.
+_Answers = dict[str, Judgement | None]
 #: A poll that ends within this many seconds is one change, so that a fault that all devices of a
 #: driver share is reported at once.
 _TOGETHER: Final = 0.3
 
 
-class _Poll:
-    """Read the health of some devices of one driver in a thread of its own.
+class _Announcement:
+    """Call ``on_change`` for the changes of one poll: at its end, or when it takes longer."""
 
-    ``answers`` and ``faults`` grow by device key; ``on_result`` is called after each of them, and
-    ``on_end`` at the end. ``unsent``: a result has changed, and nobody was told of it.
-    """
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._changed = False
+        self._timer: threading.Timer | None = None
 
-    def __init__(
-        self,
-        *,
-        driver: Driver,
-        scan: Scan,
-        keys: Sequence[str],
-        driver_calls: DriverCalls,
-        on_result: Callable[[str], None],
-        on_end: Callable[[], None],
-    ) -> None:
-        self.driver = driver
-        self._scan = scan
-        self.keys = keys
-        self.answers: dict[str, DeviceHealth] = {}
-        self.faults: dict[str, str] = {}
-        self._driver_calls = driver_calls
-        self._on_result = on_result
-        self._on_end = on_end
-        self.unsent = False
-        self.ended = False
-        #: Tells of the results of a poll that has not ended by then.
-        self.timer: threading.Timer | None = None
-        self.thread = threading.Thread(target=self._run, name=f"health-{driver.name}", daemon=True)
+    def note(self) -> None:
+        """Note a change."""
+        with self._lock:
+            self._changed = True
+            late = self._timer is not None and not self._timer.is_alive()
+            if self._timer is None:
+                self._timer = threading.Timer(_TOGETHER, self.send)
+                self._timer.daemon = True
+                self._timer.start()
+        if late:
+            self.send()
 
-    def _run(self) -> None:
-        try:
-            for key in self.keys:
-                call = functools.partial(self._health, key)
-                try:
-                    self.answers[key] = self._driver_calls(self.driver.name, "health", call)
-                except exception.DriverCannot:
-                    self.answers[key] = DeviceHealth(key)
-                except exception.DriverFailed as error:
-                    self.faults[key] = legible(str(error)) or ""
-                self._on_result(key)
-        finally:
-            self._on_end()
+    def send(self) -> None:
+        """Tell of the changes since the last time, if there are any."""
+        with self._lock:
+            changed, self._changed = self._changed, False
+        if changed:
+            self._on_change()
 
-    def _health(self, key: str) -> DeviceHealth:
-        answer = self.driver.health(self._scan, key)
-        if not isinstance(answer, Health) or not (
-            type(answer.verdict) is Condition and type(answer.evidence) is tuple
-        ):
-            raise TypeError(f"{answer!r} is not a cyborg.drivers.base.Health")
-        if answer.verdict is Condition.OK:
-            return DeviceHealth(key, Condition.OK)
-        texts = (*answer.evidence, answer.action)
-        reasons = legible_all(None if text is None else str(text) for text in texts)
-        return DeviceHealth(key, answer.verdict, reasons or ("Its driver gives no reason.",))
+    def end(self) -> None:
+        """Tell of the last changes."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+        self.send()
 
 
 class HealthChecks:
     """Poll the drivers and keep their last answers.
 
     ``devices`` returns the devices of the last scan with their drivers, ``last_scan`` that scan.
-    ``last_report`` is the last
-    report of this host before the agent started; its answers count until there are newer ones.
-    ``on_change`` is called when an answer or fault has changed. Without ``enabled`` no driver is
-    polled, and the health of every device is reported as not known. ``timeout``, in seconds, is
-    that of the first poll of new devices, and of the poll after a set-up; ``join`` waits that long.
-    Without ``findings`` the answers of the drivers are all that counts.
+    ``last_report`` is the last report of this host before the agent started; its answers count
+    until there are newer ones. ``policy`` says what the signals of drivers mean. ``on_change`` is
+    called when an answer or fault has changed. Without ``enabled`` no driver is polled, and the
+    health of every device is reported as not known. ``timeout``, in seconds, is that of the first
+    poll of new devices, and of the poll after a set-up. Without ``findings`` the answers of the
+    drivers are all that counts.
     """
 
     def __init__(
@@ -111,28 +90,29 @@ class HealthChecks:
         devices: Callable[[], Sequence[tuple[str, Device]]],
         last_scan: Callable[[], Scan],
         last_report: Report | None,
+        policy: HealthPolicy,
         on_change: Callable[[], None],
+        worker: Worker,
         enabled: bool = True,
-        driver_calls: DriverCalls = UNCOUNTED,
         timeout: float = 10.0,
-        join: Join = threading.Thread.join,
         findings: Findings | None = None,
     ) -> None:
         self._drivers = drivers
         self._devices = devices
         self._last_scan = last_scan
+        self._policy = policy
         self._on_change = on_change
         self._enabled = enabled
-        self._driver_calls = driver_calls
+        self._worker = worker
         self._timeout = timeout
-        self._join = join
         self._findings = findings if enabled else None
         self._lock = threading.Lock()
-        self._polls: dict[str, _Poll] = {}
-        #: By name of a driver: the devices to poll when its poll has ended.
-        self._waiting: dict[str, set[str]] = {}
+        #: By name of a driver: the devices that its poll has not come to.
+        self._pending: dict[str, set[str]] = {}
+        #: The devices to poll when the poll of their driver has ended.
+        self._waiting: dict[_Key, set[str]] = {}
         self._answers = {
-            (report.driver, health.key): health
+            (report.driver, health.key): _judgement(health)
             for report in (last_report.drivers if last_report else ())
             for health in report.health
         }
@@ -150,7 +130,7 @@ class HealthChecks:
         for name, device in self._devices():
             keys.setdefault(name, []).append(device.key)
         for name in sorted(keys):
-            if self._start_poll(name, keys[name], self._last_scan()) is None:
+            if self._begin_poll(name, keys[name], self._last_scan()) is None:
                 self._note_no_answer(name)
         if self._findings is not None and self._findings.check(self._devices()):
             self._on_change()
@@ -161,8 +141,16 @@ class HealthChecks:
             return
         # A scan follows every event, and finds out which devices have been removed on purpose.
         events = [event for event in events if event.action != "remove"]
-        affected = self._findings.note_events(events, self._devices())
-        if affected:
+        self._check_affected(self._findings.note_events(events, self._devices()))
+
+    def read_log(self) -> None:
+        """Check the devices of which the kernel has logged an error since the last call."""
+        # Before the first scan nobody knows the devices.
+        if self._findings is not None and (devices := self._devices()):
+            self._check_affected(self._findings.read_log(devices))
+
+    def _check_affected(self, affected: Sequence[tuple[str, Device]]) -> None:
+        if self._findings is not None and affected:
             self._findings.check(affected)
             self._on_change()
         for name in sorted({name for name, _ in affected}):
@@ -173,18 +161,29 @@ class HealthChecks:
 
         While a poll of the driver runs, the devices are polled when it has ended.
         """
-        if self._start_poll(name, keys) is None:
-            with self._lock:
-                poll = self._polls.get(name)
-                if poll is not None and not poll.ended:
-                    self._waiting.setdefault(name, set()).update(keys)
-                    return
-            # It has ended in the meantime, or the driver has no health check.
-            self._start_poll(name, keys)
+        if (driver := self._driver_to_poll(name)) is None:
+            return
+        poll = _key(name, driver)
+        with self._lock:
+            begun = poll in self._waiting
+            self._waiting.setdefault(poll, set()).update(keys)
+        if not begun:
+
+            def poll_waiting() -> None:
+                with self._lock:
+                    waiting = self._waiting.pop(poll)
+                self._poll(name, driver, sorted(waiting), Scan(driver.host))
+
+            self._worker.submit(poll, f"health-{name}", poll_waiting)
 
     def note_prepare(self, name: str, key: str, fault: str | None) -> None:
         """Note the result of a prepare of a unit; ``fault`` None: it succeeded."""
         if self._findings is not None and self._findings.note_prepare((name, key), fault):
+            self._on_change()
+
+    def note_reset(self, name: str, key: str) -> None:
+        """Note that the agent has reset a device."""
+        if self._findings is not None and self._findings.note_recovery((name, key), Recovery.RESET):
             self._on_change()
 
     def acknowledge(self, report: Report) -> None:
@@ -197,36 +196,32 @@ class HealthChecks:
 
         A device that is offered as soon as it is discovered is thus reported with its health.
         """
-        deadline = time.monotonic() + self._timeout
         if self._findings is not None:
             self._findings.check(self._findings.unchecked(report))
-        polls = []
+        polls = {}
         for driver in report.drivers:
             name = driver.driver
             polled_driver, polled = self._polled.get(name, (None, set[str]()))
             if polled_driver is not self._drivers.get(name):
                 polled = set()
             keys = [device.key for device in driver.devices if device.key not in polled]
-            poll = self._start_poll(name, keys, scan) if keys else None
+            poll = self._begin_poll(name, keys, scan) if keys else None
             if poll is not None:
-                polls.append((name, poll))
-        for name, poll in polls:
-            self._join(poll.thread, max(0.0, deadline - time.monotonic()))
-            if poll.thread.is_alive():
+                polls[name] = poll
+        self._worker.wait(polls.values(), self._timeout)
+        for name, poll in polls.items():
+            if not poll.done():
                 self._note_no_answer(name)
 
     def after_set_up(self, name: str, key: str) -> DeviceHealth | None:
-        """Poll one device now; return None if there is no answer within a limited time."""
-        deadline = time.monotonic() + self._timeout
-        with self._lock:
-            previous = self._polls.get(name)
-        if previous is not None and previous.driver is self._drivers.get(name):
-            self._join(previous.thread, max(0.0, deadline - time.monotonic()))
-        poll = self._start_poll(name, [key])
-        if poll is None:
+        """Poll one device, after a poll that runs; return None without an answer in time."""
+        if (driver := self._driver_to_poll(name)) is None:
             return None
-        self._join(poll.thread, max(0.0, deadline - time.monotonic()))
-        return poll.answers.get(key)
+        poll = functools.partial(self._poll, name, driver, [key], Scan(driver.host))
+        call = self._worker.submit(_key(name, driver), f"health-{name}", poll)
+        self._worker.wait([call], self._timeout)
+        answers = {} if call.cancel() or not call.done() else call.result()
+        return _health(key, answers[key]) if key in answers else None
 
     def add_health(self, report: Report) -> Report:
         """Return the report with the last answers, and with the faults of drivers."""
@@ -241,12 +236,14 @@ class HealthChecks:
             place = report.driver, device.key
             answer = self._answers.get(place)
             findings = None if self._findings is None else self._findings.of(place)
-            counted = answer if can_poll else None
-            whole = merged(device.key, counted, findings)
-            if whole is not None:
-                health.append(whole)
-            elif answer is not None or (has_checks and not self._enabled):
-                # There will be no newer answer: the last one must not stay valid for ever.
+            parts = [answer.findings] if answer is not None and can_poll else []
+            parts += [findings] if findings is not None else []
+            if parts:
+                judgement = Judgement.of(finding for part in parts for finding in part)
+                health.append(_health(device.key, judgement))
+            elif place in self._answers or (has_checks and not self._enabled):
+                # The driver cannot tell, or there will be no newer answer: the last one must not
+                # stay valid for ever.
                 health.append(DeviceHealth(device.key))
             if can_poll and place in self._faults:
                 faults.append(f"{device.key}: {self._faults[place]}")
@@ -259,96 +256,92 @@ class HealthChecks:
     def _has_checks(self, name: str) -> bool:
         """Return whether the driver of this name has a health check of its own."""
         driver = self._drivers.get(name)
-        # A wrapper around a driver does not inherit Driver.health, and counts as one with checks.
-        return driver is not None and getattr(driver.health, "__func__", None) is not Driver.health
+        # A wrapper around a driver does not inherit Driver.signals, and counts as one with checks.
+        return (
+            driver is not None and getattr(driver.signals, "__func__", None) is not Driver.signals
+        )
 
-    def _start_poll(self, name: str, keys: Sequence[str], scan: Scan | None = None) -> _Poll | None:
-        """Start a poll; return None if the previous one is running or there is no check.
+    def _driver_to_poll(self, name: str) -> Driver | None:
+        return self._drivers.get(name) if self._enabled and self._has_checks(name) else None
 
-        Without ``scan`` the driver reads its device again.
+    def _begin_poll(self, name: str, keys: Sequence[str], scan: Scan) -> Call[_Answers] | None:
+        """Begin a poll; return None if the previous one runs, or there is no check."""
+        if (driver := self._driver_to_poll(name)) is None:
+            return None
+        poll = functools.partial(self._poll, name, driver, keys, scan)
+        call, busy = self._worker.begin(_key(name, driver), f"health-{name}", poll)
+        return None if busy else call
+
+    def _poll(self, name: str, driver: Driver, keys: Sequence[str], scan: Scan) -> _Answers:
+        """Read the health of devices of one driver; return and store the answers by key.
+
+        An answer is None if the driver cannot tell the health; a fault is stored and not returned.
         """
         with self._lock:
-            driver, previous = self._drivers.get(name), self._polls.get(name)
-            if driver is None or not self._enabled or not self._has_checks(name):
-                return None
-            # A driver with new options does not wait for the one that it replaces.
-            if previous is not None and previous.driver is driver and not previous.ended:
-                return None
-            poll = _Poll(
-                driver=driver,
-                scan=scan or Scan(driver.host),
-                keys=keys,
-                driver_calls=self._driver_calls,
-                on_result=lambda key: self._store(poll, key),
-                on_end=lambda: self._end(poll),
+            if self._drivers.get(name) is not driver:
+                return {}
+            polled_driver, polled = self._polled.get(name, (None, set[str]()))
+            if polled_driver is not driver:
+                polled = set()
+            self._polled[name] = driver, polled.union(keys)
+            self._pending[name] = set(keys)
+        # A driver whose entries are not valid has no health; the others have theirs.
+        policy = functools.cache(lambda: self._policy.with_entries(driver.health_entries))
+
+        def judgement(key: str) -> Judgement:
+            # A generator raises its errors where it is judged.
+            return self._worker.call_driver(
+                name, "health", lambda: policy().judge(driver.signals(scan, key))
             )
-            self._polls[name] = poll
-            polled = self._polled.get(name)
-            if polled is None or polled[0] is not driver:
-                polled = self._polled[name] = driver, set()
-            polled[1].update(keys)
-            poll.thread.start()
-        return poll
 
-    def _store(self, poll: _Poll, key: str) -> None:
-        """Store an answer or a fault; the answer of a driver that was replaced is dropped."""
-        name = poll.driver.name
-        place = name, key
+        announcement = _Announcement(self._on_change)
+        answers: _Answers = {}
+        try:
+            for key in keys:
+                fault = None
+                try:
+                    answers[key] = judgement(key)
+                except exception.DriverCannot:
+                    answers[key] = None
+                except exception.DriverFailed as error:
+                    fault = legible(str(error)) or ""
+                if self._store((name, key), driver, answers.get(key), fault):
+                    announcement.note()
+        finally:
+            announcement.end()
+        return answers
+
+    def _store(
+        self, place: Place, driver: Driver, answer: Judgement | None, fault: str | None
+    ) -> bool:
+        """Store an answer or a fault; return whether it is news.
+
+        The answer of a driver that was replaced is dropped.
+        """
+        if answer is not None and self._findings is not None:
+            self._findings.note_judgement(place, answer)
+        name, key = place
         with self._lock:
-            if self._polls.get(name) is not poll:
-                return
+            if self._drivers.get(name) is not driver:
+                return False
+            self._pending[name].discard(key)
             before = self._answers.get(place), self._faults.pop(place, None)
-            if key in poll.answers:
-                self._answers[place] = poll.answers[key]
-            if key in poll.faults:
-                self._faults[place] = poll.faults[key]
-            answer, fault = self._answers.get(place), self._faults.get(place)
-        if before != (answer, fault):
-            if fault is not None:
-                LOG.warning("Health of device %s of driver %s is not known: %s", key, name, fault)
-            with self._lock:
-                poll.unsent = True
-                if poll.timer is None:
-                    poll.timer = threading.Timer(_TOGETHER, self._tell, [poll])
-                    poll.timer.daemon = True
-                    poll.timer.start()
-                    return
-                waits = poll.timer.is_alive()
-            if not waits:
-                self._tell(poll)
-
-    def _tell(self, poll: _Poll) -> None:
-        """Call ``on_change`` if a result of a poll has changed since the last call."""
-        with self._lock:
-            unsent, poll.unsent = poll.unsent, False
-        if unsent:
-            self._on_change()
-
-    def _end(self, poll: _Poll) -> None:
-        """Tell of the results of a poll that has ended, and poll the devices that wait for that."""
-        name = poll.driver.name
-        with self._lock:
-            poll.ended = True
-            current = self._polls.get(name) is poll
-            waiting = self._waiting.pop(name, None) if current else None
-        if poll.timer is not None:
-            poll.timer.cancel()
-        self._tell(poll)
-        if waiting:
-            self._start_poll(name, sorted(waiting))
+            if fault is None:
+                self._answers[place] = answer
+            else:
+                self._faults[place] = fault
+            changed = before != (self._answers.get(place), fault)
+        if changed and fault is not None:
+            LOG.warning("Health of device %s of driver %s is not known: %s", key, name, fault)
+        return changed
 
     def _note_no_answer(self, name: str) -> None:
         """Store a fault for each device whose poll is still running."""
         with self._lock:
-            poll = self._polls.get(name)
-            if poll is None or poll.ended:
-                return
             changed = [
                 key
-                for key in poll.keys
-                if key not in poll.answers
-                and key not in poll.faults
-                and self._faults.get((name, key)) != _NO_ANSWER
+                for key in sorted(self._pending.get(name, ()))
+                if self._faults.get((name, key)) != _NO_ANSWER
             ]
             for key in changed:
                 self._faults[name, key] = _NO_ANSWER
@@ -357,3 +350,22 @@ class HealthChecks:
                 "Health of device %s of driver %s is not known: %s", changed[0], name, _NO_ANSWER
             )
             self._on_change()
+
+
+def _key(name: str, driver: Driver) -> _Key:
+    return "health", name, id(driver)
+
+
+def _health(key: str, judgement: Judgement | None) -> DeviceHealth:
+    """Return what the report says about a device; None: its health is not known."""
+    if judgement is None:
+        return DeviceHealth(key)
+    return DeviceHealth(key, judgement.condition, judgement.reasons)
+
+
+def _judgement(health: DeviceHealth) -> Judgement | None:
+    """Return what an earlier process has reported about a device."""
+    condition = health.condition
+    if condition is None:
+        return None
+    return Judgement(tuple(Finding(condition, reason) for reason in health.reasons))

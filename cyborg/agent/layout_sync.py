@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
 from uuid import uuid4
 
-from cyborg.agent.operations import Operations
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.drivers.base import CardLayouts
 from cyborg.model.work import PartitionTask
 
@@ -26,9 +26,9 @@ class LayoutSync:
     with ``retry``.
     """
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-        #: Driver and key of each card that was divided → its state before, and the operation.
+    def __init__(self, tasks: DeviceTasks) -> None:
+        self._tasks = tasks
+        #: Driver and key of each card that was divided → its state before, and the task.
         self._attempts: dict[tuple[str, str], tuple[CardLayouts, Future[None]]] = {}
         #: The last logged reason of each card that does not have its desired layout.
         self._reasons: dict[tuple[str, str], str] = {}
@@ -37,7 +37,7 @@ class LayoutSync:
     def sync(
         self, cards: Mapping[str, Sequence[CardLayouts]], in_use: Set[str], *, retry: bool
     ) -> None:
-        """Start the operations and return at once.
+        """Start the tasks and return at once.
 
         ``cards`` are those of the last scan, by driver. ``in_use`` are the deployables that the
         conductor keeps or a driver offers: their units can have guests.
@@ -58,8 +58,8 @@ class LayoutSync:
             if self._attempts[key][1].done():
                 del self._attempts[key]
         for key, card in pending.items():
-            before, operation = self._attempts.get(key, (None, None))
-            if operation is not None and not operation.done():
+            before, call = self._attempts.get(key, (None, None))
+            if call is not None and not call.done():
                 continue
             reason = _refusal(card, in_use)
             if drivers[card.card] > 1:
@@ -69,13 +69,13 @@ class LayoutSync:
             elif before != card or retry:
                 driver, desired = key[0], card.desired or ""
                 task = PartitionTask(str(uuid4()), driver, card.card, desired)
-                operation = self._operations.partition(task)
-                self._attempts[key] = card, operation
-                operation.add_done_callback(functools.partial(self._note, key, card))
+                call = self._tasks.partition(task)
+                self._attempts[key] = card, call
+                call.add_done_callback(functools.partial(self._note, key, card))
 
-    def _note(self, key: tuple[str, str], card: CardLayouts, operation: Future[None]) -> None:
-        """Log the end of an operation."""
-        error = operation.exception()
+    def _note(self, key: tuple[str, str], card: CardLayouts, call: Future[None]) -> None:
+        """Log the end of a task."""
+        error = call.exception()
         if error is None:
             LOG.info("Card %s of driver %s has layout %s now", card.card, key[0], card.desired)
         else:

@@ -19,9 +19,9 @@ from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.schedule import Event, Schedule, Step
 from cyborg.drivers.host import Host
-from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.topology import FactCache
+from cyborg.drivers.worker import Worker
 from cyborg.model.report import Desired, HeartbeatReply, Report
 
 LOG = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class AgentLoop:
         guests: GuestReports,
         schedule: Schedule,
         machine: Host,
+        worker: Worker,
     ) -> None:
         self._heartbeats = heartbeats
         self._host = heartbeats.host
@@ -55,7 +56,7 @@ class AgentLoop:
         self._discoveries = heartbeats.discoveries
         self._schedule = schedule
         self._machine = machine
-        self._prober = Prober()
+        self._worker = worker
         self._cache = FactCache()
         #: What the last scan read from the machine; nothing is read before the first.
         self.last_scan = Scan(machine)
@@ -242,7 +243,7 @@ class AgentLoop:
                 self._machine,
                 claims=self._providers.claims,
                 managed_deployables=desired.tree.deployables() if desired else frozenset(),
-                prober=self._prober,
+                worker=self._worker,
                 cache=self._cache,
             )
             report = self._reporter.scan(self.last_scan)

@@ -185,11 +185,7 @@ class Providers:
             elif provider.name in self._published:
                 published[provider.name] = self._published[provider.name]
         if (refused, published) != (self._refused, self._published):
-            command = SendPublished(self.host, epoch, refused, published)
-            try:
-                self._conductor.request(command)
-            except exception.UnknownVerb:
-                self._conductor.request(replace(command, published=None))
+            self._conductor.request(SendPublished(self.host, epoch, refused, published))
             self._refused, self._published = refused, published
 
     def _remove(self, desired: Desired, root: str) -> tuple[list[str], dict[str, str]]:

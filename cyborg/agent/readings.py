@@ -6,14 +6,13 @@ They go out as a notification on the bus, and to a conductor for its metrics; th
 
 import functools
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from cyborg import exception
-from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.drivers.base import Driver
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model import notification
 from cyborg.model.device import Device
 from cyborg.model.report import Reading, valid_figures
@@ -22,46 +21,6 @@ from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.verbs import SendReadings
 
 LOG = logging.getLogger(__name__)
-
-
-class _Poll:
-    """Read the devices of one driver in a thread of its own; ``readings`` grows meanwhile.
-
-    The thread is a daemon thread: a driver that hangs does not keep the agent from stopping.
-    """
-
-    def __init__(
-        self,
-        *,
-        driver: Driver,
-        scan: Scan,
-        keys: Sequence[str],
-        driver_calls: DriverCalls,
-        on_fault: Callable[[str, str], None],
-    ) -> None:
-        self.readings: list[Reading] = []
-        self._driver = driver
-        self._scan = scan
-        self._keys = keys
-        self._driver_calls = driver_calls
-        self._on_fault = on_fault
-        self.thread = threading.Thread(target=self._run, name=f"stats-{driver.name}", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        name = self._driver.name
-        for key in self._keys:
-            try:
-                figures = self._driver_calls(name, "stats", functools.partial(self._figures, key))
-            except exception.DriverCannot:
-                continue
-            except exception.DriverFailed as error:
-                self._on_fault(f"device {key} of driver {name}", str(error))
-                continue
-            self.readings.append(Reading(name, key, figures))
-
-    def _figures(self, key: str) -> dict[str, float]:
-        return valid_figures(self._driver.stats(self._scan, key))
 
 
 class Readings:
@@ -85,7 +44,7 @@ class Readings:
         epoch: Callable[[], int | None],
         conductor: ConductorClient,
         notifier: Notifier,
-        driver_calls: DriverCalls = UNCOUNTED,
+        worker: Worker,
         timeout: float = 10.0,
     ) -> None:
         self._host = host
@@ -96,8 +55,7 @@ class Readings:
         self._epoch = epoch
         self._conductor = conductor
         self._notifier = notifier
-        self._driver_calls = driver_calls
-        self._polls: dict[str, _Poll] = {}
+        self._worker = worker
         self._faults: dict[str, str] = {}
         self._timeout = timeout
         self._logged_disabled = False
@@ -113,26 +71,21 @@ class Readings:
         for name, device in devices:
             keys.setdefault(name, []).append(device.key)
         drivers, scan = dict(self._drivers), self._last_scan()
-        polls = {}
+        calls, results = [], []
         for name in sorted(keys.keys() & drivers.keys()):
-            previous = self._polls.get(name)
-            if previous is not None and previous.thread.is_alive():
+            into: list[Reading] = []
+            driver = drivers[name]
+            poll = functools.partial(self._poll, driver, scan, keys[name], into)
+            call, busy = self._worker.begin(("stats", name, id(driver)), f"stats-{name}", poll)
+            if busy:
                 self._log_fault(f"driver {name}", "it has not answered the previous poll yet")
                 continue
             self._faults.pop(f"driver {name}", None)
-            polls[name] = _Poll(
-                driver=drivers[name],
-                scan=scan,
-                keys=keys[name],
-                driver_calls=self._driver_calls,
-                on_fault=self._log_fault,
-            )
-        self._polls |= polls
-        deadline = time.monotonic() + self._timeout
-        readings = []
-        for poll in polls.values():
-            poll.thread.join(max(0.0, deadline - time.monotonic()))
-            readings += list(poll.readings)
+            calls.append(call)
+            results.append(into)
+        self._worker.wait(calls, self._timeout)
+        # A poll that has not ended may add more, which nobody gets.
+        readings = [reading for into in results for reading in tuple(into)]
         if not readings:
             return
         conductor_error: exception.CyborgError | None = None
@@ -158,6 +111,25 @@ class Readings:
             )
         if conductor_error is not None:
             raise conductor_error
+
+    def _poll(
+        self, driver: Driver, scan: Scan, keys: Sequence[str], readings: list[Reading]
+    ) -> None:
+        """Read the devices of one driver; ``readings`` grows meanwhile."""
+        name = driver.name
+
+        def figures(key: str) -> dict[str, float]:
+            return self._worker.call_driver(
+                name, "stats", lambda: valid_figures(driver.stats(scan, key))
+            )
+
+        for key in keys:
+            try:
+                readings.append(Reading(name, key, figures(key)))
+            except exception.DriverCannot:
+                continue
+            except exception.DriverFailed as error:
+                self._log_fault(f"device {key} of driver {name}", str(error))
 
     def _log_fault(self, source: str, reason: str) -> None:
         """Log, once for each reason, why a driver or device has no reading."""

@@ -2,18 +2,17 @@
 """Scan the host: call every driver by itself, so that a driver that fails stops no other driver."""
 
 import functools
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from cyborg import exception
-from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls, DriverManager
-from cyborg.agent.health import HealthChecks, Join
+from cyborg.agent.driver_manager import DriverManager
+from cyborg.agent.health import HealthChecks
 from cyborg.agent.topology_traits import with_topology_traits
 from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.report import DriverReport, DriverState, Report
@@ -28,55 +27,30 @@ class _Scanned(NamedTuple):
     layouts: tuple[CardLayouts, ...] = ()
 
 
-class _Call:
-    """Call one driver for its part of a scan, in a thread of its own.
-
-    The thread is a daemon thread: a driver that hangs does not keep the agent from stopping.
-    """
-
-    def __init__(self, driver: Driver, scan: Callable[[], _Scanned]) -> None:
-        self.driver = driver
-        self.scanned: _Scanned | None = None
-        #: What ended the thread before the driver answered: vendors' code may even exit.
-        self.end: BaseException | None = None
-        self._scan = scan
-        self.thread = threading.Thread(target=self._run, name=f"scan-{driver.name}", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.scanned = self._scan()
-        except BaseException as error:  # noqa: BLE001 - the scan reports it
-            self.end = error
-
-
 class Reporter:
     """Call the drivers of this host: one thread scans, any thread may read the result.
 
     Idle drivers (installed, not enabled) are called once for the hardware that they support, and
     again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
-    after ``timeout`` seconds, for which ``join`` waits, counts as failed, until it has answered.
-    With ``topology_traits`` the devices have traits that tell where they are.
+    after ``timeout`` seconds counts as failed, until it has answered. With ``topology_traits`` the
+    devices have traits that tell where they are.
     """
 
     def __init__(
         self,
         driver_manager: DriverManager,
         checks: HealthChecks,
-        driver_calls: DriverCalls = UNCOUNTED,
+        worker: Worker,
         *,
         timeout: float = 60.0,
-        join: Join = threading.Thread.join,
         topology_traits: bool = False,
     ) -> None:
         self.driver_manager = driver_manager
         self._topology_traits = topology_traits
         self._checks = checks
-        self._driver_calls = driver_calls
+        self._worker = worker
         self._timeout = timeout
-        self._join = join
         self._idle: dict[str, DriverReport] = {}
-        self._calls: dict[str, _Call] = {}
         #: The verb that each driver is called for now.
         self._verbs: dict[str, str] = {}
         #: The result of the last scan, without the health of the devices; None before the first.
@@ -154,29 +128,30 @@ class Reporter:
         return report
 
     def _scan_drivers(self, drivers: Mapping[str, Driver], scan: Scan) -> dict[str, _Scanned]:
-        """Call all drivers at the same time; return by name what they return."""
-        self._calls = {
-            name: call
-            for name, call in self._calls.items()
-            if call.driver is drivers.get(name) and call.thread.is_alive()
-        }
+        """Call all drivers at the same time; return by name what they return.
+
+        A driver that still answers an earlier scan is not called again before it has.
+        """
+        calls = {}
         for name, driver in drivers.items():
-            if name not in self._calls:
-                call_driver = functools.partial(self._scan_driver, name, driver, scan)
-                self._calls[name] = _Call(driver, call_driver)
-        deadline = time.monotonic() + self._timeout
+            scan_driver = functools.partial(self._scan_driver, name, driver, scan)
+            # A driver that was constructed again does not wait for the one that it replaces.
+            key = "scan", name, id(driver)
+            calls[name], _ = self._worker.begin(key, f"scan-{name}", scan_driver)
+        self._worker.wait(calls.values(), self._timeout)
         scanned = {}
-        for name, call in self._calls.items():
-            self._join(call.thread, max(0.0, deadline - time.monotonic()))
-            if call.scanned is not None:
-                scanned[name] = call.scanned
-            else:
-                verb = self._verbs.get(name, "discover")
-                reason = f"it has not answered within {self._timeout:g} seconds"
-                if call.end is not None:
-                    reason = f"{type(call.end).__name__}: {call.end}"
-                error = str(exception.DriverFailed(driver=name, verb=verb, reason=reason))
-                scanned[name] = _Scanned(DriverReport(name, DriverState.FAILED, error=error))
+        for name, call in calls.items():
+            reason = f"it has not answered within {self._timeout:g} seconds"
+            if call.done():
+                end = call.exception()
+                if end is None:
+                    scanned[name] = call.result()
+                    continue
+                # Vendors' code may even end its thread.
+                reason = f"{type(end).__name__}: {end}"
+            verb = self._verbs.get(name, "discover")
+            error = str(exception.DriverFailed(driver=name, verb=verb, reason=reason))
+            scanned[name] = _Scanned(DriverReport(name, DriverState.FAILED, error=error))
         return scanned
 
     def forget_idle(self) -> None:
@@ -185,7 +160,7 @@ class Reporter:
 
     def _scan_driver(self, name: str, driver: Driver, scan: Scan) -> _Scanned:
         try:
-            devices = self._call(name, "discover", lambda: driver.discover(scan), Device)
+            devices = self._call_driver(name, "discover", lambda: driver.discover(scan), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return _Scanned(DriverReport(name, DriverState.FAILED, error=str(error)))
         if self._topology_traits:
@@ -196,10 +171,12 @@ class Reporter:
                 # The driver has no list of its own: its devices are all its hardware.
                 hardware = tuple(map(Hardware.of, devices))
             else:
-                hardware = self._call(name, "hardware", lambda: driver.hardware(scan), Hardware)
-            backends = self._call(name, "backends", lambda: driver.backends(scan), Backend)
+                hardware = self._call_driver(
+                    name, "hardware", lambda: driver.hardware(scan), Hardware
+                )
+            backends = self._call_driver(name, "backends", lambda: driver.backends(scan), Backend)
             report = replace(report, hardware=hardware, backends=backends)
-            layouts = self._call(name, "layouts", lambda: driver.layouts(scan), CardLayouts)
+            layouts = self._call_driver(name, "layouts", lambda: driver.layouts(scan), CardLayouts)
             return _Scanned(report, layouts)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             # The devices stay in the report: guests may use them.
@@ -218,7 +195,7 @@ class Reporter:
             accepts=self.driver_manager.accepts.get(report.driver),
         )
 
-    def _call(
+    def _call_driver(
         self, name: str, verb: str, call: Callable[[], Iterable[T]], kind: type[T]
     ) -> tuple[T, ...]:
         """Return the values of a driver, dumped and loaded as on the way to the conductor.
@@ -228,11 +205,11 @@ class Reporter:
         """
         self._verbs[name] = verb
         try:
-            return self._driver_calls(
+            return self._worker.call_driver(
                 name, verb, lambda: tuple(wire.load(kind, wire.dump(value)) for value in call())
             )
         finally:
-            del self._verbs[name]
+            self._verbs.pop(name, None)
 
 
 def _without_devices(report: DriverReport) -> DriverReport:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's SQLite file below its state path: the operation journal, and the cache of its state.
+"""The agent's SQLite file below its state path: the journal of tasks, and the cache of its state.
 
 The agent works without the file: a disk that fails is logged once and then ignored.
 """
@@ -9,7 +9,7 @@ import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,7 +18,7 @@ from urllib.parse import quote
 from cyborg import exception
 from cyborg.drivers.pcie_health import Baseline
 from cyborg.model import wire
-from cyborg.model.health import legible
+from cyborg.model.health import Signal, legible
 from cyborg.model.report import Desired, Report
 from cyborg.model.work import HandleTask, InstallTask, PartitionTask, ProgramTask, Unit
 
@@ -30,16 +30,16 @@ _BUSY_TIMEOUT: Final = 1.0
 #: The primary result codes of SQLite (https://sqlite.org/rescode.html) for a file that is damaged,
 #: is no database, or has other tables.
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-#: How many ended operations, and how many privileged actions, are kept for an operator to read.
+#: How many ended tasks, and how many privileged actions, are kept for an operator to read.
 _MAX_ENDED: Final = 400
-#: The columns of the journal. ``ended_at`` is null while the operation is in progress.
+#: The columns of the journal. ``ended_at`` is null while the task is in progress.
 _COLUMNS: Final = "request_key, verb, driver, deployable, handle, began_at, ended_at, fault"
-_INSERT: Final = f"INTO operations VALUES (:{_COLUMNS.replace(', ', ', :')})"
+_INSERT: Final = f"INTO tasks VALUES (:{_COLUMNS.replace(', ', ', :')})"
 _SETUP: Final = (
     # A write-ahead log could not be read from a read-only disk. EXTRA: a commit, which removes the
     # rollback journal, survives a power failure.
     "PRAGMA synchronous = EXTRA",
-    f"CREATE TABLE IF NOT EXISTS operations ({_COLUMNS}, PRIMARY KEY (request_key))",
+    f"CREATE TABLE IF NOT EXISTS tasks ({_COLUMNS}, PRIMARY KEY (request_key))",
     "CREATE TABLE IF NOT EXISTS actions (began_at, action)",
     "CREATE TABLE IF NOT EXISTS cache (name PRIMARY KEY, value)",
 )
@@ -133,18 +133,18 @@ class ReadOnlyStateStore(StateStore):
             return None
 
 
-class OperationJournal:
+class TaskJournal:
     """A row for each call that changes hardware: its begin, its end, and its fault.
 
-    A row without an end marks an operation that was in progress when the previous agent process
+    A row without an end marks a task that was in progress when the previous agent process
     stopped: it is interrupted, which is logged at the start.
     """
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        rows = store.run(_open_operations) or []
-        #: The operations without an end, by request key.
+        rows = store.run(_open_tasks) or []
+        #: The tasks without an end, by request key.
         self._open = {row["request_key"]: row for row in rows}
         self._interrupted = dict(self._open)
         for row in rows:
@@ -156,12 +156,12 @@ class OperationJournal:
 
     @property
     def has_interrupted(self) -> bool:
-        """Return whether interrupted operations exist whose units are not repaired yet."""
+        """Return whether interrupted tasks exist whose units are not repaired yet."""
         return bool(self._interrupted)
 
     @property
     def interrupted_units(self) -> frozenset[Unit]:
-        """Return the units of interrupted operations; their state on the host is not certain."""
+        """Return the units of interrupted tasks; their state on the host is not certain."""
         with self._lock:
             rows = list(self._interrupted.values())
         return frozenset(
@@ -171,7 +171,7 @@ class OperationJournal:
     def begin(
         self, verb: str, task: HandleTask | InstallTask | PartitionTask | ProgramTask
     ) -> None:
-        """Write the begin of an operation to the disk, before the driver is called."""
+        """Write the begin of a task to the disk, before the driver is called."""
         row = {
             "request_key": task.request_key,
             "verb": verb,
@@ -185,13 +185,13 @@ class OperationJournal:
             "fault": None,
         }
         with self._lock:
-            # The conductor repeats the operation under its id: it is this process's own now.
+            # The conductor repeats the task under its request key: it is this process's own now.
             self._interrupted.pop(task.request_key, None)
             self._open[task.request_key] = row
             self._write(row)
 
     def end(self, request_key: str, fault: str | None = None) -> None:
-        """Write the end of an operation; ``fault`` is the error of the driver's call."""
+        """Write the end of a task; ``fault`` is the error of the driver's call."""
         with self._lock:
             row = self._open.pop(request_key, None)
             if row is not None:
@@ -199,10 +199,10 @@ class OperationJournal:
                 self._write({**row, "ended_at": _now(), "fault": legible(fault)})
 
     def resolve_interrupted(self) -> None:
-        """End all interrupted operations: their units were compared with the conductor's state."""
+        """End all interrupted tasks: their units were compared with the conductor's state."""
         with self._lock:
-            operations, self._interrupted = list(self._interrupted), {}
-        for request_key in operations:
+            interrupted, self._interrupted = list(self._interrupted), {}
+        for request_key in interrupted:
             self.end(request_key, "interrupted by a stop of the agent")
 
     def _write(self, row: Mapping[str, str | None]) -> None:
@@ -212,7 +212,7 @@ class OperationJournal:
             connection.executemany(f"INSERT OR IGNORE {_INSERT}", self._open.values())
             connection.execute(f"INSERT OR REPLACE {_INSERT}", row)
             connection.execute(
-                "DELETE FROM operations WHERE rowid IN (SELECT rowid FROM operations"
+                "DELETE FROM tasks WHERE rowid IN (SELECT rowid FROM tasks"
                 " WHERE ended_at IS NOT NULL ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
                 (_MAX_ENDED,),
             )
@@ -240,13 +240,13 @@ class ActionJournal:
         self._store.run(write)
 
 
-def _open_operations(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+def _open_tasks(connection: sqlite3.Connection) -> list[dict[str, Any]]:
     # The agent reads these rows only at its start, so it looks for damage of the file here.
     (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if result != "ok":
         raise sqlite3.DatabaseError(result)
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM operations WHERE ended_at IS NULL ORDER BY rowid"  # noqa: S608 - a constant
+        f"SELECT {_COLUMNS} FROM tasks WHERE ended_at IS NULL ORDER BY rowid"  # noqa: S608 - a constant
     )
     return [dict(zip(_COLUMNS.split(", "), row, strict=True)) for row in rows]
 
@@ -298,9 +298,9 @@ class DesiredStateCache:
                 lambda file: file.executemany("INSERT OR REPLACE INTO cache VALUES (?, ?)", rows)
             )
 
-    def store_history(self, history: str | None) -> None:
+    def store_history(self, history: str) -> None:
         """Store the history of a reply to a heartbeat, if it is another one."""
-        if history is not None and history != self.history:
+        if history != self.history:
             self.history = history
             row = (self._HISTORY, json.dumps(history))
             self._store.run(
@@ -345,3 +345,64 @@ class HealthBaselines:
         self._store.run(
             lambda file: file.execute("INSERT OR REPLACE INTO cache VALUES (?, ?)", value)
         )
+
+
+class LastingFaults:
+    """The faults of devices that stay until their recovery is seen, on the disk.
+
+    The keys are names of drivers and keys of devices. A boot of the host recovers all devices. With
+    them is the number of the first record of the kernel's log that was not read yet.
+    """
+
+    _NAME: Final = "LastingFaults"
+    #: Before the name of a driver and the key of a device that an operator has recovered.
+    _RECOVERED: Final = "Recovered "
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    def load(self, boot: str) -> tuple[int, list[tuple[tuple[str, str], Signal]]]:
+        """Return what was stored in this boot; what cannot be read is left out."""
+        query = "SELECT value FROM cache WHERE name = ?"
+        row = self._store.run(lambda file: file.execute(query, (self._NAME,)).fetchone())
+        try:
+            stored_boot, unread, rows = json.loads(row[0]) if row else (boot, 0, ())
+            faults = [((str(row[0]), str(row[1])), Signal(*map(str, row[2:]))) for row in rows]
+        except (KeyError, TypeError, ValueError) as error:
+            LOG.warning("The lasting faults in %s cannot be read: %s", self._store.path, error)
+            return 0, []
+        return (int(unread), faults) if stored_boot == boot else (0, [])
+
+    def store(
+        self, boot: str, unread: int, faults: Iterable[tuple[tuple[str, str], Signal]]
+    ) -> None:
+        """Write all faults to the disk, and the number of the first unread record."""
+        rows = [
+            (*place, signal.kind, signal.name, str(signal.code), signal.evidence)
+            for place, signal in faults
+        ]
+        value = self._NAME, json.dumps((boot, unread, rows))
+        self._store.run(
+            lambda file: file.execute("INSERT OR REPLACE INTO cache VALUES (?, ?)", value)
+        )
+
+    def mark_recovered(self, place: tuple[str, str]) -> bool:
+        """Have the running agent forget the faults of a device; return whether it is written."""
+        value = self._RECOVERED + json.dumps(place), ""
+        done = self._store.run(
+            lambda file: file.execute("INSERT OR REPLACE INTO cache VALUES (?, ?)", value).rowcount
+        )
+        return done == 1
+
+    def take_recovered(self) -> set[tuple[str, str]]:
+        """Return the devices that an operator has recovered since the last call."""
+        start = len(self._RECOVERED)
+
+        def take(file: sqlite3.Connection) -> list[str]:
+            names = [str(name) for (name,) in file.execute("SELECT name FROM cache")]
+            marks = [name for name in names if name.startswith(self._RECOVERED)]
+            file.executemany("DELETE FROM cache WHERE name = ?", [(name,) for name in marks])
+            return [name[start:] for name in marks]
+
+        places = (json.loads(text) for text in self._store.run(take) or ())
+        return {(str(driver), str(key)) for driver, key in places}

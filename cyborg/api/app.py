@@ -15,7 +15,8 @@ from oslo_middleware import CORS, HTTPProxyToWSGI, RequestId, cors
 from paste import deploy
 
 from cyborg import exception
-from cyborg.api import expose, rendering
+from cyborg.api import expose, viewer
+from cyborg.api.clock import CachedClock
 from cyborg.api.controllers.root import Root
 from cyborg.api.controllers.v2.arqs import Arqs
 from cyborg.api.controllers.v2.attributes import Attributes
@@ -31,16 +32,15 @@ from cyborg.api.controllers.v2.services import Services
 from cyborg.api.controllers.v2.usage import Usage
 from cyborg.api.expose import Controller, Settings
 from cyborg.api.framework import Application, WsgiApp
-from cyborg.api.health import Health, down_after
 from cyborg.api.middleware import auth_token
 from cyborg.api.middleware.body_limit import BodyLimit
 from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.api.middleware.metering import Metering, MetricsEndpoint
-from cyborg.api.paging import Paging
+from cyborg.api.readiness import ReadinessCheck, down_after
 from cyborg.clients.limits import ProjectLimits, UnifiedLimits
-from cyborg.db.clock import CachedClock
+from cyborg.conf.api import ApiOptions
+from cyborg.conf.conductor import ConductorOptions, QuotaOptions
 from cyborg.db.engine import Reader
-from cyborg.model.device_profile import Limits
 from cyborg.model.process import API
 from cyborg.policy import Policy
 from cyborg.rpc.conductor import ConductorClient
@@ -74,7 +74,7 @@ def load(conf: cfg.ConfigOpts) -> WsgiApp:
     paste file use the global ``cfg.CONF``, so ``conf`` must be that object. Raises ConfigError if
     the paste file cannot be used.
     """
-    paste_file = conf.find_file(conf.api.api_paste_config)
+    paste_file = conf.find_file(ApiOptions.read(conf).api_paste_config)
     if paste_file is None:
         return _of_process(build, conf)
     LOG.info("Paste file %s defines the filters", paste_file)
@@ -126,23 +126,20 @@ def core(
     ``limits`` are those of projects; None: those of Keystone, if quotas are enabled.
     """
     auth_token.register_opts(conf)
+    options = ApiOptions.read(conf)
     settings = Settings(
         policy=Policy(conf),
+        options=options,
+        conductor=ConductorOptions.read(conf),
         service_roles=frozenset(conf.keystone_authtoken.service_token_roles),
-        compute_users=frozenset(conf.api.compute_users),
-        public_endpoint=conf.api.public_endpoint,
-        limits=Limits(groups=conf.api.max_groups, units=conf.api.max_units_per_group),
-        paging=Paging(conf.api.max_limit, conf.api.max_unpaged),
         down_after=down_after(conf),
-        max_arqs_per_request=conf.conductor.max_arqs_per_request,
-        max_unbound_arqs=conf.conductor.max_unbound_arqs,
-        unified_limits=limits or (UnifiedLimits() if conf.quota.enabled else None),
+        unified_limits=limits or (UnifiedLimits() if QuotaOptions.read(conf).enabled else None),
     )
     nouns = {noun.collection: noun(settings, reader, conductor) for noun in NOUNS}
-    root = Root(nouns, settings.public_endpoint)
+    root = Root(nouns, options.public_endpoint)
     app: WsgiApp = Application(root, expose.fault)
-    whole: WsgiApp = Health(app, conf, reader=reader, conductor=conductor)
-    return MetricsEndpoint(whole) if conf.api.metrics else whole
+    whole: WsgiApp = ReadinessCheck(app, conf, reader=reader, conductor=conductor)
+    return MetricsEndpoint(whole) if options.metrics else whole
 
 
 class Prefixed:
@@ -169,11 +166,12 @@ class Prefixed:
 
 def _outermost(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
     """Add the layers outside any pipeline; the filters match paths without the prefix."""
+    options = ApiOptions.read(conf)
     app = BodyLimit(app)
-    if conf.api.metrics:
+    if options.metrics:
         app = Metering(app)
     # WSGI paths have no escapes, and each of their bytes is a character.
-    path = unquote(rendering.path_of(conf.api.public_endpoint), "latin-1")
+    path = unquote(viewer.path_of(options.public_endpoint), "latin-1")
     return Prefixed(app, path) if path else app
 
 
@@ -192,7 +190,7 @@ def _of_process(make: Callable[..., WsgiApp], conf: cfg.ConfigOpts) -> WsgiApp:
         conductor=conductor,
         clock=clock,
         host=conf.host,
-        endpoint=conf.api.public_endpoint,
+        endpoint=ApiOptions.read(conf).public_endpoint,
     )
 
 

@@ -18,14 +18,16 @@ import webob
 import webob.exc
 
 from cyborg import exception
-from cyborg.api import microversion, parsing, rendering, types
+from cyborg.api import microversion, parsing, types
 from cyborg.api.framework import JSON, ROUTE, Noun, Request, handler
-from cyborg.api.paging import Paging
-from cyborg.api.rendering import Links
+from cyborg.api.operations import OPERATION_VIEW, OPERATIONS
+from cyborg.api.paging import bound_of
+from cyborg.api.viewer import Links, Viewer
 from cyborg.clients.limits import ProjectLimits
+from cyborg.conf.api import ApiOptions
+from cyborg.conf.conductor import ConductorOptions
 from cyborg.db.engine import Reader
 from cyborg.model.caller import Caller
-from cyborg.model.device_profile import Limits
 from cyborg.model.scope import EVERYWHERE, Scope
 from cyborg.policy import Policy
 from cyborg.rpc.conductor import ConductorClient
@@ -41,20 +43,16 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 _CONTRACT = "contract"
 
 
-@dataclass(frozen=True)
-class Call:
+@dataclass(frozen=True, kw_only=True)
+class Call(Viewer):
     """What a handler gets from its request besides its validated arguments.
 
-    ``request_key`` is the idempotency key of calls to the conductor; ``minor`` is the minor number
-    of the microversion.
+    ``request_key`` is the idempotency key of calls to the conductor. ``scope`` has the objects that
+    the caller reaches.
     """
 
     caller: Caller
     request_key: str
-    minor: int
-    links: Links
-    #: The objects that the caller reaches.
-    scope: Scope
     #: Whether the caller meets another rule of the policy.
     allows: Callable[[str], bool]
 
@@ -104,21 +102,18 @@ class Call:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the API; read once per process.
+    """The options of the API, and what is made of them; read once per process.
 
-    For ``service_roles`` and ``compute_users`` see ``RequestContext``.
-    ``down_after`` has for each binary the milliseconds without a heartbeat after which it is down.
+    ``conductor`` has the limits that conductors enforce. For ``service_roles`` see
+    ``RequestContext``. ``down_after`` has for each binary the milliseconds without a heartbeat
+    after which it is down.
     """
 
     policy: Policy
+    options: ApiOptions
+    conductor: ConductorOptions
     service_roles: frozenset[str]
-    compute_users: frozenset[str]
-    public_endpoint: str | None
-    limits: Limits
-    paging: Paging
     down_after: Mapping[str, int]
-    max_arqs_per_request: int
-    max_unbound_arqs: int
     #: The limits of projects; None: they have no quotas.
     unified_limits: ProjectLimits | None
 
@@ -148,14 +143,19 @@ class Contract:
     long: bool
     own: str | None
     answer: types.Strict | None
+    answered: int
     errors: Mapping[str, str]
     text: str
 
     def body_at(self, minor: int) -> types.Strict | None:
         """Return the type of the body at microversion 2.``minor``; None if there is no body."""
-        strict = self.strict if minor >= microversion.STRICT_BODIES else None
+        strict = self.strict if minor >= microversion.EXTENDED else None
         kind = strict or self.body
         return kind and kind.at(minor)
+
+    def answer_at(self, minor: int) -> types.Strict | None:
+        """Return the type of the answer at microversion 2.``minor``; None if it has no body."""
+        return None if self.answer is None or minor < self.answered else self.answer.at(minor)
 
 
 def expose(
@@ -169,32 +169,34 @@ def expose(
     long: bool = False,
     own: str | None = None,
     answer: types.Strict | None = None,
+    answered: int = microversion.BASE,
     errors: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], Callable[..., webob.Response]]:
     """Make a method the handler of a request.
 
     The handler is called as ``method(self, call, *path, query, body)`` after the policy rule has
     allowed the request and all input is valid. ``query`` (a dict of the given parameters) and
-    ``body`` are passed only if they are declared. From microversion 2.4 on, ``strict`` validates
+    ``body`` are passed only if they are declared. From microversion 2.100 on, ``strict`` validates
     the body, if it is given. Below microversion 2.``since`` the resource does not exist; declare a
-    parameter or field of a later microversion as ``types.Field``. From 2.4 on, a caller that
+    parameter or field of a later microversion as ``types.Field``. From 2.100 on, a caller that
     ``rule`` refuses may still pass by the rule ``own``, limited to what its project holds. The
-    return value becomes the JSON answer, which ``answer`` describes; None gives an answer without a
-    body. An exception becomes an error answer (see ``fault``); ``errors`` describes the statuses
-    that only this request has, and each answer 403 is logged once. If ``query`` is a
-    ``types.Listing``, the handler gets a limit and returns an object with one list, which
-    ``paging`` bounds.
+    return value is an object of the service, which ``answer`` renders as JSON; without ``answer``,
+    and below microversion 2.``answered``, the answer has no body. An exception becomes an error
+    answer (see ``fault``); ``errors`` describes the statuses that only this request has, and each
+    answer 403 is logged once. If ``query`` is a ``types.Listing``, the handler gets a limit, and
+    ``paging`` bounds the list that it returns.
 
     A ``long`` verb returns the Operation that it started: the answer is 202 with the location of
     the operation, and the client may choose the operation's id.
     """
 
     def decorate(method: Callable[..., Any]) -> Callable[..., webob.Response]:
-        shown = rendering.OPERATION_VIEW if long else answer
+        shown = OPERATION_VIEW if long else answer
         text = inspect.getdoc(method) or ""
         contract = Contract(
             *(rule, path, query, body, strict, 202 if long else status, since, long, own),
             answer=shown,
+            answered=answered,
             errors=errors,
             text=text,
         )
@@ -237,22 +239,23 @@ def _perform(
     ]
     sent = parsing.read_query(req.GET)
     params = _checked(lambda given: types.query(contract.query, given, call.minor), sent)
-    page = None
+    bound = None
     if issubclass(contract.query, types.Listing):
-        page = controller.settings.paging.page(params.get("limit"), call.minor)
-        params["limit"] = page.fetched
+        bound = bound_of(controller.settings.options, params.get("limit"), call.minor)
+        params["limit"] = bound.fetched
     if contract.query is not types.NoQuery:
         arguments.append(params)
     if (shape := contract.body_at(call.minor)) is not None:
         arguments.append(_checked(shape.read, parsing.read_body(req)))
     result = method(controller, call, *arguments)
-    if page is not None:
-        page.close(result, f"{call.links.v2}/{controller.collection}", sent)
-    if not contract.long:
-        return respond(contract.status, result)
-    prefix = call.links.self_of(rendering.OPERATIONS)
-    response = respond(202, rendering.operation(result, prefix, call.minor, call.scope))
-    response.headers["Location"] = prefix + result.uuid
+    content = None
+    if contract.answer is not None and call.minor >= contract.answered:
+        content = contract.answer.render(result, call)
+    if bound is not None and content is not None:
+        bound.close(content, call, f"{call.links.v2}/{controller.collection}", sent)
+    response = respond(contract.status, content)
+    if contract.long:
+        response.headers["Location"] = call.links.self_of(OPERATIONS) + result.uuid
     return response
 
 
@@ -320,7 +323,7 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
     try:
         all_projects = settings.policy.authorize(context, rule)
     except exception.Forbidden:
-        if own is None or minor < microversion.OPERATORS:
+        if own is None or minor < microversion.EXTENDED:
             raise
         try:
             settings.policy.authorize(context, own)
@@ -329,10 +332,11 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
                 reason=f"Policy does not allow {rule} to be performed, nor {own}."
             ) from None
         all_projects, limited = False, True
-    compute = context.is_compute(settings.service_roles, settings.compute_users)
+    compute_users = frozenset(settings.options.compute_users)
+    compute = context.is_compute(settings.service_roles, compute_users)
     # With its own account, Nova works for the users of all projects.
     all_projects = all_projects or compute
-    compute = compute or context.is_for_compute(settings.service_roles, settings.compute_users)
+    compute = compute or context.is_for_compute(settings.service_roles, compute_users)
     caller = Caller(
         project_id=context.project_id,
         user_id=context.user_id,
@@ -344,18 +348,22 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
     request_key = (
         str(uuid4()) if key is None else _checked(types.UUID_TYPE.read, key, IDEMPOTENCY_KEY)
     )
-    links = Links.of(req, settings.public_endpoint)
     scope = EVERYWHERE
     if not all_projects:
-        # Clients of 2.4 and below rely on the names of hosts. Nova needs them to attach devices.
-        shows_hosts = compute or (not limited and minor < microversion.OPERATOR_VIEWS)
+        # Clients of 2.3 and below rely on the names of hosts. Nova needs them to attach devices.
+        shows_hosts = compute or minor < microversion.EXTENDED
         scope = Scope.of_project(
             caller.project_id,
             shows_hosts=shows_hosts,
             unheld=not limited and settings.policy.allows(context, _UNHELD),
         )
     return Call(
-        caller, request_key, minor, links, scope, lambda rule: settings.policy.allows(context, rule)
+        minor=minor,
+        scope=scope,
+        links=Links.of(req, settings.options.public_endpoint),
+        caller=caller,
+        request_key=request_key,
+        allows=lambda rule: settings.policy.allows(context, rule),
     )
 
 

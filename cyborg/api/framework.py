@@ -44,7 +44,7 @@ from pecan.hooks import PecanHook
 
 from cyborg.api import microversion
 from cyborg.context import RequestContext
-from cyborg.model.health_view import Component
+from cyborg.model.readiness import Component
 
 JSON: Final = "application/json"
 REQUEST_ID_HEADER: Final = "x-openstack-request-id"

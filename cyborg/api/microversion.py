@@ -5,11 +5,11 @@
 * 2.1: ``/project_id`` may be patched.
 * 2.2: device profiles are shown by name (here at every microversion).
 * 2.3: devices show ``status``.
-* 2.4: the answer for one ARQ has ``fault`` and ``events``, devices have ``status_reason``; the
-  bodies of device profiles and attributes refuse unknown keys; the operators' resources.
-* 2.5 (open until it is released): more detail for operators; see the API reference.
+* 2.4 to 2.99 are reserved for the existing service and are not acceptable.
+* 2.100 (open until the first release): all additions to the existing service; see the API
+  reference. It does not contain what 2.4 to 2.99 may become.
 
-Microversions up to 2.4 are frozen (``cyborg/tests/unit/api/test_frozen.py``).
+Microversions up to 2.3 are frozen (``cyborg/tests/unit/api/test_frozen.py``).
 """
 
 import re
@@ -27,44 +27,44 @@ _NUMBER = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 BASE: Final = 0
 PROJECT_ID: Final = 1
 DEVICE_STATUS: Final = 3
-REASONS: Final = 4
-STRICT_BODIES: Final = 4
-OPERATORS: Final = 4
-#: What microversion 2.5 adds.
-OPERATOR_VIEWS: Final = 5
-LATEST: Final = 5
+#: The first one that the existing service does not have.
+EXTENDED: Final = 100
+LATEST: Final = EXTENDED
+#: All minor versions, in order.
+MINORS: Final = (*range(DEVICE_STATUS + 1), EXTENDED)
 
-MINIMUM: Final = f"{_MAJOR}.{BASE}"
-MAXIMUM: Final = f"{_MAJOR}.{LATEST}"
+#: All versions, in order.
+SPELLED: Final = tuple(f"{_MAJOR}.{minor}" for minor in MINORS)
+MINIMUM: Final = SPELLED[0]
+MAXIMUM: Final = SPELLED[-1]
+_SUPPORTED: Final = ", ".join(SPELLED)
 
 
 def negotiate(header: str | None) -> int:
     """Return the minor version for a request with this header; raises NotAcceptable.
 
-    The header may name several services; an ``X.Y`` without a service counts for this one.
+    The header may name several services; an ``X.Y`` without a service counts for this one. By the
+    guideline of OpenStack, a header that names other services only means the minimum version.
     """
     if header is None:
         return BASE
-    version = ""
-    for part in header.lower().split(","):
-        words = part.split()
-        if len(words) == 2 and words[0] == SERVICE_TYPE:
-            version = words[1]
-            break
-        if len(words) == 1:
-            version = version or words[0]
+    parts = [words for part in header.lower().split(",") if (words := part.split())]
+    named = [words[1] for words in parts if len(words) == 2 and words[0] == SERVICE_TYPE]
+    bare = [words[0] for words in parts if len(words) == 1]
+    if parts and not named and all(len(words) == 2 for words in parts):
+        return BASE
+    version = next(iter([*named, *bare]), "")
     if version == "latest":
         return LATEST
     match = _NUMBER.fullmatch(version)
     if match is None:
         raise exception.NotAcceptable(
-            reason=f"{HEADER} has no usable version for {SERVICE_TYPE}; {MINIMUM} to {MAXIMUM} "
-            "are supported."
+            reason=f"{HEADER} has no usable version for {SERVICE_TYPE}; {_SUPPORTED} are supported."
         )
     major, minor = int(match[1]), int(match[2])
-    if major != _MAJOR or minor > LATEST:
+    if major != _MAJOR or minor not in MINORS:
         raise exception.NotAcceptable(
-            reason=f"Version {major}.{minor} is not supported; {MINIMUM} to {MAXIMUM} are."
+            reason=f"Version {major}.{minor} is not supported; {_SUPPORTED} are."
         )
     return minor
 

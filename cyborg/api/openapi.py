@@ -6,14 +6,12 @@ limits that validate requests. https://spec.openapis.org/oas/v3.1.1
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 from cyborg.api import answers, expose, microversion, types
 from cyborg.api.expose import IDEMPOTENCY_KEY, Contract, Controller
 from cyborg.api.framework import JSON, REQUEST_ID_HEADER
-from cyborg.api.rendering import OPERATIONS, VERSION_SEGMENT
+from cyborg.api.viewer import VERSION_SEGMENT
 
 #: Where the API serves the document, below /v2.
 FILE = "openapi.json"
@@ -40,23 +38,16 @@ def document(nouns: Iterable[type[Controller]], minor: int) -> dict[str, Any]:
     """Return the description of the resources at microversion 2.``minor``."""
     schemas: dict[str, Any] = {_FAULT: _fault()}
     paths: dict[str, dict[str, Any]] = {}
-    requests = [
-        _Request(noun.collection, path, method, contract)
-        for noun in nouns
-        for path, method, contract in operations(noun)
-        if contract.since <= minor
-    ]
-    targets = [_Target.of(request, minor) for request in requests]
-    for request in requests:
-        operation = _operation(
-            request.path, request.contract, minor, writes=request.method != "GET"
-        )
-        operation["operationId"] = request.operation_id
-        operation["tags"] = [request.collection]
-        if links := _links(request, minor, targets):
-            operation["responses"][str(request.contract.status)]["links"] = links
-        methods = paths.setdefault(request.path, {})
-        methods[request.method.lower()] = _shared(operation, schemas)
+    for noun in nouns:
+        for path, method, contract in operations(noun):
+            if contract.since > minor:
+                continue
+            operation = _operation(path, contract, minor, writes=method != "GET")
+            words = path.replace("{", "").replace("}", "").split("/")[2:]
+            operation["operationId"] = "_".join([method.lower(), *words])
+            operation["tags"] = [noun.collection]
+            methods = paths.setdefault(path, {})
+            methods[method.lower()] = _shared(operation, schemas)
     return {
         "openapi": "3.1.1",
         "info": {
@@ -85,116 +76,6 @@ def operations(noun: type[Controller]) -> Iterator[tuple[str, str, Contract]]:
         path = "/".join(["", VERSION_SEGMENT, noun.collection, *(part for part in parts if part)])
         for method, name in methods.items():
             yield path, method, expose.contract(getattr(noun, name))
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A request of a resource, which is the collection."""
-
-    collection: str
-    path: str
-    method: str
-    contract: Contract
-
-    @property
-    def operation_id(self) -> str:
-        """Return the identifier of the request in the document."""
-        words = self.path.replace("{", "").replace("}", "").split("/")[2:]
-        return "_".join([self.method.lower(), *words])
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A request, and its parameters that identify objects: of its path, its query and its body."""
-
-    operation_id: str
-    path: Mapping[str, types.Reference]
-    query: Mapping[str, types.Reference]
-    body: Mapping[str, types.Reference]
-
-    @classmethod
-    def of(cls, request: _Request, minor: int) -> "_Target":
-        """Return the target; what has no reference in its path identifies its own resource."""
-        own = types.Reference(types.UUID_TYPE, request.collection)
-        kinds = iter(request.contract.path)
-        names = [part[1:-1] for part in request.path.split("/") if part.startswith("{")]
-        body = request.contract.body_at(minor)
-        return cls(
-            request.operation_id,
-            {name: _reference(next(kinds, own)) or own for name in names},
-            _references(request.contract.query, minor),
-            _references(body.declared, minor) if isinstance(body, types.Object) else {},
-        )
-
-
-def _reference(kind: types.Strict) -> types.Reference | None:
-    return kind if isinstance(kind, types.Reference) else None
-
-
-def _references(declared: type[types.Declared], minor: int) -> dict[str, types.Reference]:
-    return {
-        name: reference
-        for name, attribute in types.attributes(declared, minor).items()
-        if (reference := _reference(attribute.datatype)) is not None
-    }
-
-
-def _links(request: _Request, minor: int, targets: Iterable[_Target]) -> dict[str, Any]:
-    """Return the links from an answer to the requests that its object identifies.
-
-    A long verb answers an operation, and each other request an object of its own resource, or a
-    list, of which the links use the first object. A link gives every identifier of its target's
-    path, or one parameter of its query, or one member of its body.
-    """
-    contract = request.contract
-    if contract.answer is None:
-        return {}
-    source = OPERATIONS if contract.long else request.collection
-    schema = contract.answer.at(minor).schema
-    links: dict[str, Any] = {}
-    for target in targets:
-        ways = (
-            [("parameters", target.path)]
-            if target.path
-            else [
-                (place, {name: reference})
-                for place, references in (
-                    ("parameters", target.query),
-                    ("requestBody", target.body),
-                )
-                for name, reference in references.items()
-            ]
-        )
-        for place, references in ways:
-            if {reference.collection for reference in references.values()} != {source}:
-                continue
-            for members in product(*(reference.members for reference in references.values())):
-                pointers = [_pointer(schema, member) for member in members]
-                if None in pointers:
-                    continue
-                name = "-".join([target.operation_id, *references, *dict.fromkeys(members)])
-                values = [f"$response.body#{pointer}" for pointer in pointers]
-                given = dict(zip(references, values, strict=True))
-                links[name] = {"operationId": target.operation_id, place: given}
-    return links
-
-
-def _pointer(schema: types.Schema, member: str) -> str | None:
-    """Return the JSON pointer of a member of the object of an answer, in its envelope or list."""
-    if "anyOf" in schema:
-        pointers = {_pointer(kind, member) for kind in schema["anyOf"]}
-        return pointers.pop() if len(pointers) == 1 else None
-    if "items" in schema:
-        step, inner = "/0", schema["items"]
-    else:
-        if member in schema.get("properties", {}):
-            return f"/{member}"
-        if len(schema.get("required", ())) != 1:
-            return None
-        (name,) = schema["required"]
-        step, inner = f"/{name}", schema["properties"][name]
-    pointer = _pointer(inner, member)
-    return None if pointer is None else step + pointer
 
 
 def _operation(path: str, contract: Contract, minor: int, *, writes: bool) -> dict[str, Any]:
@@ -228,8 +109,8 @@ def _success(contract: Contract, minor: int) -> dict[str, Any]:
     }
     if contract.long:
         answer["headers"]["Location"] = {"schema": answers.STRING.schema}
-    if contract.answer is not None:
-        answer["content"] = {JSON: {"schema": contract.answer.at(minor).schema}}
+    if (kind := contract.answer_at(minor)) is not None:
+        answer["content"] = {JSON: {"schema": kind.schema}}
     return answer
 
 

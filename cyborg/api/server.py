@@ -36,6 +36,7 @@ from cyborg import exception
 from cyborg.api import expose
 from cyborg.api.framework import WsgiApp
 from cyborg.api.parsing import MAX_BYTES
+from cyborg.conf.api import ApiOptions, TlsOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -75,8 +76,9 @@ class HttpServer:
     """
 
     def __init__(self, application: WsgiApp, conf: cfg.ConfigOpts) -> None:
-        host, port = conf.api.host_ip, conf.api.port
-        tls = _tls(conf) if conf.api.enable_ssl_api else None
+        options = ApiOptions.read(conf)
+        host, port = options.host_ip, options.port
+        tls = _tls(TlsOptions.read(conf)) if options.enable_ssl_api else None
         try:
             self._sockets = bind_sockets(port, host, backlog=_BACKLOG)
         except OSError as error:
@@ -90,20 +92,22 @@ class HttpServer:
         self._stopping = asyncio.Event()
         self._pool = _Pool(
             application,
-            threads=conf.api.api_workers or max(os.cpu_count() or 1, _MIN_THREADS),
+            threads=options.api_workers or max(os.cpu_count() or 1, _MIN_THREADS),
             call_loop=self._loop.call_soon_threadsafe,
         )
-        self._front = _Front(conf, self._pool, self.address[1])
+        self._front = _Front(
+            options, self._pool, self.address[1], peer_limit=_peer_limit(options, conf)
+        )
         self._listener = _Listener(
             self._front,
             ssl_options=tls,
             chunk_size=_CHUNK,
-            max_header_size=conf.api.max_header_size,
-            idle_connection_timeout=conf.api.header_timeout,
-            body_timeout=conf.api.body_timeout,
+            max_header_size=options.max_header_size,
+            idle_connection_timeout=options.header_timeout,
+            body_timeout=options.body_timeout,
             # _Exchange answers 413 to a larger body; tornado would answer an empty 400.
             max_body_size=2**62,
-            max_buffer_size=conf.api.max_header_size + 2 * _CHUNK,
+            max_buffer_size=options.max_header_size + 2 * _CHUNK,
         )
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
@@ -205,23 +209,23 @@ class _Pool:
 class _Front(httputil.HTTPServerConnectionDelegate):
     """Decides in the server's thread which connections and requests are served."""
 
-    def __init__(self, conf: cfg.ConfigOpts, pool: _Pool, port: int) -> None:
+    def __init__(self, options: ApiOptions, pool: _Pool, port: int, *, peer_limit: int) -> None:
         self.pool = pool
         self.stopping = False
-        self.write_timeout = conf.api.body_timeout
+        self.write_timeout = options.body_timeout
         self.constants: dict[str, Any] = {
             "SCRIPT_NAME": "",
-            "SERVER_NAME": conf.api.host_ip,
+            "SERVER_NAME": options.host_ip,
             "SERVER_PORT": str(port),
             "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "https" if conf.api.enable_ssl_api else "http",
+            "wsgi.url_scheme": "https" if options.enable_ssl_api else "http",
             "wsgi.multithread": True,
             "wsgi.multiprocess": False,
             "wsgi.run_once": False,
             "wsgi.errors": sys.stderr,
         }
-        self._limit = conf.api.max_connections
-        self._peer_limit = _peer_limit(conf)
+        self._limit = options.max_connections
+        self._peer_limit = peer_limit
         self._peers: Counter[str] = Counter()
         self._exchanges: dict[object, _Exchange] = {}
         self._empty = asyncio.Event()
@@ -562,19 +566,18 @@ def _environ(line: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> 
     return environ
 
 
-def _peer_limit(conf: cfg.ConfigOpts) -> int:
+def _peer_limit(options: ApiOptions, conf: cfg.ConfigOpts) -> int:
     """Return how many connections one peer may have; 0 means no limit."""
-    limit: int | None = conf.api.max_connections_per_peer
-    if limit is not None:
-        return limit
+    if options.max_connections_per_peer is not None:
+        return options.max_connections_per_peer
     # Registered by the filter HTTPProxyToWSGI, if the pipeline has it.
     name = "enable_proxy_headers_parsing"
     group = conf.oslo_middleware if "oslo_middleware" in conf else {}
     behind_proxy = name in group and group[name]
     try:
-        local = ipaddress.ip_address(conf.api.host_ip).is_loopback
+        local = ipaddress.ip_address(options.host_ip).is_loopback
     except ValueError:
-        local = conf.api.host_ip == "localhost"
+        local = options.host_ip == "localhost"
     return 0 if behind_proxy or local else _PER_PEER
 
 
@@ -587,8 +590,7 @@ def _peer(address: tuple[Any, ...]) -> str:
     return str(ip.ipv4_mapped or ipaddress.IPv6Network((ip, 64), strict=False))
 
 
-def _tls(conf: cfg.ConfigOpts) -> ssl.SSLContext:
-    files = conf.ssl
+def _tls(files: TlsOptions) -> ssl.SSLContext:
     if not files.cert_file or not files.key_file:
         raise exception.ConfigError(
             reason="[api] enable_ssl_api = true needs [ssl] cert_file and key_file."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict input types for wsme, for query strings and JSON alike.
+"""Strict types for wsme, for query strings and JSON alike, and for the values in answers.
 
 wsme's own integers accept ``1.5`` and ``true`` as 1, and its objects fail on a list. These types
 refuse such values with ``ValidationError``, which has the place and the reason;
@@ -8,7 +8,7 @@ refuse such values with ``ValidationError``, which has the place and the reason;
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
@@ -19,7 +19,8 @@ import wsme.types
 from wsme.rest import args, json
 
 from cyborg.api.framework import set_order
-from cyborg.api.microversion import BASE, LATEST, OPERATOR_VIEWS
+from cyborg.api.microversion import BASE, EXTENDED, LATEST
+from cyborg.api.viewer import Viewer
 
 #: The largest value of an INT column.
 MAX_INT = 2**31 - 1
@@ -72,6 +73,10 @@ class Strict(wsme.types.UserType):
     def at(self, minor: int) -> Self:
         """Return this type as microversion 2.``minor`` has it."""
         return self
+
+    def render(self, value: Any, viewer: Viewer) -> Any:
+        """Return a value of the service as JSON of this type, as the viewer may see it."""
+        return value
 
     @property
     def schema(self) -> Schema:
@@ -217,7 +222,7 @@ class Word(Strict):
         return {"type": "string", "enum": list(self.words)}
 
 
-class Member(Strict):
+class MemberName(Strict):
     """The name of a member of a JSON object: 1 to 64 letters, digits and . _ -"""
 
     name = "string"
@@ -263,29 +268,6 @@ class Container(Strict):
 
 
 @dataclass(eq=False)
-class Reference(Container):
-    """A value of the type ``item`` that identifies an object of the resource ``collection``.
-
-    The value is one of ``members`` of the object in answers. The OpenAPI document links these
-    answers to the requests that have the parameter.
-    """
-
-    collection: str
-    members: tuple[str, ...] = ("uuid",)
-
-    def __post_init__(self) -> None:
-        self.name = self.item.name
-
-    def read(self, value: Any) -> Any:
-        return self.item.read(value)
-
-    @property
-    def schema(self) -> Schema:
-        """See the parent."""
-        return self.item.schema
-
-
-@dataclass(eq=False)
 class Commas(Container):
     """Up to 1,000 values separated by commas; blanks and repetitions are dropped, in order."""
 
@@ -326,6 +308,9 @@ class Items(Container):
         items = [located(f"[{index}]", self.item.read, item) for index, item in enumerate(value)]
         return list(dict.fromkeys(items)) if self.unique else items
 
+    def render(self, value: Iterable[Any], viewer: Viewer) -> list[Any]:
+        return [self.item.render(item, viewer) for item in value]
+
     @property
     def schema(self) -> Schema:
         """See the parent."""
@@ -354,6 +339,9 @@ class Members(Container):
             none = member is None and self.nullable
             members[key] = None if none else located(key, self.item.read, member)
         return members
+
+    def render(self, value: Mapping[str, Any], viewer: Viewer) -> dict[str, Any]:
+        return {name: self.item.render(member, viewer) for name, member in value.items()}
 
     @property
     def schema(self) -> Schema:
@@ -472,7 +460,7 @@ class Object(Strict):
 
 
 @dataclass(eq=False)
-class Change(Object):
+class PartialObject(Object):
     """A JSON object that names at least one attribute of a wsme type, and no others.
 
     A null is kept: it removes the stored value, where the handler allows that.
@@ -549,8 +537,10 @@ UUID_TYPE = Uuid()
 INTEGER = Integer()
 FLAG = Flag()
 NAME = Text(255)
-MEMBER = Member()
+MEMBER_NAME = MemberName()
 ANYTHING = Anything()
+#: The name of a driver, or the uuid of a driver of one host.
+DRIVER = Text(100, minimum=1)
 #: Names of compute hosts, without repetitions.
 HOSTS = Items(Text(255, minimum=1), minimum=1, maximum=1000, unique=True)
 
@@ -573,7 +563,7 @@ class WaitQuery(Declared):
 class ForceQuery(Declared):
     """Whether to remove units although they are not cleaned; only administrators may."""
 
-    force = Field(FLAG, since=OPERATOR_VIEWS)
+    force = Field(FLAG, since=EXTENDED)
 
 
 class NoQuery(Declared):

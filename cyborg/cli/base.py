@@ -10,8 +10,8 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from cyborg import exception
-from cyborg.cli import terminal
+from cyborg import exception, terminal
+from cyborg.cli import cells
 from cyborg.cli.client import Client, failures, follow
 from cyborg.cli.layout import FittedTable
 from cyborg.cli.routes import PAGING, ROUTES
@@ -77,13 +77,13 @@ class BaseCommand(Command):
     def print_result(self, result: Mapping[str, Any]) -> None:
         """Write a line about the state of an operation on one host."""
         colours = terminal.supports_colours(self.app.stderr)
-        self.print_note(terminal.result_line(terminal.escaped_value(result), colours=colours))
+        self.print_note(cells.result_line(cells.escaped_value(result), colours=colours))
 
     def format_cells(self, parsed: argparse.Namespace, values: Mapping[str, Any]) -> list[Any]:
         """Return the values, by column, in the form that the selected formatter needs."""
         colours = terminal.supports_colours(self.app.stdout)
         return [
-            terminal.format_cell(name, value, parsed.formatter, colours=colours)
+            cells.format_cell(name, value, parsed.formatter, colours=colours)
             for name, value in values.items()
         ]
 

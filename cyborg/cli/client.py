@@ -3,8 +3,9 @@
 
 Errors are raised as CommandFailed.
 
-Requests are sent with microversion 2.5, or with the newest one of an older service. A microversion
-that the user selected is sent as it is; a request that needs a later one is refused by the client.
+Requests are sent with microversion 2.100. To a service without it they are sent with its newest
+one, but at most 2.3: the client does not know what 2.4 to 2.99 mean. A microversion that the user
+selected is sent as it is; a request that needs a later one is refused by the client.
 """
 
 import re
@@ -22,11 +23,9 @@ from openstack.config.cloud_region import CloudRegion
 
 from cyborg import exception
 from cyborg.cli import faults
-from cyborg.cli.routes import ROUTES, Route
+from cyborg.cli.routes import EXTENDED, ROUTES, SHARED, Route
 
 SERVICE_TYPE: Final = "accelerator"
-#: The minor number of the newest microversion that the commands use.
-NEWEST: Final = 5
 _VERSION_HEADER: Final = "OpenStack-API-Version"
 _REQUEST_KEY_HEADER: Final = "Idempotency-Key"
 _VERSION: Final = re.compile(r"2\.(0|[1-9][0-9]{0,3})")
@@ -74,7 +73,7 @@ class Client:
         self._adapter: Adapter | None = None
         self._base_url = ""
         #: The minor version to send, None for the latest, and whether the user selected it.
-        self._minor: int | None = NEWEST
+        self._minor: int | None = EXTENDED
         self._user_selected = False
         self.pause = pause
 
@@ -144,8 +143,9 @@ class Client:
         if answer.status_code == 406 and not self._user_selected:
             # The service checks the version before anything else, so nothing was changed.
             maximum = _VERSION.fullmatch(answer.headers.get(faults.MAXIMUM_VERSION_HEADER, ""))
-            if maximum and needed <= int(maximum[1]) < NEWEST:
-                self._minor = int(maximum[1])
+            newest = min(int(maximum[1]), SHARED) if maximum else -1
+            if needed <= newest:
+                self._minor = newest
                 answer = self._send_once(route, url, values, headers)
         if answer.status_code >= 300:
             raise faults.error_answer(answer, self._minor if self._user_selected else needed)
@@ -201,9 +201,9 @@ class Client:
                 if version != _LATEST and not minor:
                     raise exception.CommandFailed(
                         reason=f"{version!r} is not a microversion of the accelerator service "
-                        "(--os-accelerator-api-version). Set a microversion from 2.0, for example "
-                        "2.5; 2 for the newest one that both the command and the service support; "
-                        f"or {_LATEST}."
+                        "(--os-accelerator-api-version). Set a microversion from 2.0, for "
+                        "example 2.100; 2 for the newest one that both the command and the service "
+                        f"support; or {_LATEST}."
                     )
                 self._minor = int(minor[1]) if minor else None
                 self._user_selected = True

@@ -8,16 +8,15 @@ breaks a UUID, even if the terminal is too narrow for it.
 """
 
 import argparse
-import contextlib
-import os
 import re
-import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TextIO
 
 from cliff.columns import FormattableColumn
 from cliff.formatters.table import TableFormatter
+
+from cyborg import terminal
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 #: The width of a column besides its content: two blanks and a border. A table has one more border.
@@ -85,11 +84,7 @@ def _target_width(stdout: TextIO, parsed: argparse.Namespace) -> int:
         return int(parsed.max_width)
     if not (stdout.isatty() or parsed.fit_width):
         return 0
-    # COLUMNS takes precedence over the width of the terminal.
-    if not os.environ.get("COLUMNS"):
-        with contextlib.suppress(OSError, ValueError):
-            return os.get_terminal_size(stdout.fileno()).columns or _DEFAULT_WIDTH
-    return shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
+    return terminal.width_of(stdout, _DEFAULT_WIDTH)
 
 
 def _unlimited_width(parsed: argparse.Namespace) -> argparse.Namespace:

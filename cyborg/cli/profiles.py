@@ -19,7 +19,7 @@ class ProfileList(ListCommand):
     """List device profiles."""
 
     route = "profile-list"
-    columns = column_paths("uuid", "name", "groups", "description")
+    columns = column_paths("uuid", "name", "groups", "satisfiable", "description")
     long_columns = column_paths("projects", "created_at", "updated_at")
     essential = ("name", "groups")
     empty_message = "There are no device profiles. Create one with cyborg profile-create."

@@ -5,15 +5,16 @@ A change of the REST API changes this module only.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 PAGING: Final = ("limit", "marker")
-#: Minor versions: the original API, the resources for operators, and the views for operators.
-_BASE: Final = 0
-_OPERATORS: Final = 4
-_VIEWS: Final = 5
+#: Minor versions: the original API, the newest one that the existing service shares with this API,
+#: and the one with all additions. The existing service may give 2.4 to 2.99 any meaning.
+BASE: Final = 0
+SHARED: Final = 3
+EXTENDED: Final = 100
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Route:
 
     ``query`` and ``body`` are the names that may be sent. ``wrapper`` is the key under which the
     answer holds its content, empty for an answer that is the content. The request
-    exists since microversion 2.``since``; ``added_in`` maps query parameters and body fields that
-    were added after that to their first minor version.
+    exists since microversion 2.``since``; ``extended`` names the query parameters and body fields
+    of an older request that 2.100 added.
     """
 
     method: str
@@ -31,8 +32,8 @@ class Route:
     query: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
     wrapper: str = ""
-    since: int = _OPERATORS
-    added_in: Mapping[str, int] = field(default_factory=dict)
+    since: int = EXTENDED
+    extended: tuple[str, ...] = ()
 
     def url(self, *keys: str) -> str:
         """Return the path with its keys; each key is quoted to be one segment."""
@@ -46,7 +47,7 @@ class Route:
         """Return the lowest minor version that accepts a request with these values."""
         # None in a body removes a value.
         names = {*self.select(self.query, values), *(name for name in self.body if name in values)}
-        return max([self.since, *(minor for name, minor in self.added_in.items() if name in names)])
+        return self.since if names.isdisjoint(self.extended) else EXTENDED
 
 
 ROUTES: Final[Mapping[str, Route]] = {
@@ -65,7 +66,6 @@ ROUTES: Final[Mapping[str, Route]] = {
         "/backends",
         query=("host", "driver", "name", "capability", *PAGING),
         wrapper="backends",
-        added_in={"capability": _VIEWS},
     ),
     "backend-show": Route("GET", "/backends/{}"),
     "driver-list": Route(
@@ -85,14 +85,12 @@ ROUTES: Final[Mapping[str, Route]] = {
         "/services/discover",
         query=("wait",),
         body=("hosts", "driver", "setup"),
-        added_in={"setup": _VIEWS},
     ),
     "hardware-list": Route(
         "GET",
         "/hardware",
         query=("host", "driver", "type", "setup_required", "remote", "capability", *PAGING),
         wrapper="hardware",
-        added_in={"remote": _VIEWS, "capability": _VIEWS},
     ),
     "hardware-show": Route("GET", "/hardware/{}"),
     "accelerator-list": Route(
@@ -112,10 +110,10 @@ ROUTES: Final[Mapping[str, Route]] = {
             *PAGING,
         ),
         wrapper="devices",
-        since=_BASE,
-        added_in={"health": _VIEWS},
+        since=BASE,
+        extended=("driver", "backend", "health", "in_use", "instance", "labels"),
     ),
-    "accelerator-show": Route("GET", "/devices/{}", since=_BASE),
+    "accelerator-show": Route("GET", "/devices/{}", since=BASE),
     "accelerator-create": Route(
         "POST",
         "/devices",
@@ -139,12 +137,6 @@ ROUTES: Final[Mapping[str, Route]] = {
             *("status", "status_reason", "health", "ignore_for", "labels", "model", "traits"),
             "free_unit",
         ),
-        added_in={
-            "status_reason": _VIEWS,
-            "health": _VIEWS,
-            "ignore_for": _VIEWS,
-            "free_unit": _VIEWS,
-        },
     ),
     "accelerator-delete": Route("DELETE", "/devices/{}", query=("force",)),
     "profile-list": Route(
@@ -152,31 +144,30 @@ ROUTES: Final[Mapping[str, Route]] = {
         "/device_profiles",
         query=("name", *PAGING),
         wrapper="device_profiles",
-        since=_BASE,
+        since=BASE,
     ),
-    "profile-show": Route("GET", "/device_profiles/{}", wrapper="device_profile", since=_BASE),
+    "profile-show": Route("GET", "/device_profiles/{}", wrapper="device_profile", since=BASE),
     "profile-create": Route(
         "POST",
         "/device_profiles",
         body=("name", "groups", "description", "projects"),
-        since=_BASE,
-        added_in={"projects": _VIEWS},
+        since=BASE,
+        extended=("projects",),
     ),
     "profile-update": Route(
         "PATCH",
         "/device_profiles/{}",
         body=("name", "groups", "description", "projects"),
-        added_in={"projects": _VIEWS},
     ),
-    "profile-delete": Route("DELETE", "/device_profiles/{}", since=_BASE),
+    "profile-delete": Route("DELETE", "/device_profiles/{}", since=BASE),
     "arq-list": Route(
         "GET",
         "/accelerator_requests",
         query=("instance", "state", "hostname", "device_profile_name", "project_id", *PAGING),
         wrapper="arqs",
-        since=_BASE,
+        since=BASE,
     ),
-    "arq-show": Route("GET", "/accelerator_requests/{}", since=_BASE),
+    "arq-show": Route("GET", "/accelerator_requests/{}", since=BASE),
     "operation-list": Route(
         "GET",
         "/operations",
@@ -192,14 +183,12 @@ ROUTES: Final[Mapping[str, Route]] = {
         "/events",
         query=("device", "host", "instance", "arq", "request_id", "since", *PAGING),
         wrapper="events",
-        since=_VIEWS,
     ),
-    "limits-show": Route("GET", "/limits", wrapper="limits", since=_VIEWS),
+    "limits-show": Route("GET", "/limits", wrapper="limits"),
     "usage-show": Route(
         "GET",
         "/usage",
         query=("resource_class", "type", "host", "project_id", "group_by"),
         wrapper="usage",
-        since=_VIEWS,
     ),
 }

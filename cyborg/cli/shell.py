@@ -20,7 +20,7 @@ from openstack import exceptions as sdk_exceptions
 from openstack.config import OpenStackConfig
 
 from cyborg import exception, version
-from cyborg.cli import accelerators, arqs, drivers, faults, operations, profiles, services
+from cyborg.cli import arqs, devices, drivers, faults, operations, profiles, services
 from cyborg.cli.base import BaseCommand
 from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
 from cyborg.model.text import escaped
@@ -56,11 +56,11 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "discover-services": CommandEntry(services.ServiceDiscover, "accelerator discover"),
     "hardware-list": CommandEntry(drivers.HardwareList, "accelerator hardware list"),
     "hardware-show": CommandEntry(drivers.HardwareShow, "accelerator hardware show"),
-    "accelerator-list": CommandEntry(accelerators.AcceleratorList, "accelerator list"),
-    "accelerator-show": CommandEntry(accelerators.AcceleratorShow, "accelerator show"),
-    "accelerator-create": CommandEntry(accelerators.AcceleratorCreate, "accelerator create"),
-    "accelerator-update": CommandEntry(accelerators.AcceleratorUpdate, "accelerator update"),
-    "accelerator-delete": CommandEntry(accelerators.AcceleratorDelete, "accelerator delete"),
+    "accelerator-list": CommandEntry(devices.AcceleratorList, "accelerator list"),
+    "accelerator-show": CommandEntry(devices.AcceleratorShow, "accelerator show"),
+    "accelerator-create": CommandEntry(devices.AcceleratorCreate, "accelerator create"),
+    "accelerator-update": CommandEntry(devices.AcceleratorUpdate, "accelerator update"),
+    "accelerator-delete": CommandEntry(devices.AcceleratorDelete, "accelerator delete"),
     "profile-list": CommandEntry(profiles.ProfileList),
     "profile-show": CommandEntry(profiles.ProfileShow),
     "profile-create": CommandEntry(profiles.ProfileCreate),

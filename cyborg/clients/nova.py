@@ -56,6 +56,19 @@ class Server:
         """Return the name of the device profile in its flavor; None without one."""
         return self.extra_specs.get("accel:device_profile")
 
+    @property
+    def requested(self) -> dict[str, int]:
+        """Return the units that its flavor requests itself, without a profile, by resource class.
+
+        Keys are ``resources:CLASS``, and ``resources`` with a suffix for a group of its own.
+        """
+        units: dict[str, int] = {}
+        for key, value in self.extra_specs.items():
+            group, _, name = key.partition(":")
+            if group.startswith("resources") and value.isdecimal():
+                units[name] = units.get(name, 0) + int(value)
+        return units
+
 
 @dataclass(frozen=True)
 class ServerInfo:

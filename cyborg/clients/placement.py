@@ -143,6 +143,15 @@ class Placement:
             for consumer, allocation in document["allocations"].items()
         }
 
+    def units_of(self, consumer: str) -> dict[str, int]:
+        """Return the units that a consumer has allocated of all providers, by resource class."""
+        document = self._json("GET", f"/allocations/{quote(consumer, safe='')}")
+        units: dict[str, int] = {}
+        for allocation in document["allocations"].values():
+            for name, amount in allocation["resources"].items():
+                units[name] = units.get(name, 0) + amount
+        return units
+
     def create_resource_class(self, name: str) -> None:
         """Create a custom resource class; idempotent."""
         self._call("PUT", f"/resource_classes/{quote(name, safe='')}")
@@ -247,8 +256,10 @@ class Allocations(Placement):
         path = f"/allocations/{quote(uuid, safe='')}"
         self._call("PUT", path, body, microversion=_ALLOCATIONS_MICROVERSION)
 
-    def candidates(self, root: str, groups: Sequence[Mapping[str, str]]) -> list[dict[int, str]]:
-        """Return the ways to place the groups of a device profile in the tree of ``root``.
+    def candidates(
+        self, root: str, groups: Sequence[Mapping[str, str]], limit: int = _CANDIDATES
+    ) -> list[dict[int, str]]:
+        """Return at most ``limit`` ways to place the groups of a profile in the tree of ``root``.
 
         Each way maps the index of a group to the UUID of a provider. Groups without resources are
         left out, as Nova does. The list is empty if too few units are free, or if Placement does
@@ -271,7 +282,7 @@ class Allocations(Placement):
             ]
             if traits:
                 query.append((f"required_{index}", ",".join(traits)))
-        query += [("group_policy", "none"), ("limit", str(_CANDIDATES))]
+        query += [("group_policy", "none"), ("limit", str(limit))]
         path = f"/allocation_candidates?{urlencode(query)}"
         try:
             answer = self._call("GET", path, microversion=_ALLOCATIONS_MICROVERSION)

@@ -4,6 +4,7 @@
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from oslo_config import cfg
@@ -16,10 +17,14 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.http import Sessions
 from cyborg.clients.image_signature import ImageCertificates
 from cyborg.clients.placement import Placement
-from cyborg.cmd import clean, discover, functions
+from cyborg.cmd import clean, discover, functions, recovered
+from cyborg.conf.agent import AgentOptions, PrivilegeOptions
+from cyborg.conf.clients import GlanceOptions
+from cyborg.conf.default import DefaultOptions
 from cyborg.drivers import health_policy, loader
 from cyborg.drivers.host import Host, LocalHost
-from cyborg.drivers.privileged.client import Client
+from cyborg.drivers.privileged.action import Context
+from cyborg.drivers.privileged.client import Client, Export
 from cyborg.metrics.meters import Meters
 from cyborg.model.process import AGENT
 from cyborg.rpc.notifications import Notifier
@@ -27,23 +32,14 @@ from cyborg.rpc.transport import Bus, warn_if_unsigned
 
 
 def settings(conf: cfg.ConfigOpts) -> app.Settings:
-    """Return the agent's settings from the configuration."""
-    provider_names = (conf.agent.resource_provider_name, conf.host)
+    """Return the agent's settings from the configuration, in which a Bus has put its options."""
+    options = AgentOptions.read(conf)
     return app.Settings(
-        host=conf.host,
-        provider_names=tuple(dict.fromkeys(provider_names)),
-        version=version.installed(),
-        heartbeat=conf.agent.heartbeat_interval,
-        scan=conf.periodic_interval,
-        full_check=conf.agent.full_check_interval,
+        default=DefaultOptions.read(conf),
+        agent=options,
         rpc_timeout=conf.rpc_response_timeout,
-        state_path=Path(conf.state_path),
-        usage=conf.agent.usage_interval,
-        health=conf.agent.health_interval,
-        failed_prepares=conf.agent.failed_prepares,
-        health_policy=health_policy.read(conf.agent.health_policy_dirs),
-        scan_timeout=conf.agent.scan_timeout,
-        topology_traits=conf.agent.topology_traits,
+        version=version.installed(),
+        health_policy=health_policy.read(options.health_policy_dirs),
     )
 
 
@@ -52,25 +48,36 @@ def image_certificates(conf: cfg.ConfigOpts, machine: Host) -> ImageCertificates
 
     Raises exception.ConfigError if their directory cannot be used.
     """
-    if not conf.glance.verify_image_signatures:
+    options = GlanceOptions.read(conf)
+    if not options.verify_image_signatures:
         return None
-    directory = Path(conf.glance.image_certificates)
+    directory = Path(options.image_certificates)
     certificates = ImageCertificates(directory, machine.writable_by_others)
     certificates.check()
     return certificates
 
 
+def privileged_exports() -> Mapping[Context, Export]:
+    """Return the functions of the privileged process; this imports oslo.privsep."""
+    from cyborg.drivers.privileged.contexts import EXPORTS
+
+    return EXPORTS
+
+
 def main() -> int:
     """Run until a signal to stop, or discover, or clean a device; return the exit status."""
     conf = cfg.CONF
-    conf.register_cli_opts(discover.OPTIONS + clean.OPTIONS + functions.OPTIONS)
+    conf.register_cli_opts(discover.OPTIONS + clean.OPTIONS + functions.OPTIONS + recovered.OPTIONS)
     try:
         configuration.prepare(
             sys.argv[1:],
             prog=AGENT,
             conf=conf,
             logs=lambda conf: (
-                not conf.discover and conf.clean is None and conf.list_functions is None
+                not conf.discover
+                and conf.clean is None
+                and conf.list_functions is None
+                and conf.recovered is None
             ),
         )
         discover.check(conf, listing=conf.list_functions is not None)
@@ -88,19 +95,24 @@ def main() -> int:
             return functions.run(conf, sys.stdout)
         if conf.clean is not None:
             return clean.run(conf, LocalHost(), sys.stdout)
+        if conf.recovered is not None:
+            return recovered.run(conf, sys.stdout)
         sessions = Sessions(conf)
         with configuration.checked(conf):
-            journal = ActionJournal(StateStore(Path(conf.state_path), conf.host))
+            default, options = DefaultOptions.read(conf), AgentOptions.read(conf)
+            images = GlanceOptions.read(conf)
+            journal = ActionJournal(StateStore(Path(default.state_path), default.host))
             privileged = Client(
-                socket_path=conf.agent.privileged_socket,
-                helper_command=conf.cyborg_sys_admin.helper_command,
+                socket_path=options.privileged_socket,
+                helper_command=PrivilegeOptions.read(conf).helper_command,
+                exports=privileged_exports,
                 journal=journal.record,
             )
             machine = LocalHost(privileged=privileged)
             tracing.start(conf, AGENT)
-            meters = Meters(AGENT, version.installed(), address=conf.agent.metrics_listen)
+            meters = Meters(AGENT, version.installed(), address=options.metrics_listen)
             placement = meters.adapter("placement", sessions.placement())
-            enabled = loader.load(conf.agent.enabled_drivers, machine, conf)
+            enabled = loader.load(options.enabled_drivers, machine, conf)
             others = loader.load_disabled([driver.name for driver in enabled], machine, conf)
             certificates = image_certificates(conf, machine)
             daemon = app.assemble(
@@ -113,11 +125,11 @@ def main() -> int:
                 ),
                 glance=lambda: Glance(
                     meters.adapter("glance", sessions.glance()),
-                    conf.glance.num_retries,
-                    max_size=conf.glance.max_image_size,
+                    images.num_retries,
+                    max_size=images.max_image_size,
                     certificates=certificates,
                 ),
-                notifier=Notifier(conf, f"{AGENT}:{conf.host}"),
+                notifier=Notifier(conf, f"{AGENT}:{default.host}"),
                 meters=meters,
                 machine=machine,
             )

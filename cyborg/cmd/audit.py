@@ -8,7 +8,6 @@ if the database, Placement or Nova did not answer, so that the result is incompl
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +17,16 @@ from oslo_config import cfg
 from oslo_log import log
 
 from cyborg import conf as configuration
-from cyborg import exception
+from cyborg import exception, terminal
 from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.conductor.audit.auditor import Auditor, AuditResult
-from cyborg.conductor.audit.repairs import Repaired, Repairs, allow_units, hold_units
-from cyborg.db import schema
+from cyborg.conductor.audit.repairs import Repaired, allow_units, hold_units, repair
+from cyborg.conf.agent import AgentOptions
+from cyborg.conf.conductor import AuditOptions, ConductorOptions
+from cyborg.conf.default import DefaultOptions
+from cyborg.db import revisions
 from cyborg.db.engine import Database, Reader
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind, Severity
 from cyborg.model.text import escaped
@@ -32,7 +34,11 @@ from cyborg.rpc import notifications
 
 PROG = "cyborg-audit"
 INCOMPLETE = 3
-_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
+_COLOURS = {
+    Severity.ERROR: terminal.RED,
+    Severity.WARNING: terminal.YELLOW,
+    Severity.INFO: terminal.CYAN,
+}
 _SEVERITY_NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _HEADER = ("SEVERITY", "INVARIANT", "HOST", "WHAT", "FOUND", "CAUSE", "REMEDY")
 
@@ -78,19 +84,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         configuration.prepare(rest, prog=PROG, conf=conf)
         db = Database.from_conf(conf)
-        schema.check(db)
+        revisions.check(db)
         db.outbox = notifications.enabled(conf)
-        # No conductor needs to be woken: conductors poll for work every second.
-        repairs = Repairs(db=db, wake=lambda: None)
+        # Nothing follows a commit here: conductors poll for work every second, and the heartbeats
+        # of agents tell them that their hosts were published.
         auditor = make_auditor(conf, db)
         if options.after_restore:
-            report = audit_after_restore(auditor, db, repairs, host=options.host)
+            report = audit_after_restore(auditor, db, host=options.host)
         else:
             report = audit(
                 auditor,
-                repairs if options.fix else None,
+                db if options.fix else None,
                 host=options.host,
-                limit=conf.audit.max_changes,
+                limit=AuditOptions.read(conf).max_changes,
             )
     except exception.CyborgError as error:
         print(f"{PROG}: {configuration.explained(error, conf)}", file=sys.stderr)
@@ -108,13 +114,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def audit_ages(conf: cfg.ConfigOpts) -> Ages:
     """Return the ages after which an audit reports something as late, from the configuration."""
+    audits, heartbeat = AuditOptions.read(conf), AgentOptions.read(conf).heartbeat_interval
     return Ages(
-        settle=_milliseconds(2 * max(conf.periodic_interval, conf.agent.heartbeat_interval)),
-        agent_silence=_milliseconds(3 * conf.agent.heartbeat_interval),
-        conductor_silence=_milliseconds(max(10.0, 3 * conf.conductor.lease)),
-        unbound=_milliseconds(conf.audit.unbound_age),
-        allocation=_milliseconds(conf.audit.allocation_age),
-        lost=_milliseconds(conf.audit.lost_age),
+        settle=_milliseconds(2 * max(DefaultOptions.read(conf).periodic_interval, heartbeat)),
+        agent_silence=_milliseconds(3 * heartbeat),
+        conductor_silence=_milliseconds(max(10.0, 3 * ConductorOptions.read(conf).lease)),
+        unbound=_milliseconds(audits.unbound_age),
+        allocation=_milliseconds(audits.allocation_age),
+        lost=_milliseconds(audits.lost_age),
     )
 
 
@@ -139,7 +146,7 @@ class Report:
     @property
     def repaired_findings(self) -> set[Finding]:
         """Return the findings that were repaired."""
-        return {repair.finding for repair in self.repairs if not repair.reason}
+        return {answer.finding for answer in self.repairs if not answer.reason}
 
     @property
     def status(self) -> int:
@@ -151,26 +158,27 @@ class Report:
 
     def outcome(self, finding: Finding) -> str:
         """Return the result of a finding's repair, empty if there was no attempt."""
-        for repair in self.repairs:
-            if repair.finding == finding and repair.reason:
-                return f"not repaired: {repair.reason}"
-            if repair.finding == finding:
+        for answer in self.repairs:
+            if answer.finding == finding and answer.reason:
+                return f"not repaired: {answer.reason}"
+            if answer.finding == finding:
                 # Only the agent writes to Placement. The next audit shows whether it succeeded.
                 return "given to its agent" if finding.fix is Fix.REPUBLISH else "repaired"
         return ""
 
 
-def audit(auditor: Auditor, repairs: Repairs | None, *, host: str | None, limit: int) -> Report:
-    """Audit, and with ``repairs`` repair the findings unless Placement or Nova did not answer."""
+def audit(auditor: Auditor, db: Database | None, *, host: str | None, limit: int) -> Report:
+    """Audit, and repair the findings in ``db``, unless Placement or Nova did not answer.
+
+    Without ``db`` nothing is repaired.
+    """
     verdict = auditor.look(host)
-    if repairs is None or verdict.unasked:
+    if db is None or verdict.unasked:
         return Report(verdict)
-    return Report(verdict, tuple(repairs.repair(verdict.findings, limit)))
+    return Report(verdict, tuple(repair(db, verdict.findings, limit)))
 
 
-def audit_after_restore(
-    auditor: Auditor, db: Database, repairs: Repairs, *, host: str | None
-) -> Report:
+def audit_after_restore(auditor: Auditor, db: Database, *, host: str | None) -> Report:
     """Hold binds, audit, set the units of unknown holders aside, and allow binds again.
 
     Binds stay held everywhere if Placement or Nova did not answer, and on each host whose unknown
@@ -181,8 +189,8 @@ def audit_after_restore(
     if verdict.unasked:
         return Report(verdict)
     unknown = [finding for finding in verdict.findings if finding.kind is Kind.UNKNOWN_HOLDER]
-    repaired = tuple(repairs.repair(unknown, limit=len(unknown)))
-    held = [repair.finding.host for repair in repaired if repair.reason]
+    repaired = tuple(repair(db, unknown, limit=len(unknown)))
+    held = [answer.finding.host for answer in repaired if answer.reason]
     allow_units(db, host, held)
     left = tuple(
         finding
@@ -230,17 +238,11 @@ def print_table(report: Report, out: TextIO) -> None:
             )
             for finding in findings
         )
-        # The last column has no fixed width.
-        widths = [max(len(row[index]) for row in rows) for index in range(len(_HEADER) - 1)]
-        use_colours = out.isatty() and not os.environ.get("NO_COLOR")
-        for row, finding in zip(rows, [None, *findings], strict=True):
-            first, *cells = (
-                text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)
-            )
-            if use_colours:
-                colour = _COLOURS[finding.severity] if finding else "1"
-                first = f"\033[{colour}m{first}\033[0m"
-            print("  ".join([first, *cells]).rstrip(), file=out)
+        colours = [terminal.BOLD, *(_COLOURS[finding.severity] for finding in findings)]
+        for line in terminal.table(
+            rows, colours=colours if terminal.supports_colours(out) else (), column=0
+        ):
+            print(line, file=out)
     print(_summary(report), file=out)
 
 

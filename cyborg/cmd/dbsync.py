@@ -17,8 +17,9 @@ from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Nova
-from cyborg.db import backfill, history, schema
+from cyborg.db import backfill, history, revisions, schema
 from cyborg.db.engine import Database
+from cyborg.db.schema_lock import Rules
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -93,23 +94,24 @@ def _add_commands(subparsers: Subparsers) -> None:
 def _run(db: Database, conf: cfg.ConfigOpts) -> int:
     """Run the command that the command line names; return the exit status."""
     command = conf.command
+    rules = Rules(progress=_report)
     match command.name:
         case "upgrade":
-            is_new = schema.version(db) is None
-            schema.upgrade(db, command.revision)
+            is_new = revisions.version(db) is None
+            schema.upgrade(db, command.revision, rules=rules)
             if is_new:
                 _advise(conf)
         case "revision":
             schema.revision(db, command.message, autogenerate=command.autogenerate)
         case "stamp":
-            schema.stamp(db, command.revision)
+            schema.stamp(db, command.revision, rules=rules)
         case "version":
-            print(schema.version(db))
+            print(revisions.version(db))
         case "create_schema":
-            schema.create_schema(db)
+            schema.create_schema(db, rules=rules)
             _advise(conf)
         case "online_data_migrations":
-            schema.check(db)
+            revisions.check(db)
             sessions = Sessions(conf)
 
             def project_of(instance: str) -> str | None:
@@ -121,6 +123,11 @@ def _run(db: Database, conf: cfg.ConfigOpts) -> int:
         case "purge":
             _purge(db, conf)
     return 0
+
+
+def _report(sentence: str) -> None:
+    """Print a sentence about the progress; standard output holds the result only."""
+    print(f"{PROG}: {sentence}", file=sys.stderr, flush=True)
 
 
 def _advise(conf: cfg.ConfigOpts) -> None:
@@ -170,7 +177,7 @@ def _purge(db: Database, conf: cfg.ConfigOpts) -> None:
             "Nothing is deleted: [conductor] history_retention is 0. Set an age with --older-than."
         )
         return
-    schema.check(db)
+    revisions.check(db)
     before = history.cutoff(db, days * history.DAY_MS)
     old_rows = history.count(db, before)
     if conf.command.dry_run:

@@ -4,11 +4,7 @@
 The keys of the JSON document are described in doc/source/admin/devices.rst.
 """
 
-import itertools
 import json
-import os
-import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,9 +12,9 @@ from typing import Any, Final, TextIO
 
 from oslo_config import cfg
 
-from cyborg import exception
+from cyborg import exception, terminal
 from cyborg.agent import discover
-from cyborg.agent.discover import Change, Discovery, Row
+from cyborg.agent.discover import Difference, Discovery, Row
 from cyborg.agent.state_store import DesiredStateCache, ReadOnlyStateStore
 from cyborg.drivers import archive, loader
 from cyborg.drivers.host import Host, LocalHost
@@ -69,12 +65,8 @@ OPTIONS: Final = (
 )
 
 _HEAD: Final = ("Address", "Kind", "Vendor", "Model", "Host driver", "Offered")
-_GAP: Final = "  "
-#: The part of the width that the last column keeps.
-_REASONS: Final = 0.3
 _NARROWEST: Final = 60
 _WIDTH: Final = 100
-_GREEN, _YELLOW = "32", "33"
 
 
 def run(conf: cfg.ConfigOpts, out: TextIO) -> int:
@@ -95,7 +87,7 @@ def run(conf: cfg.ConfigOpts, out: TextIO) -> int:
         desired=cache.desired if path is None else None,
         only=only,
     )
-    changes: list[Change] | None = None
+    changes: list[Difference] | None = None
     problem = None
     if conf.discover_diff:
         if cache.report is not None:
@@ -110,7 +102,7 @@ def run(conf: cfg.ConfigOpts, out: TextIO) -> int:
             document["diff_error"] = problem
         print(json.dumps(document, indent=2), file=out, flush=True)
         return 0
-    page = Page(out)
+    page = Printer(out)
     page.show(discovery)
     if changes is not None:
         page.show_changes(changes)
@@ -183,20 +175,17 @@ def as_json(discovery: Discovery, host: str, path: str | None) -> dict[str, Any]
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: Difference) -> dict[str, Any]:
     return {**asdict(change), "details": dict(change.details)}
 
 
-class Page:
-    """Print for people: as wide as the terminal, 100 columns where there is none.
-
-    Colours need a terminal, and that NO_COLOR is not set (https://no-color.org).
-    """
+class Printer:
+    """Print for people: as wide as the terminal, 100 columns where there is none."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._coloured = out.isatty() and not os.environ.get("NO_COLOR")
-        self._width = max(shutil.get_terminal_size((_WIDTH, 24)).columns, _NARROWEST)
+        self._coloured = terminal.supports_colours(out)
+        self._width = max(terminal.width_of(out, _WIDTH), _NARROWEST)
 
     def show(self, discovery: Discovery) -> None:
         """Print the table, the drivers that failed, and a summary."""
@@ -210,7 +199,7 @@ class Page:
             self.say(f"{NO_IOMMU[0].upper()}{NO_IOMMU[1:]}.")
         self.say(summary(discovery.report, discovery.rows))
 
-    def show_changes(self, changes: Sequence[Change]) -> None:
+    def show_changes(self, changes: Sequence[Difference]) -> None:
         """Print what the next report would change."""
         if not changes:
             self.say("The next report would change nothing.")
@@ -223,14 +212,9 @@ class Page:
 
     def say(self, text: str, indent: str = "") -> None:
         """Print words, broken into lines."""
-        wrapped = textwrap.fill(
-            escaped(text),
-            self._width,
-            initial_indent=indent,
-            subsequent_indent=indent + "  " if indent else "",
-            break_on_hyphens=False,
-        )
-        print(wrapped, file=self._out)
+        hanging = f"{indent}  " if indent else ""
+        for line in terminal.wrapped(escaped(text), self._width, indent=indent, hanging=hanging):
+            print(line, file=self._out)
 
 
 def summary(report: Report, rows: Sequence[Row]) -> str:
@@ -246,27 +230,15 @@ def summary(report: Report, rows: Sequence[Row]) -> str:
 def table(rows: Sequence[Row], width: int, *, coloured: bool = False) -> Iterator[str]:
     """Yield the lines of the table, none longer than ``width``; long cells have several lines."""
     if not rows:
-        return
-    cells = [_HEAD, *map(_cells, rows)]
-    colours = ["", "", *(_GREEN if row.offered_by else _YELLOW for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        *others, last = widths
-        widest = len(others) if last > max(*others, _REASONS * width) else None
-        widths[others.index(max(others)) if widest is None else widest] -= 1
-    cells.insert(1, tuple("-" * column for column in widths))
-    for row, colour in zip(cells, colours, strict=True):
-        # Names such as vfio-pci stay whole, so that they can be copied.
-        wrapped = [
-            textwrap.wrap(cell, room, break_on_hyphens=False)
-            for cell, room in zip(row, widths, strict=True)
-        ]
-        for parts in itertools.zip_longest(*wrapped, fillvalue=""):
-            texts = [f"{part:<{room}}" for part, room in zip(parts, widths, strict=True)]
-            answer = texts.pop().rstrip()
-            if coloured and colour and answer:
-                answer = f"\033[{colour}m{answer}\033[0m"
-            yield _GAP.join([*texts, answer]).rstrip()
+        return iter(())
+    colours = [terminal.GREEN if row.offered_by else terminal.YELLOW for row in rows]
+    return terminal.table(
+        [_HEAD, *map(_cells, rows)],
+        width=width,
+        ruled=True,
+        colours=["", *colours] if coloured else (),
+        column=_HEAD.index("Offered"),
+    )
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -22,11 +22,10 @@ from cyborg.conf.agent import PRIVILEGED_FUNCTIONS
 from cyborg.drivers import archive, loader, whitelist
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.loader import LoadResult
-from cyborg.drivers.pci import deployable_name
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.privileged.guard import read_list
 from cyborg.drivers.scan import Scan
-from cyborg.model.pci import PciAddress
+from cyborg.model.pci import PciAddress, deployable_name
 from cyborg.model.text import escaped
 
 #: The path that stands for the standard output.

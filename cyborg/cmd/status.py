@@ -10,9 +10,7 @@ defines it, 0 (continue), 1 (continue, but read the warnings), 2 (solve the fail
 
 import argparse
 import json
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -21,12 +19,12 @@ from oslo_log import log
 from oslo_upgradecheck import upgradecheck
 
 from cyborg import conf as configuration
-from cyborg import exception
-from cyborg.api.health import Observer
+from cyborg import exception, terminal
+from cyborg.api.readiness import Observer
 from cyborg.cmd import checks
 from cyborg.cmd.checks import Deployment
 from cyborg.db.engine import Reader
-from cyborg.model.health_view import Component, Level, worst
+from cyborg.model.readiness import Component, Level, worst
 from cyborg.model.text import escaped
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import Bus
@@ -38,6 +36,8 @@ else:
 
 PROG = "cyborg-status"
 _UNUSABLE = 255
+#: The width of the output where it is no terminal, in characters.
+_WIDTH: Final = 80
 _SUMMARIES: Final = {Level.OK: "All well.", Level.WARNING: "Warnings.", Level.FAILURE: "Failures."}
 
 #: All checks in the order of the steps of an upgrade. Scripts use these names.
@@ -54,6 +54,7 @@ CHECKS: Final[tuple[tuple[str, Callable[[Deployment], upgradecheck.Result]], ...
     ("Orphaned accelerator requests", checks.orphans),
     ("Account at Nova", checks.nova_account),
     ("Account at Placement", checks.placement_account),
+    ("Five devices for one server", checks.wide_trees),
     ("Message signing", checks.message_signing),
 )
 
@@ -148,29 +149,19 @@ def print_health(conf: cfg.ConfigOpts, output_format: str) -> int:
         }
         print(json.dumps(document, indent=2))
     else:
-        print_table(components, sys.stdout, width=shutil.get_terminal_size().columns)
+        print_table(components, sys.stdout, width=terminal.width_of(sys.stdout, _WIDTH))
     reader.close()
     return int(worst(components))
 
 
 def print_table(components: Sequence[Component], out: TextIO, *, width: int) -> None:
     """Print a line for each component, with cause and remedy below it if there is a problem."""
-    names = [escaped(component.name) for component in components]
-    name_width = max(map(len, names))
-    for name, component in zip(names, components, strict=True):
-        print(f"{name.ljust(name_width)}  {component.state}", file=out)
+    rows = [(escaped(component.name), component.state) for component in components]
+    for line, component in zip(terminal.table(rows), components, strict=True):
+        print(line, file=out)
         for text in (component.cause, component.remedy):
-            indent = "    "
-            wrapped = textwrap.wrap(
-                escaped(text),
-                max(width - 1, 40),
-                initial_indent=indent,
-                subsequent_indent=indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for line in wrapped:
-                print(line, file=out)
+            for detail in terminal.wrapped(escaped(text), max(width - 1, 40), indent="    "):
+                print(detail, file=out)
     print(_SUMMARIES[worst(components)], file=out)
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, Self
 
-import sqlalchemy as sa
-
 from cyborg.db import devices, drivers, events, host_inventory, hosts
 from cyborg.db.engine import Database, retried
-from cyborg.db.host_inventory import StoredDevice
+from cyborg.db.models import Device
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.health import DeviceHealth
@@ -23,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Change:
+class HealthChange:
     """A device whose stored health changes; ``driver`` is the name of its driver."""
 
     uuid: str
@@ -92,10 +90,10 @@ def of_report(
     tx: Transaction,
     report: Report,
     uuids: Mapping[tuple[str, str], str],
-    existing: Sequence[StoredDevice],
+    existing: Sequence[Device],
     *,
     rules: Rules,
-) -> list[Change]:
+) -> list[HealthChange]:
     """Return the changes of health that a report makes.
 
     ``uuids`` maps (driver, key) of all devices to their uuids; ``existing`` are the rows before the
@@ -117,9 +115,10 @@ def of_report(
     news = [uuid for uuid, (_, device) in reported.items() if _is_news(states[uuid], device)]
     if not news:
         return []
-    now = read_clock(tx)
     changes = (
-        Change(uuid, driver, states[uuid], states[uuid].after_report(device, now, rules))
+        HealthChange(
+            uuid, driver, states[uuid], states[uuid].after_report(device, tx.now_ms, rules)
+        )
         for uuid in news
         for driver, device in (reported[uuid],)
     )
@@ -132,19 +131,13 @@ def _is_news(state: State, reported: DeviceHealth) -> bool:
     return (state.reported, state.reported_reasons) != (word, reasons)
 
 
-def read_clock(tx: Transaction) -> int:
-    """Return the time of the database in milliseconds."""
-    return int(tx.execute(sa.select(tx.now)).scalar_one())
-
-
-def write(tx: Transaction, changes: Iterable[Change]) -> None:
+def write(tx: Transaction, changes: Iterable[HealthChange]) -> None:
     """Store the changes: one statement for all devices that have the same health now."""
     groups: dict[tuple[State, bool], list[str]] = defaultdict(list)
     for change in changes:
         groups[change.after, change.moved].append(change.uuid)
-    now = read_clock(tx) if any(moved for _, moved in groups) else 0
     for (state, moved), uuids in groups.items():
-        host_inventory.set_health(tx, uuids, state, since=now if moved else None)
+        host_inventory.set_health(tx, uuids, state, since=tx.now_ms if moved else None)
 
 
 @dataclass(frozen=True)
@@ -155,15 +148,15 @@ class News:
     they have one cause, such as a library that does not work, and are one event.
     """
 
-    single: tuple[Change, ...]
-    shared: Mapping[str, tuple[Change, ...]]
+    single: tuple[HealthChange, ...]
+    shared: Mapping[str, tuple[HealthChange, ...]]
 
     @classmethod
     def of(
-        cls, changes: Iterable[Change], totals: Mapping[str, int] = MappingProxyType({})
+        cls, changes: Iterable[HealthChange], totals: Mapping[str, int] = MappingProxyType({})
     ) -> Self:
         """Return the news of changes; ``totals`` are the numbers of devices by driver."""
-        by_driver: dict[str, list[Change]] = defaultdict(list)
+        by_driver: dict[str, list[HealthChange]] = defaultdict(list)
         for change in changes:
             if change.notable:
                 by_driver[change.driver].append(change)
@@ -181,7 +174,7 @@ class News:
     def entries(self, tx: Transaction, host_id: int, hostname: str) -> list[events.Entry]:
         """Return the history entries: of devices, and of drivers whose devices all changed."""
         uuids = drivers.uuids(tx, host_id, self.shared) if self.shared else {}
-        subjects: list[tuple[str, str, tuple[Change, ...]]] = [
+        subjects: list[tuple[str, str, tuple[HealthChange, ...]]] = [
             ("device", change.uuid, (change,)) for change in self.single
         ]
         subjects += [
@@ -226,7 +219,7 @@ class News:
             )
 
 
-def _reason(changes: Sequence[Change]) -> str | None:
+def _reason(changes: Sequence[HealthChange]) -> str | None:
     reasons = changes[0].after.reasons
     if len(changes) > 1:
         driver = changes[0].driver
@@ -234,44 +227,35 @@ def _reason(changes: Sequence[Change]) -> str | None:
     return health.summary(reasons)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HealthExpiry:
+def expire(db: Database, rules: Rules) -> None:
     """Offer devices again after their probation, and let faults count that were ignored for a time.
 
-    Several conductors may run it at the same time: each reads a device again under the lock of its
-    host.
+    Several conductors may do it at the same time: each reads a device again under the lock of its
+    host. Raises exception.Unavailable.
     """
+    with db.reader() as tx:
+        due = devices.due_health(tx)
+    for host_id in due:
+        _expire_on(db, rules, host_id)
 
-    db: Database
-    rules: Rules
 
-    def run_once(self) -> list[str]:
-        """Change the devices that are due; return the agents whose desired state has changed."""
-        with self.db.reader() as tx:
-            due = devices.due_health(tx)
-        agents = (self._expire_on(host_id) for host_id in due)
-        return sorted({agent for agent in agents if agent is not None})
-
-    @retried
-    def _expire_on(self, host_id: int) -> str | None:
-        """Change the devices of a host that are due; return its agent."""
-        with self.db.writer() as tx:
-            hosts.bump_desired_generation(tx, host_id)
-            rows = host_inventory.devices(tx, host_id)
-            if not rows:
-                return None
-            now = read_clock(tx)
-            states = {row.uuid: (row.driver, state_of(row)) for row in rows}
-            changes = [
-                Change(uuid, driver, before, after)
-                for uuid, (driver, before) in states.items()
-                for after in (before.settled(now, self.rules),)
-                if before != after
-            ]
-            write(tx, changes)
-            news = News.of(changes, Counter(row.driver for row in rows if row.lost_ms is None))
-            name = hosts.name_of(tx, host_id)
-            events.record(tx, news.entries(tx, host_id, name))
-            agent = hosts.service_host_of(tx, host_id) if changes else None
-        news.log(name)
-        return agent
+@retried
+def _expire_on(db: Database, rules: Rules, host_id: int) -> None:
+    """Change the devices of a host that are due."""
+    with db.writer() as tx:
+        tx.publish(host_id)
+        rows = host_inventory.devices(tx, host_id)
+        if not rows:
+            return
+        states = {row.uuid: (row.driver, state_of(row)) for row in rows}
+        changes = [
+            HealthChange(uuid, driver, before, after)
+            for uuid, (driver, before) in states.items()
+            for after in (before.settled(tx.now_ms, rules),)
+            if before != after
+        ]
+        write(tx, changes)
+        news = News.of(changes, Counter(row.driver for row in rows if row.lost_ms is None))
+        name = hosts.name_of(tx, host_id)
+        events.record(tx, news.entries(tx, host_id, name))
+    news.log(name)

@@ -2,6 +2,7 @@
 """The lease of a conductor, and the epoch that fences reports of earlier agent processes."""
 
 import logging
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from cyborg import exception
@@ -99,3 +100,24 @@ class ConductorLease:
                 *(CONDUCTOR, self._process.host, error),
             )
         self.owner = None
+
+
+def oldest_only(
+    lease: ConductorLease,
+    lease_ms: int,
+    job: Callable[[], object],
+    otherwise: Callable[[], object] = lambda: None,
+) -> Callable[[], None]:
+    """Return a periodic job of every conductor that only the oldest living one carries out.
+
+    For a moment two conductors may carry it out, see ``ConductorLease.is_oldest``. ``otherwise`` is
+    what the others do instead: a job forgets what it remembers, which is too old for its next turn.
+    """
+
+    def run_once() -> None:
+        if lease.is_oldest(lease_ms):
+            job()
+        else:
+            otherwise()
+
+    return run_once

@@ -5,18 +5,17 @@ While the database is away or slow the counts are left out, and a metric says so
 """
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cyborg import exception
+from cyborg.conductor.context import Conductor, handles
 from cyborg.conductor.leases import check_epoch
+from cyborg.conductor.meters import Readings
 from cyborg.db import metrics as metrics_db
 from cyborg.db.engine import Reader
 from cyborg.db.metrics import Counts, Totals
@@ -24,12 +23,12 @@ from cyborg.metrics import catalogue
 from cyborg.metrics.catalogue import Metric
 from cyborg.model.arq import State
 from cyborg.model.availability import UnitWord
-from cyborg.model.cleaning import CleanResult
 from cyborg.model.device import LOST, HandleState
 from cyborg.model.operation import OperationState
-from cyborg.model.report import FIGURES, Reading, valid_figures
+from cyborg.model.report import FIGURES, valid_figures
 from cyborg.model.work import WorkKind
-from cyborg.rpc.transport import in_thread
+from cyborg.rpc.threads import in_thread
+from cyborg.rpc.verbs import SendReadings
 
 #: Seconds that the database may take to answer; Prometheus waits for ten.
 _TIMEOUT: Final = 5.0
@@ -37,92 +36,7 @@ _TIMEOUT: Final = 5.0
 _ARQS: Final[Counts] = {(state.value,): 0 for state in State}
 _HANDLES: Final[Counts] = {(str(state),): 0 for state in (*HandleState, LOST)}
 _OPERATIONS: Final[Counts] = {(state.value,): 0 for state in OperationState}
-_WORK: Final = [(kind.value,) for kind in WorkKind if kind is not WorkKind.PUBLISH_NOTIFICATIONS]
-#: Seconds after which readings that were not renewed are dropped.
-_READINGS_TTL: Final = 3600.0
-
-
-@dataclass(frozen=True)
-class DeviceReading:
-    """The figures of a device, and when they came in: ``at`` in seconds since 1970."""
-
-    host: str
-    uuid: str
-    type: str
-    driver: str
-    figures: Mapping[str, float]
-    at: float
-
-
-class Readings:
-    """The last readings of each host that came to this conductor; ``clock`` as ``time.time``."""
-
-    def __init__(self, *, db: Reader, clock: Callable[[], float] = time.time) -> None:
-        self._db = db
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._hosts: dict[str, list[DeviceReading]] = {}
-
-    def store(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
-        """Replace the readings of a host; devices that are not in the database are left out.
-
-        One statement. Raises StaleEpoch, NotFound (host).
-        """
-        with self._db.reader() as tx:
-            rows = metrics_db.devices_of(tx, host)
-        check_epoch(rows[0] if rows else None, host, epoch)
-        by_key = {(row.driver, row.device_key): row for row in rows}
-        now = self._clock()
-        stored = []
-        for reading in readings:
-            row = by_key.get((reading.driver, reading.key))
-            if row is not None and row.uuid is not None and row.type is not None:
-                figures = {
-                    name: value
-                    for name, value in valid_figures(reading.figures).items()
-                    if name in FIGURES
-                }
-                device = host, row.uuid, row.type, reading.driver
-                stored.append(DeviceReading(*device, figures, now))
-        with self._lock:
-            self._hosts[host] = stored
-
-    def latest(self) -> list[DeviceReading]:
-        """Return the readings of all hosts that are at most an hour old."""
-        oldest = self._clock() - _READINGS_TTL
-        with self._lock:
-            self._hosts = {
-                host: readings
-                for host, readings in self._hosts.items()
-                if readings and readings[0].at >= oldest
-            }
-            return [reading for readings in self._hosts.values() for reading in readings]
-
-
-class BindTimes:
-    """Count and time the binds that a host prepares; called by ``UnitTasks``."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._seconds = catalogue.BIND_SECONDS.histogram(registry)
-        for outcome in (State.BOUND, State.BIND_FAILED):
-            self._seconds.labels(outcome.value)
-
-    def __call__(self, outcome: State, seconds: float) -> None:
-        """Count a bind that ended in state ``outcome``, ``seconds`` after its begin."""
-        self._seconds.labels(outcome.value).observe(seconds)
-
-
-class Cleanings:
-    """Count the attempts to clean units; called by ``UnitTasks``."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._attempts = catalogue.CLEANINGS.counter(registry)
-        for result in (CleanResult.CLEANED, CleanResult.FAILED):
-            self._attempts.labels(result.value)
-
-    def __call__(self, result: CleanResult) -> None:
-        """Count one attempt."""
-        self._attempts.labels(result.value).inc()
+_WORK: Final = [(kind.value,) for kind in WorkKind]
 
 
 class CloudCollector(Collector):
@@ -165,7 +79,6 @@ class CloudCollector(Collector):
             yield _filled(catalogue.ARQS, {**_ARQS, **totals.arqs})
             yield _filled(catalogue.HANDLES, {**_HANDLES, **totals.handles})
             yield _filled(catalogue.UNITS, units)
-            yield _filled(catalogue.UNITS_LEAKED, {(): totals.leaked})
             yield _filled(catalogue.INSTANCES_UNATTACHED, {(): totals.unattached})
             yield _filled(catalogue.DEVICES, totals.devices)
             yield _filled(catalogue.DEVICE_HEALTHY, totals.healthy)
@@ -218,3 +131,26 @@ def _filled(
 
 def _waiting(counts: Counts) -> Counts:
     return {kind: counts.get(kind, 0) for kind in _WORK}
+
+
+@handles(SendReadings)
+def store_readings(ctx: Conductor, c: SendReadings) -> None:
+    """Replace the readings of a host; devices that are not in the database are left out.
+
+    One statement. Raises StaleEpoch, NotFound (host).
+    """
+    with ctx.db.reader() as tx:
+        rows = metrics_db.devices_of(tx, c.host)
+    check_epoch(rows[0] if rows else None, c.host, c.epoch)
+    by_key = {(row.driver, row.device_key): row for row in rows}
+    stored = []
+    for reading in c.readings:
+        row = by_key.get((reading.driver, reading.key))
+        if row is not None and row.uuid is not None and row.type is not None:
+            figures = {
+                name: value
+                for name, value in valid_figures(reading.figures).items()
+                if name in FIGURES
+            }
+            stored.append((row.uuid, row.type, reading.driver, figures))
+    ctx.meters.readings.replace(c.host, stored)

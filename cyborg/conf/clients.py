@@ -7,10 +7,13 @@ defaults of [keystone_authtoken] that differ from keystonemiddleware's own are h
 """
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from keystoneauth1 import loading
 from oslo_config import cfg
+
+from cyborg.conf.group import OptionGroup, option
 
 #: Service types by group; a group without one has no adapter options.
 _SERVICE_TYPES: Final[Mapping[str, str | None]] = {
@@ -24,6 +27,50 @@ _INTERFACES: Final = ("internal", "public")
 _HIDDEN: Final = frozenset({"version", "min-version", "max-version"})
 #: Older names of the adapter's options; kolla-ansible writes ``endpoint_type``.
 _OLDER_ADAPTER: Final = {"valid-interfaces": [cfg.DeprecatedOpt("endpoint_type")]}
+
+
+@dataclass(frozen=True)
+class GlanceOptions(OptionGroup):
+    """Options of the download of images, without those of keystoneauth."""
+
+    GROUP: ClassVar[str] = "glance"
+
+    num_retries: int = option(
+        cfg.IntOpt,
+        default=0,
+        min=0,
+        help="Number of times that an agent retries a failed download of an image. Raise "
+        "it if the connection to Glance is unreliable. After these retries the conductor "
+        "repeats the operation until its deadline.",
+    )
+    max_image_size: int = option(
+        cfg.IntOpt,
+        default=1 << 30,
+        min=1,
+        help="Maximum size, in bytes, of an image that an agent downloads to load it into "
+        "a device. An agent needs this much free space below state_path for each image "
+        "that it loads at the same time. Raise it when a bind fails because its image is "
+        "larger.",
+    )
+    verify_image_signatures: bool = option(
+        cfg.BoolOpt,
+        default=False,
+        help="Load only images that are signed. If true, an image needs the properties "
+        "img_signature, img_signature_hash_method, img_signature_key_type and "
+        "img_signature_certificate_uuid, and the certificate must be in "
+        "image_certificates. Any other image is refused, and its bind or programming "
+        "fails. If false, the agent verifies size and hash only, and the hash comes from "
+        "Glance. Sign all images that device profiles name before you set it to true.",
+    )
+    image_certificates: str = option(
+        cfg.StrOpt,
+        default="/etc/cyborg/image-certificates",
+        help="Directory of this compute host with the certificates whose signatures count "
+        "if verify_image_signatures is true: one X.509 certificate in PEM in each file, "
+        "with the name <img_signature_certificate_uuid>.pem. Only root may be able to "
+        "change the directory, all directories above it and the files. The agent reads "
+        "the files for each image.",
+    )
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -64,44 +111,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 def _own(group: str) -> list[cfg.Opt]:
     """Return new option objects of a group, without those of keystoneauth."""
     if group == "glance":
-        return [
-            cfg.IntOpt(
-                "num_retries",
-                default=0,
-                min=0,
-                help="Number of times that an agent retries a failed download of an image. Raise "
-                "it if the connection to Glance is unreliable. After these retries the conductor "
-                "repeats the operation until its deadline.",
-            ),
-            cfg.IntOpt(
-                "max_image_size",
-                default=1 << 30,
-                min=1,
-                help="Maximum size, in bytes, of an image that an agent downloads to load it into "
-                "a device. An agent needs this much free space below state_path for each image "
-                "that it loads at the same time. Raise it when a bind fails because its image is "
-                "larger.",
-            ),
-            cfg.BoolOpt(
-                "verify_image_signatures",
-                default=False,
-                help="Load only images that are signed. If true, an image needs the properties "
-                "img_signature, img_signature_hash_method, img_signature_key_type and "
-                "img_signature_certificate_uuid, and the certificate must be in "
-                "image_certificates. Any other image is refused, and its bind or programming "
-                "fails. If false, the agent verifies size and hash only, and the hash comes from "
-                "Glance. Sign all images that device profiles name before you set it to true.",
-            ),
-            cfg.StrOpt(
-                "image_certificates",
-                default="/etc/cyborg/image-certificates",
-                help="Directory of this compute host with the certificates whose signatures count "
-                "if verify_image_signatures is true: one X.509 certificate in PEM in each file, "
-                "with the name <img_signature_certificate_uuid>.pem. Only root may be able to "
-                "change the directory, all directories above it and the files. The agent reads "
-                "the files for each image.",
-            ),
-        ]
+        return GlanceOptions.options()
     if group == "service_user":
         return [
             cfg.BoolOpt(

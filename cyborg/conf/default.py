@@ -4,14 +4,163 @@
 import os
 import pathlib
 import socket
+from dataclasses import dataclass
+from typing import ClassVar
 
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.conf.group import OptionGroup, computed_option, option
 
-_NO_EFFECT = "It no longer has any effect; it is accepted so that existing files stay valid."
 #: Largest value of MariaDB's variable wsrep_sync_wait, which is a bit mask.
 _MAX_SYNC_WAIT = 15
+
+
+def metrics_listen() -> str | None:
+    """Declare the option ``metrics_listen`` of a group of a daemon."""
+    address: str | None = option(
+        cfg.StrOpt,
+        default=None,
+        regex=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$",
+        help="Address and TCP port, as in 127.0.0.1:9100 or [::1]:9100, on which the process "
+        "exposes its metrics in the Prometheus format at GET /metrics. Requests need no token and "
+        "are not encrypted: every client that can reach the port can read the names of hosts, "
+        "drivers and devices, and their numbers. If unset, the process does not listen.",
+    )
+    return address
+
+
+@dataclass(frozen=True)
+class DefaultOptions(OptionGroup):
+    """Options of every process; times are in seconds."""
+
+    GROUP: ClassVar[str] = "DEFAULT"
+
+    # Not a host address type: host names may consist of digits, or contain underscores.
+    host: str = computed_option(
+        cfg.StrOpt,
+        default=socket.gethostname,
+        sample_default="compute-1",
+        regex=r"^[\w.:-]{1,255}$",
+        help="Name of this host. The agent receives messages under this name, and the names of "
+        "most resource providers contain it. Each agent needs a unique name. Set it if the "
+        "host name is not unique or changes: after a change of the name the agent creates new "
+        "resource providers.",
+    )
+    periodic_interval: float = option(
+        cfg.IntOpt,
+        default=60,
+        min=1,
+        help="Interval, in seconds, between two scans of the hardware of a host by its agent. "
+        "A small value detects new or lost devices sooner and calls the drivers more often.",
+    )
+    thread_pool_size: int = option(
+        cfg.IntOpt,
+        default=10,
+        min=1,
+        help="Maximum number of background tasks of each kind (preparing devices, releasing "
+        "them, programming them, notifying Nova) that one conductor carries out at the same "
+        "time. Raise it when many hosts prepare devices at once and the metric "
+        "cyborg_work_oldest_seconds grows.",
+    )
+    bind_timeout: float = option(
+        cfg.IntOpt,
+        default=60,
+        min=1,
+        help="Time, in seconds, that a host may take to prepare a device for a bind. When it "
+        "is over, the accelerator request becomes BindFailed and its attach handle is "
+        "released. Raise it for devices that need more time, for example to load an image. "
+        "Nova's option arq_binding_timeout must be longer.",
+    )
+    state_path: str = option(
+        cfg.StrOpt,
+        default="/var/lib/cyborg",
+        help="Directory in which the agent stores its cache, its journal and the images that "
+        "it loads. The user that runs the agent needs write permission. The systemd unit "
+        "creates the default directory. Without a writable directory the agent runs, but it "
+        "loses its state at a restart and cannot load images.",
+    )
+    message_signing: str = option(
+        cfg.StrOpt,
+        default="off",
+        choices=[
+            ("off", "Accept every message. Messages are signed if there is a key file."),
+            ("warn", "Log messages without a valid signature, and accept them."),
+            ("required", "Refuse messages without a valid signature."),
+        ],
+        help="What this process does with a message over the message bus that has no valid "
+        "signature. Set it to required in every process. With off or warn, everyone who has "
+        "the transport_url of one host controls the whole service, and this process logs "
+        "a warning at its start. The default is off only because processes of earlier releases "
+        "do not sign: a new installation begins with required. Otherwise upgrade all "
+        "processes, give each of them its message_signing_key_file, change to warn, and when "
+        "the log has no more warnings, change to required. With required, a process without a "
+        "key file does not start, and the clocks of all hosts must agree within two minutes.",
+    )
+    message_signing_key_file: str | None = option(
+        cfg.StrOpt,
+        default=None,
+        sample_default="/etc/cyborg/signing-keys.json",
+        help="File of the keys that sign and verify messages, which cyborg-signing-key "
+        "writes: on controllers the master keys, on a host with an agent only the keys "
+        "derived for this host. Other users must not be able to read it. A changed file is "
+        "read again within seconds, so keys are replaced without a restart; if it cannot be "
+        "used, the process has no keys after ten minutes. Revoked keys are in a file of the "
+        "same name with .revoked at its end. If unset, this "
+        "process signs nothing.",
+    )
+    pybasedir: str = option(
+        cfg.StrOpt,
+        default=os.fspath(pathlib.Path(__file__).resolve().parent.parent),
+        sample_default="/usr/lib/python3/site-packages/cyborg",
+        help="Directory of the installed Python package; other paths may refer to it as "
+        "$pybasedir.",
+    )
+
+
+@dataclass(frozen=True)
+class TracingOptions(OptionGroup):
+    """Options of the traces."""
+
+    GROUP: ClassVar[str] = "tracing"
+
+    endpoint: str | None = option(
+        cfg.URIOpt,
+        default=None,
+        schemes=["http", "https"],
+        sample_default="http://127.0.0.1:4318/v1/traces",
+        help="URL, with its path, of the collector that receives OpenTelemetry traces as "
+        "OTLP over HTTP. Tracing is off if it is unset. It requires the packages of the "
+        "extra otel. OpenTelemetry's own environment variables (OTEL_TRACES_SAMPLER, "
+        "OTEL_EXPORTER_OTLP_HEADERS and so on) set the sampling rate, the credentials for "
+        "the collector and all other parameters.",
+    )
+
+
+@dataclass(frozen=True)
+class UpgradeLevels(OptionGroup):
+    """Limits of the versions of messages during an upgrade."""
+
+    GROUP: ClassVar[str] = "upgrade_levels"
+
+    conductor: str | None = option(
+        cfg.StrOpt,
+        default=None,
+        help="Newest RPC version that this process sends to conductors, for example 1.0. "
+        "During an upgrade, set it to the version of the oldest release whose conductors "
+        "still run, and remove it when all conductors are upgraded. If unset, it is the "
+        "version of this release. A request that needs a newer version is rejected with an "
+        "error that names this option.",
+    )
+    agent: str | None = option(
+        cfg.StrOpt,
+        default=None,
+        help="Newest RPC version that conductors send to agents, for example 1.0. During "
+        "an upgrade, set it to the version of the oldest release whose agents still run, "
+        "and remove it when all agents are upgraded. If unset, it is the version of this "
+        "release. An operation that needs a newer version fails with an error that names "
+        "this option.",
+    )
 
 
 def options() -> dict[str, list[cfg.Opt]]:
@@ -19,168 +168,8 @@ def options() -> dict[str, list[cfg.Opt]]:
 
     The options of oslo.db in [database] are not among them: oslo.db lists them itself.
     """
-    return {
-        "DEFAULT": _default(),
-        "database": [
-            cfg.StrOpt(
-                "mysql_engine",
-                default="InnoDB",
-                help="Storage engine of the tables on MySQL and MariaDB.",
-                deprecated_for_removal=True,
-                deprecated_since="18.0.0",
-                deprecated_reason="It no longer has any effect: the tables always use InnoDB, "
-                "because the service needs transactions.",
-            ),
-        ],
-        "tracing": [
-            cfg.URIOpt(
-                "endpoint",
-                schemes=["http", "https"],
-                sample_default="http://127.0.0.1:4318/v1/traces",
-                help="URL, with its path, of the collector that receives OpenTelemetry traces as "
-                "OTLP over HTTP. Tracing is off if it is unset. It requires the packages of the "
-                "extra otel. OpenTelemetry's own environment variables (OTEL_TRACES_SAMPLER, "
-                "OTEL_EXPORTER_OTLP_HEADERS and so on) set the sampling rate, the credentials for "
-                "the collector and all other parameters.",
-            ),
-        ],
-        "upgrade_levels": [
-            cfg.StrOpt(
-                "conductor",
-                help="Newest RPC version that this process sends to conductors, for example 1.0. "
-                "During an upgrade, set it to the version of the oldest release whose conductors "
-                "still run, and remove it when all conductors are upgraded. If unset, it is the "
-                "version of this release. A request that needs a newer version is rejected with an "
-                "error that names this option.",
-            ),
-            cfg.StrOpt(
-                "agent",
-                help="Newest RPC version that conductors send to agents, for example 1.0. During "
-                "an upgrade, set it to the version of the oldest release whose agents still run, "
-                "and remove it when all agents are upgraded. If unset, it is the version of this "
-                "release. An operation that needs a newer version fails with an error that names "
-                "this option.",
-            ),
-        ],
-    }
-
-
-def _default() -> list[cfg.Opt]:
-    return [
-        # Not a host address type: host names may consist of digits, or contain underscores.
-        cfg.StrOpt(
-            "host",
-            default=socket.gethostname(),
-            sample_default="compute-1",
-            regex=r"^[\w.:-]{1,255}$",
-            help="Name of this host. The agent receives messages under this name, and the names of "
-            "most resource providers contain it. Each agent needs a unique name. Set it if the "
-            "host name is not unique or changes: after a change of the name the agent creates new "
-            "resource providers.",
-        ),
-        cfg.IntOpt(
-            "periodic_interval",
-            default=60,
-            min=1,
-            help="Interval, in seconds, between two scans of the hardware of a host by its agent. "
-            "A small value detects new or lost devices sooner and calls the drivers more often.",
-        ),
-        cfg.IntOpt(
-            "thread_pool_size",
-            default=10,
-            min=1,
-            help="Maximum number of background tasks of each kind (preparing devices, releasing "
-            "them, programming them, notifying Nova) that one conductor carries out at the same "
-            "time. Raise it when many hosts prepare devices at once and the metric "
-            "cyborg_work_oldest_seconds grows.",
-        ),
-        cfg.IntOpt(
-            "bind_timeout",
-            default=60,
-            min=1,
-            help="Time, in seconds, that a host may take to prepare a device for a bind. When it "
-            "is over, the accelerator request becomes BindFailed and its attach handle is "
-            "released. Raise it for devices that need more time, for example to load an image. "
-            "Nova's option arq_binding_timeout must be longer.",
-        ),
-        cfg.StrOpt(
-            "state_path",
-            default="/var/lib/cyborg",
-            help="Directory in which the agent stores its cache, its journal and the images that "
-            "it loads. The user that runs the agent needs write permission. The systemd unit "
-            "creates the default directory. Without a writable directory the agent runs, but it "
-            "loses its state at a restart and cannot load images.",
-        ),
-        *_signing(),
-        cfg.StrOpt(
-            "pybasedir",
-            default=os.fspath(pathlib.Path(__file__).resolve().parent.parent),
-            sample_default="/usr/lib/python3/site-packages/cyborg",
-            help="Directory of the installed Python package; other paths may refer to it as "
-            "$pybasedir.",
-        ),
-        cfg.StrOpt(
-            "bindir",
-            default=os.path.join("$pybasedir", "bin"),
-            help="Directory of helper programs.",
-            deprecated_for_removal=True,
-            deprecated_since="18.0.0",
-            deprecated_reason=_NO_EFFECT,
-        ),
-        cfg.BoolOpt(
-            "fatal_exception_format_errors",
-            default=False,
-            help="Raise errors in the format strings of messages instead of logging them.",
-            deprecated_for_removal=True,
-            deprecated_since="18.0.0",
-            deprecated_reason=_NO_EFFECT,
-        ),
-    ]
-
-
-def _signing() -> list[cfg.Opt]:
-    return [
-        cfg.StrOpt(
-            "message_signing",
-            default="off",
-            choices=[
-                ("off", "Accept every message. Messages are signed if there is a key file."),
-                ("warn", "Log messages without a valid signature, and accept them."),
-                ("required", "Refuse messages without a valid signature."),
-            ],
-            help="What this process does with a message over the message bus that has no valid "
-            "signature. Set it to required in every process. With off or warn, everyone who has "
-            "the transport_url of one host controls the whole service, and this process logs "
-            "a warning at its start. The default is off only because processes of earlier releases "
-            "do not sign: a new installation begins with required. Otherwise upgrade all "
-            "processes, give each of them its message_signing_key_file, change to warn, and when "
-            "the log has no more warnings, change to required. With required, a process without a "
-            "key file does not start, and the clocks of all hosts must agree within two minutes.",
-        ),
-        cfg.StrOpt(
-            "message_signing_key_file",
-            sample_default="/etc/cyborg/signing-keys.json",
-            help="File of the keys that sign and verify messages, which cyborg-signing-key "
-            "writes: on controllers the master keys, on a host with an agent only the keys "
-            "derived for this host. Other users must not be able to read it. A changed file is "
-            "read again within seconds, so keys are replaced without a restart; if it cannot be "
-            "used, the process has no keys after ten minutes. Revoked keys are in a file of the "
-            "same name with .revoked at its end. If unset, this "
-            "process signs nothing.",
-        ),
-    ]
-
-
-def metrics_listen() -> cfg.Opt:
-    """Return a new option object for a group of a daemon."""
-    return cfg.StrOpt(
-        "metrics_listen",
-        regex=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$",
-        help="Address and TCP port, as in 127.0.0.1:9100 or [::1]:9100, on which the process "
-        "exposes its metrics in the Prometheus format at GET /metrics. Requests need no token and "
-        "are not encrypted: every client that can reach the port can read the names of hosts, "
-        "drivers and devices, and their numbers. If unset, the process does not listen.",
-    )
+    groups = (DefaultOptions, TracingOptions, UpgradeLevels)
+    return {group.GROUP: group.options() for group in groups}
 
 
 def check(conf: cfg.ConfigOpts) -> None:

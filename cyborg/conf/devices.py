@@ -61,6 +61,15 @@ def vgpu_options() -> list[cfg.Opt]:
             help="GPUs that are split into virtual GPUs of this type, by PCI address with domain, "
             "such as 0000:3b:00.0. An address can be in one section only.",
         ),
+        cfg.StrOpt(
+            "resource_class",
+            default="VGPU",
+            help="Resource class of the virtual GPUs of this type: VGPU, or a name that begins "
+            "with CUSTOM_. Use the latter if flavors of Nova request VGPU themselves: such a "
+            "server can be placed on a unit of this service, and boots without a virtual GPU. "
+            "Device profiles must request the new class. Change it only while no server has a "
+            "virtual GPU of this type.",
+        ),
     ]
 
 
@@ -78,7 +87,8 @@ def mdev_options() -> list[cfg.Opt]:
             "resource_class",
             default="CUSTOM_MDEV",
             help="Resource class of the mediated devices of this type: VGPU, for example, or a "
-            "name that begins with CUSTOM_.",
+            "name that begins with CUSTOM_. With VGPU, a server whose flavor requests VGPU "
+            "itself can be placed on a unit of this service, and boots without it.",
         ),
         cfg.ListOpt(
             "traits",
@@ -101,13 +111,15 @@ def _mdev_driver_options() -> list[cfg.Opt]:
         ),
         cfg.StrOpt(
             "create",
-            default="prepare",
+            default="nova",
             choices=[
-                ("prepare", "the agent creates a mediated device when its unit is bound"),
                 ("nova", "Nova creates a mediated device when it starts the instance"),
+                ("prepare", "the agent creates a mediated device when its unit is bound"),
             ],
-            help="Who creates a mediated device, with the UUID of its attach handle. In both cases "
-            "the agent removes the mediated device after its guest, because Nova never does.",
+            help="Who creates a mediated device, with the UUID of its attach handle. With prepare, "
+            "libvirt does not list the device until udev has told it. If Nova asks earlier, it "
+            "creates a device that exists, and the server does not start. In both cases the agent "
+            "removes the mediated device after its guest, because Nova never does.",
         ),
         clean_option("a mediated device, which is removed"),
     ]
@@ -295,15 +307,18 @@ def options() -> dict[str, list[cfg.Opt]]:
                 help="NVMe disks of this host that the nvme_driver offers: a JSON object with the "
                 "keys vendor_id, product_id and address, or a list of them. The option may be "
                 'given more than once. Example: {"vendor_id": "144d", "address": "0000:81:*.*"}. '
+                "Two more keys restrict how the disk is erased: clear_action (auto or sanitize) "
+                "and clear_strategy (auto, crypto or block). The driver is not started with other "
+                "values. The first entry that matches a disk decides. "
                 "A disk that the host itself uses is rejected with a reason. If unset, the "
                 "nvme_driver offers no disk. No request over the API can set this option.",
             ),
             cfg.IntOpt(
                 "cleanup_timeout",
-                default=900,
                 min=60,
-                help="Time, in seconds, that cleaning one NVMe device may take. It is accepted "
-                "and has no effect: the disk itself tells when it is erased.",
+                help="Time, in seconds, that the erasure of one NVMe disk may take. A disk that "
+                "takes longer goes into quarantine, until a later attempt finds it erased. If "
+                "unset, the limit is six hours, because the disk itself tells when it is erased.",
             ),
             clean_option("an NVMe disk"),
             cfg.IntOpt(

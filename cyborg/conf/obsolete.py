@@ -4,8 +4,12 @@
 At start the services log that these options have no effect.
 """
 
+import os
+from typing import Any
+
 from oslo_config import cfg
 
+_NO_EFFECT = "It no longer has any effect; it is accepted so that existing files stay valid."
 _NEVER = "It has no effect, and never had one; it is accepted so that existing files stay valid."
 _FIXED = (
     "It no longer has any effect: each kind of privileged action has a process of its own with "
@@ -21,8 +25,42 @@ def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group."""
     return {
         "DEFAULT": [
+            _obsolete(
+                "bindir",
+                "Directory of helper programs.",
+                _NO_EFFECT,
+                default=os.path.join("$pybasedir", "bin"),
+            ),
+            _obsolete(
+                "fatal_exception_format_errors",
+                "Raise errors in the format strings of messages instead of logging them.",
+                _NO_EFFECT,
+                cfg.BoolOpt,
+                default=False,
+            ),
             _obsolete("auth_strategy", "How callers are authenticated: use [api] auth_strategy."),
             *_spdk_options(),
+        ],
+        "agent": [
+            _obsolete(
+                "resource_provider_startup_retries",
+                "How many times the agent looks for the compute host's resource provider.",
+                "It no longer has any effect: the agent never gives up. It logs once that the "
+                "provider is missing, looks for it at each heartbeat, and publishes the devices "
+                "as soon as the provider exists.",
+                cfg.IntOpt,
+                default=3,
+                min=0,
+            ),
+        ],
+        "database": [
+            _obsolete(
+                "mysql_engine",
+                "Storage engine of the tables on MySQL and MariaDB.",
+                "It no longer has any effect: the tables always use InnoDB, because the service "
+                "needs transactions.",
+                default="InnoDB",
+            ),
         ],
         "backend_defaults": _spdk_options(),
         "api": [
@@ -67,10 +105,15 @@ def _helper(name: str, meaning: str, kind: type[cfg.Opt] = cfg.StrOpt) -> cfg.Op
 
 
 def _obsolete(
-    name: str, meaning: str, reason: str = _NEVER, kind: type[cfg.Opt] = cfg.StrOpt
+    name: str,
+    meaning: str,
+    reason: str = _NEVER,
+    kind: type[cfg.Opt] = cfg.StrOpt,
+    **how: Any,
 ) -> cfg.Opt:
     return kind(
         name,
+        **how,
         help=meaning,
         deprecated_for_removal=True,
         deprecated_since="18.0.0",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read, lock and change ARQs in SQL."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import base, dirty_units, listing, rows
+from cyborg.db import bulk, dirty_units, listing, rows
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, DeviceProfile
-from cyborg.db.rows import Row, Shown, column
+from cyborg.db.rows import Shown, column
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import MOVES, RESOLVED, Event, State
 from cyborg.model.caller import Caller
@@ -46,7 +46,7 @@ class VisibleArq(Shown):
 _VISIBLE = (
     rows.shown(VisibleArq, lambda project_id: Arq.project_id == project_id)
     .join(DeviceProfile, DeviceProfile.id == Arq.device_profile_id)
-    .join(AttachHandle, AttachHandle.id == Arq.attach_handle_id, outer=True)
+    .join(AttachHandle, AttachHandle.arq_id == Arq.id, outer=True)
 )
 _SHOW = _VISIBLE.where(Arq.uuid == sa.bindparam("uuid"))
 
@@ -56,7 +56,6 @@ _BOUND_COLUMNS = (
     "device_rp_uuid",
     "instance_uuid",
     "project_id",
-    "attach_handle_id",
     "deployable_id",
     "prepared",
     "operation_id",
@@ -89,6 +88,11 @@ SORTABLE = listing.sortable(
 def show(tx: Transaction, uuid: str, scope: Scope) -> VisibleArq | None:
     """Return the ARQ with this uuid if the scope reaches it."""
     return tx.first(_SHOW.within(scope), {"uuid": uuid})
+
+
+def named(tx: Transaction, uuids: Collection[str], scope: Scope) -> Sequence[VisibleArq]:
+    """Return the ARQs with these uuids that the scope reaches, oldest first."""
+    return tx.all(_VISIBLE.within(scope).where(Arq.uuid.in_(uuids)).order_by(Arq.id))
 
 
 def page(
@@ -148,23 +152,19 @@ def states(tx: Transaction, uuids: Sequence[str]) -> dict[str, str]:
     return {row.uuid: row.state for row in tx.execute(_STATES, {"uuids": uuids})}
 
 
-class LockedArq(Row):
+class LockedArq(Arq):
     """An ARQ that the transaction has locked; ``device_uuid`` is the device whose unit it holds."""
 
-    id = column(Arq.id)
-    uuid = column(Arq.uuid)
-    state = column(Arq.state)
-    project_id = column(Arq.project_id)
-    instance_uuid = column(Arq.instance_uuid)
-    hostname = column(Arq.hostname)
-    attach_handle_id = column(Arq.attach_handle_id)
-    deployable_id = column(Arq.deployable_id)
-    prepared = column(Arq.prepared)
-    group_spec: dict[str, str] | None = column(Arq.group_spec)
-    operation_id = column(Arq.operation_id)
-    origin = column(Arq.origin)
-    hidden = column(Arq.hidden)
-    fault = column(Arq.fault)
+    __abstract__ = True
+
+    #: The handle that it has; None: none. The value is that of before the statement has waited for
+    #: a lock, so what follows from it checks the handle again, see ``attach_handles.release``.
+    attach_handle_id: int | None = column(
+        sa.select(AttachHandle.id)
+        .where(AttachHandle.arq_id == Arq.id)
+        .correlate(Arq)
+        .scalar_subquery()
+    )
     # A subquery takes no locks.
     device_uuid: str | None = column(
         sa.select(Device.uuid)
@@ -207,7 +207,7 @@ def check(row: LockedArq, event: Event) -> None:
 
 def insert(tx: Transaction, values: Sequence[Mapping[str, Any]]) -> None:
     """Store new ARQs; raise Conflict if a repeated operation has stored them."""
-    base.insert(tx, Arq, values)
+    bulk.insert(tx, Arq, values)
 
 
 def move(tx: Transaction, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
@@ -272,12 +272,8 @@ def hide(tx: Transaction, ids: Sequence[int], *, hidden: bool) -> None:
 
 
 def clear_handle(tx: Transaction, ids: Sequence[int]) -> None:
-    """Clear the handles of ARQs whose bind failed; instance and provider stay readable."""
-    tx.execute(
-        sa.update(Arq)
-        .where(Arq.id.in_(ids))
-        .values(attach_handle_id=None, deployable_id=None, prepared=False)
-    )
+    """Clear what ARQs had of their released handles; instance and provider stay readable."""
+    tx.execute(sa.update(Arq).where(Arq.id.in_(ids)).values(deployable_id=None, prepared=False))
 
 
 def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
@@ -309,7 +305,7 @@ _UNBOUND = (
     .where(
         Arq.state.in_(sorted((State.INITIAL.value, State.UNBOUND.value))),
         Arq.instance_uuid.is_(None),
-        Arq.attach_handle_id.is_(None),
+        ~sa.exists().where(AttachHandle.arq_id == Arq.id),
         sa.func.coalesce(Arq.updated_at, Arq.created_at)
         < sa.bindparam("before", type_=sa.DateTime),
     )

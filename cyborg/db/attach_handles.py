@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claim attach handles under a lock, and change their states by conditional updates.
+"""Claim attach handles under a lock, and change their ARQs and states by conditional updates.
 
-The allowed changes are those of ``cyborg.model.device.HANDLE_MOVES``.
+``arq_id`` says which ARQ has a handle, and nothing else does. The allowed changes of states are
+those of ``cyborg.model.device.HANDLE_MOVES``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 
+from cyborg import exception
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device
 from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
@@ -30,7 +33,7 @@ class SetAside(Row):
     id = column(AttachHandle.id)
     uuid = column(AttachHandle.uuid)
     cleaning = column(AttachHandle.cleaning)
-    clean_record: dict[str, Any] | None = column(AttachHandle.clean_record)
+    clean_record = column(AttachHandle.clean_record)
 
 
 def lock(tx: Transaction, which: sa.ColumnElement[bool]) -> None:
@@ -39,30 +42,25 @@ def lock(tx: Transaction, which: sa.ColumnElement[bool]) -> None:
     tx.execute(query.with_for_update()).all()
 
 
-def lock_held(tx: Transaction, ids: Collection[int]) -> set[int]:
-    """Lock handles, in order of id, and return those of them that are held."""
-    query = sa.select(AttachHandle.id, AttachHandle.state).where(AttachHandle.id.in_(sorted(ids)))
+def lock_ready(tx: Transaction, ids: Collection[int]) -> dict[int, int | None]:
+    """Lock handles, in order of id; return id → ARQ (None: no ARQ) of those that are ready."""
+    columns = AttachHandle.id, AttachHandle.state, AttachHandle.arq_id
+    query = sa.select(*columns).where(AttachHandle.id.in_(sorted(ids)))
     rows = tx.execute(query.order_by(AttachHandle.id).with_for_update())
-    return {id_ for id_, state in rows if state == HandleState.HELD.value}
-
-
-def lock_free(tx: Transaction, ids: Collection[int]) -> set[int]:
-    """Lock handles, in order of id, and return those of them that are free and that no ARQ has."""
-    query = sa.select(AttachHandle.id, AttachHandle.state).where(AttachHandle.id.in_(sorted(ids)))
-    rows = tx.execute(query.where(~_HAS_ARQ).order_by(AttachHandle.id).with_for_update())
-    return {id_ for id_, state in rows if state == HandleState.FREE.value}
+    return {id_: arq_id for id_, state, arq_id in rows if state == HandleState.READY.value}
 
 
 def claim(tx: Transaction, deployable_id: int, count: int, *, wait: bool) -> list[Claim]:
     """Lock and return up to ``count`` handles of a deployable that a bind can use.
 
-    These are the free handles that are not blocked and, after them, those that are being released
-    and that no ARQ has claimed. If another transaction has locked a handle, ``wait`` decides
-    whether the statement waits for it or skips it. When it skips, a result shorter than ``count``
-    does not prove that no other handle is free, because the other transaction may roll back. After
-    a skipping claim, do not wait in the same transaction: InnoDB keeps locks even on rows that it
-    skips. One statement reads both states, because a handle that becomes free between two
-    statements would be in neither result.
+    These are the handles without an ARQ that are not blocked: the ready ones and, after them,
+    those that are being released. All terms are about the row that is locked, so a transaction that
+    has waited for the lock judges the row as it is now. If another transaction has locked a handle,
+    ``wait`` decides whether the statement waits for it or skips it. When it skips, a result shorter
+    than ``count`` does not prove that there is no other handle, because the other transaction may
+    roll back. After a skipping claim, do not wait in the same transaction: InnoDB keeps locks even
+    on rows that it skips. One statement reads both states, because a handle that becomes ready
+    between two statements would be in neither result.
     """
     statement = _CLAIM_WAITING if wait else _CLAIM_SKIPPING
     rows = tx.execute(statement, {"deployable": deployable_id, "count": count})
@@ -70,14 +68,16 @@ def claim(tx: Transaction, deployable_id: int, count: int, *, wait: bool) -> lis
     return sorted(claimed, key=lambda handle: (handle.waits, handle.id))
 
 
-def hold(tx: Transaction, ids: Collection[int]) -> None:
-    """Mark free handles as held; the caller has locked them."""
-    if ids:
-        tx.execute(_HOLD, {"ids": sorted(ids)})
+def hold(tx: Transaction, arqs: Mapping[int, str]) -> None:
+    """Give handles, which the caller has locked by ``claim``, to ARQs: handle id → ARQ uuid."""
+    values: dict[str, Any] = {"ids": sorted(arqs)}
+    for index, (id_, uuid) in enumerate(sorted(arqs.items())):
+        values |= {f"id_{index}": id_, f"uuid_{index}": uuid}
+    tx.execute(_hold(len(arqs)), values)
 
 
 def clean_first(tx: Transaction, units: Collection[int], record: Mapping[str, Any]) -> None:
-    """Have free units cleaned before their next guest; the caller has locked them.
+    """Have units without an ARQ cleaned before their next guest; the caller has locked them.
 
     They are reserved at once.
     """
@@ -85,16 +85,26 @@ def clean_first(tx: Transaction, units: Collection[int], record: Mapping[str, An
     tx.execute(_CLEAN_FIRST.values(**values), {"ids": sorted(units)})
 
 
-def release(tx: Transaction, clean: Collection[int], used: Collection[int]) -> None:
-    """Release held handles, in one statement.
+def release(tx: Transaction, arqs: Mapping[int, int], used: Collection[int]) -> None:
+    """Take handles from their ARQs (handle id → ARQ id), in one statement.
 
-    Handles in ``used``, which the host has to clean up, become releasing; those in ``clean`` become
-    free. Handles that are not held stay as they are. The state is not part of the WHERE, so the
-    statement waits for another transaction that is finishing a release.
+    A ready handle in ``used``, which the host has to clean up, becomes releasing. A handle that is
+    being released stays as it is. The state is not part of the WHERE, so the statement waits for
+    another transaction that is finishing a release. Raises a plain Conflict, and the caller rolls
+    back, when an ARQ no longer has its handle: a read that waits for a lock shows the handles of
+    the ARQs as they were before.
     """
-    ids = sorted({*clean, *used})
-    if ids:
-        tx.execute(_RELEASE, {"ids": ids, "used": sorted(used)})
+    if not arqs:
+        return
+    values = {"ids": sorted(arqs), "arqs": sorted(arqs.values()), "used": sorted(used)}
+    if tx.execute(_RELEASE, values).rowcount != len(arqs):
+        raise exception.Conflict(reason="Another request has released an attach handle.")
+
+
+def check_none(tx: Transaction, arqs: Collection[int]) -> None:
+    """Raise a plain Conflict if any of these ARQs, which are locked, has a handle."""
+    if arqs and tx.execute(_OF_ARQS, {"arqs": sorted(arqs)}).first() is not None:
+        raise exception.Conflict(reason="Another request has bound an accelerator request.")
 
 
 def quarantine(tx: Transaction, handle_id: int) -> bool:
@@ -109,18 +119,18 @@ def set_aside(tx: Transaction, deployable_id: int) -> Sequence[SetAside]:
     """Put all handles of a deployable that no ARQ has into quarantine, and return them.
 
     They are suspect: a server that the database does not know may have one of them. Handles that
-    are held without an ARQ, or suspect already, stay as they are.
+    are suspect already stay as they are.
     """
     which = AttachHandle.deployable_id == deployable_id
     lock(tx, which)
-    rows = tx.all(select(SetAside).where(which, MAY_BE_SET_ASIDE, ~_HAS_ARQ))
+    rows = tx.all(select(SetAside).where(which, MAY_BE_SET_ASIDE))
     if rows:
         tx.execute(_SET_ASIDE, {"ids": sorted(row.id for row in rows)})
     return rows
 
 
 def quarantined_on(tx: Transaction, uuid: str) -> int | None:
-    """Return the host id of a handle in quarantine, or cleaned now; None when it is neither."""
+    """Return the host id of a handle in quarantine, or being cleaned; None when it is neither."""
     return tx.execute(
         sa.select(Device.host_id)
         .join(Deployable, Deployable.device_id == Device.id)
@@ -145,18 +155,8 @@ def lock_quarantined(tx: Transaction, device_id: int, key: str) -> int | None:
     return quarantined[0] if quarantined else None
 
 
-def pooled_on(tx: Transaction, uuid: str) -> int | None:
-    """Return the host id of a handle whose device has pools; None when it has none."""
-    return tx.execute(
-        sa.select(Device.host_id)
-        .join(Deployable, Deployable.device_id == Device.id)
-        .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
-        .where(AttachHandle.uuid == uuid, Device.pools.is_not(None))
-    ).scalar()
-
-
 def begin_cleaning(tx: Transaction, handle_id: int) -> None:
-    """Mark a handle whose unit is being released as cleaned now, so that it is reserved."""
+    """Mark a handle whose unit is being released as being cleaned, so that it is reserved."""
     tx.execute(_BEGIN_CLEANING, {"ids": [handle_id]})
 
 
@@ -170,14 +170,7 @@ def record_cleaning(tx: Transaction, handle_id: int, record: Mapping[str, Any]) 
 
 
 def finish_release(tx: Transaction, handle_id: int) -> None:
-    """Mark a released handle as free, or as held when an ARQ waits for it.
-
-    A separate statement locks the handle first: only a read after that sees a bind that has just
-    claimed it.
-    """
-    tx.execute(
-        sa.select(AttachHandle.id).where(AttachHandle.id == handle_id).with_for_update()
-    ).all()
+    """Mark a released handle as ready; an ARQ that waits for it has it from now on."""
     tx.execute(_FINISH_RELEASE, {"ids": [handle_id]})
 
 
@@ -194,47 +187,71 @@ def _target(event: HandleEvent) -> str:
 # to execute it.
 
 _IDS: sa.BindParameter[int] = sa.bindparam("ids", expanding=True)
-_HAS_ARQ = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
 _CLAIM = (
     sa.select(AttachHandle.id, AttachHandle.state)
     .where(
         AttachHandle.deployable_id == sa.bindparam("deployable"),
-        AttachHandle.state.in_([HandleState.FREE.value, HandleState.RELEASING.value]),
+        AttachHandle.arq_id.is_(None),
+        AttachHandle.state.in_([HandleState.READY.value, HandleState.RELEASING.value]),
         AttachHandle.lost_ms.is_(None),
         ~AttachHandle.blocked,
-        ~_HAS_ARQ,
     )
-    # "free" sorts before "releasing": a free handle is claimed first.
+    # "ready" sorts before "releasing": a ready handle is claimed first.
     .order_by(AttachHandle.state, AttachHandle.id)
     .limit(sa.bindparam("count", type_=sa.Integer))
 )
-_CLAIM_SKIPPING = _CLAIM.with_for_update(skip_locked=True, of=AttachHandle)
-# InnoDB would lock the entries of an index on the state one by one as it waits, those of handles
-# that are no longer held among them: a deadlock with a transaction that releases one.
+# The index on the ARQs would have the handles of all deployables that no ARQ has.
+_CLAIM_SKIPPING = _CLAIM.with_hint(
+    AttachHandle, "FORCE INDEX (ix_attach_handles_deployable_id_arq_id_state_id)", "mysql"
+).with_for_update(skip_locked=True, of=AttachHandle)
+# InnoDB would lock the entries of an index on ARQ and state one by one as it waits, those of
+# handles that have been released since among them: a deadlock with a transaction that releases one.
 _CLAIM_WAITING = _CLAIM.with_hint(
     AttachHandle, "FORCE INDEX (attach_handles_deployable_id_idx)", "mysql"
 ).with_for_update(of=AttachHandle)
 _MOVABLE = sa.update(AttachHandle).where(AttachHandle.id.in_(_IDS))
-_HOLD, _QUARANTINE, _CLEAN_FIRST = (
+_QUARANTINE, _CLEAN_FIRST = (
     _MOVABLE.where(_allows(event)).values(state=_target(event))
-    for event in (HandleEvent.HOLD, HandleEvent.QUARANTINE, HandleEvent.CLEAN_FIRST)
+    for event in (HandleEvent.QUARANTINE, HandleEvent.CLEAN_FIRST)
 )
-#: The term: a handle without an ARQ can be set aside.
-MAY_BE_SET_ASIDE = sa.and_(_allows(HandleEvent.SET_ASIDE), sa.not_(AttachHandle.suspect))
+#: The term: a handle can be set aside.
+MAY_BE_SET_ASIDE = sa.and_(AttachHandle.arq_id.is_(None), sa.not_(AttachHandle.suspect))
 _SET_ASIDE = _MOVABLE.values(state=_target(HandleEvent.SET_ASIDE), suspect=True, cleaning=False)
 _BEGIN_CLEANING = _MOVABLE.where(_allows(HandleEvent.FINISH_RELEASE)).values(cleaning=True)
 _FINISH_RELEASE = _MOVABLE.where(_allows(HandleEvent.FINISH_RELEASE)).values(
-    cleaning=False,
-    suspect=False,
-    state=sa.case(
-        (_HAS_ARQ, _target(HandleEvent.PASS_ON)), else_=_target(HandleEvent.FINISH_RELEASE)
-    ),
+    cleaning=False, suspect=False, state=_target(HandleEvent.FINISH_RELEASE)
 )
+_ARQS: sa.BindParameter[int] = sa.bindparam("arqs", expanding=True)
+_OF_ARQS = sa.select(AttachHandle.id).where(AttachHandle.arq_id.in_(_ARQS)).limit(1)
 _USED = AttachHandle.id.in_(sa.bindparam("used", expanding=True))
-_RELEASE = _MOVABLE.values(
-    state=sa.case(
-        (sa.and_(_allows(HandleEvent.BEGIN_RELEASE), _USED), _target(HandleEvent.BEGIN_RELEASE)),
-        (_allows(HandleEvent.RELEASE), _target(HandleEvent.RELEASE)),
-        else_=AttachHandle.state,
+_RELEASE = (
+    # By the primary key, so that InnoDB locks the handles in order of id.
+    _MOVABLE.with_hint("FORCE INDEX (PRIMARY)", dialect_name="mysql")
+    .where(AttachHandle.arq_id.in_(_ARQS))
+    .values(
+        arq_id=None,
+        state=sa.case(
+            (
+                sa.and_(_allows(HandleEvent.BEGIN_RELEASE), _USED),
+                _target(HandleEvent.BEGIN_RELEASE),
+            ),
+            else_=AttachHandle.state,
+        ),
     )
 )
+
+
+@cache
+def _hold(count: int) -> sa.Update:
+    """Return the UPDATE that gives ``count`` handles, ``id_<i>``, to the ARQs ``uuid_<i>``."""
+    uuid = sa.case(
+        *(
+            (
+                AttachHandle.id == sa.bindparam(f"id_{index}", type_=sa.Integer),
+                sa.bindparam(f"uuid_{index}", type_=sa.String),
+            )
+            for index in range(count)
+        )
+    )
+    arq_id = sa.select(Arq.id).where(Arq.uuid == uuid).correlate(AttachHandle).scalar_subquery()
+    return _MOVABLE.values(arq_id=arq_id)

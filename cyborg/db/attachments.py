@@ -37,7 +37,10 @@ def work_of(tx: Transaction, instance_uuid: str) -> AttachWork | None:
 
 
 def make_due(tx: Transaction, instances: Collection[str]) -> None:
-    """Make the attach work of these instances due now, unless a conductor owns it."""
+    """Make the attach work of these instances due now, unless a conductor owns it.
+
+    The worker is woken after the commit.
+    """
     if instances:
         tx.execute(
             sa.update(Work)
@@ -48,6 +51,7 @@ def make_due(tx: Transaction, instances: Collection[str]) -> None:
             )
             .values(not_before_ms=tx.now)
         )
+        tx.wake_worker()
 
 
 def is_preparing(tx: Transaction, arq_uuids: Collection[str]) -> bool:
@@ -62,7 +66,7 @@ def types_of_instance(tx: Transaction, instance_uuid: str) -> set[str]:
     """Return the attach types of the handles that ARQs of the instance hold or have claimed."""
     rows = tx.execute(
         sa.select(AttachHandle.attach_type)
-        .join(Arq, Arq.attach_handle_id == AttachHandle.id)
+        .join(Arq, Arq.id == AttachHandle.arq_id)
         .where(Arq.instance_uuid == instance_uuid)
     )
     return set(rows.scalars())

@@ -7,21 +7,16 @@ import sqlalchemy as sa
 
 from cyborg.db import deployables, listing, models
 from cyborg.db.models import Deployable
-from cyborg.db.rows import Shown, column, shown_hardware
+from cyborg.db.rows import Shown, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Attribute, Origin
 from cyborg.model.scope import Scope
 
 
-class _Attribute(Shown):
+class _Attribute(models.Attribute, Shown):
     """An attribute of a deployable."""
 
-    uuid = column(models.Attribute.uuid)
-    deployable_id = column(models.Attribute.deployable_id)
-    key = column(models.Attribute.key)
-    value = column(models.Attribute.value)
-    created_at = column(models.Attribute.created_at)
-    updated_at = column(models.Attribute.updated_at)
+    __abstract__ = True
 
 
 _VISIBLE = shown_hardware(

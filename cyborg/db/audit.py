@@ -7,7 +7,7 @@ read in pages: by id, or by hosts where Placement is compared. Memory grows with
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar, TypeVarTuple
@@ -15,13 +15,12 @@ from typing import Any, TypeVar, TypeVarTuple
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg.db import attach_handles, units
+from cyborg.db import providers
 from cyborg.db.engine import Reader
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
     Arq,
     AttachHandle,
-    Attribute,
     Deployable,
     Device,
     Driver,
@@ -31,14 +30,13 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.db.providers import Part
 from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import State
-from cyborg.model.attribute import Origin
 from cyborg.model.audit_findings import Ages, Finding, Kind
 from cyborg.model.device import UNRELEASED, HandleState
-from cyborg.model.health_view import duration
-from cyborg.model.provider import Provider
+from cyborg.model.readiness import duration
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
 
@@ -104,9 +102,7 @@ def _columns(page: Any, key: Any, host: Any, **others: Any) -> sa.Select[Violati
     return select(Violation, page=page, key=key, host=host, **others)
 
 
-def _handles(
-    kind: Kind, cause: str, *terms: Any, join: Any = None, outer: bool = False, **others: Any
-) -> Check:
+def _handles(kind: Kind, cause: str, *terms: Any, join: Any = None, **others: Any) -> Check:
     """Return a check of handles, joined with the table and the term of ``join``."""
     # Outer joins, so that databases read the handles first, in the order of their ids.
     query = (
@@ -116,7 +112,7 @@ def _handles(
         .outerjoin(Device, Device.id == Deployable.device_id)
         .outerjoin(Host, Host.id == Device.host_id)
     )
-    query = query if join is None else query.join(*join, isouter=outer)
+    query = query if join is None else query.join(*join)
     return Check(kind, "handle", cause, query.where(*terms), AttachHandle.id)
 
 
@@ -138,7 +134,7 @@ def _placed(query: sa.Select[*Ts], handle: Any = AttachHandle, other: Any = None
     if other is not None:
         deployable_id = sa.case((Arq.id.is_not(None), deployable_id), else_=other)
     return (
-        query.outerjoin(handle, handle.id == Arq.attach_handle_id)
+        query.outerjoin(handle, handle.arq_id == Arq.id)
         .outerjoin(Deployable, Deployable.id == deployable_id)
         .outerjoin(Device, Device.id == Deployable.device_id)
         .outerjoin(Host, Host.id == Device.host_id)
@@ -188,9 +184,8 @@ def _state(*states: StrEnum) -> sa.ColumnElement[bool]:
 
 
 _BINDING = _state(State.BOUND, State.BIND_STARTED)
-_HOLDER = Arq.attach_handle_id == AttachHandle.id
-_OF_HANDLE = sa.select(Arq.id).where(Arq.attach_handle_id == AttachHandle.id)
-_IS_BOUND = _OF_HANDLE.where(_state(State.BOUND)).correlate(AttachHandle).exists()
+_HOLDER = Arq.id == AttachHandle.arq_id
+_IS_BOUND = sa.exists().where(_HOLDER, _state(State.BOUND)).correlate(AttachHandle)
 _RELEASE = sa.and_(Work.attach_handle_id == AttachHandle.id, Work.kind == WorkKind.RELEASE.value)
 _IN_RELEASE = sa.exists().where(_RELEASE).correlate(AttachHandle)
 _IN_PREPARATION = sa.exists().where(Work.arq_uuid == Arq.uuid, Work.kind == WorkKind.PREPARE.value)
@@ -210,51 +205,20 @@ _TOLD = (
 )
 _CHANGED = sa.func.coalesce(Arq.updated_at, Arq.created_at)
 _IS_OLD = sa.or_(_TOLD < _BEFORE, sa.and_(_TOLD.is_(None), _CHANGED < _BEFORE_DATE))
-#: By ids, which are in the index: the uuids would be read from a million rows.
-_SHARED = (
-    sa.select(
-        Arq.attach_handle_id.label("handle_id"),
-        sa.func.min(Arq.id).label("first"),
-        sa.func.max(Arq.id).label("last"),
-    )
-    .where(Arq.attach_handle_id.is_not(None))
-    .group_by(Arq.attach_handle_id)
-    .having(sa.func.count() > 1)
-    .subquery()
-)
-_FIRST, _LAST = orm.aliased(Arq), orm.aliased(Arq)
-
 #: The invariants that need nothing but the rows. Those that compare whole tables use outer joins:
 #: MariaDB needs several times as long for NOT EXISTS.
 CHECKS: tuple[Check, ...] = (
-    _handles(
-        Kind.LEAKED_HANDLE,
-        "It is held, but no ARQ has it.",
-        _state(HandleState.HELD),
-        Arq.id.is_(None),
-        join=(Arq, _HOLDER),
-        outer=True,
-    ),
     _held_handles(
         Kind.UNSAFE_HANDLE,
         "It is about to be released, but ARQ {arq} has it.",
         _state(State.BOUND),
         _state(HandleState.RELEASING),
-        _IN_RELEASE,
     ),
     _held_handles(
         Kind.UNSAFE_HANDLE,
         "It is in quarantine, but ARQ {arq} has it.",
         _state(State.BOUND),
         _state(HandleState.QUARANTINED),
-    ),
-    _held_handles(
-        Kind.UNHELD_HANDLE,
-        "It is {state}, but ARQ {arq} has it.",
-        sa.or_(
-            sa.and_(_BINDING, _state(HandleState.FREE)),
-            sa.and_(_state(State.BOUND), _state(HandleState.RELEASING), ~_IN_RELEASE),
-        ),
     ),
     _handles(
         Kind.STRANDED_RELEASE,
@@ -281,40 +245,17 @@ CHECKS: tuple[Check, ...] = (
         attempts=Work.attempts,
         error=Work.error,
     ),
-    Check(
-        Kind.SHARED_HANDLE,
-        "handle",
-        "ARQs {first}, {last} all have it.",
-        _columns(
-            _SHARED.c.handle_id,
-            AttachHandle.uuid,
-            Host.name,
-            first=_FIRST.uuid,
-            last=_LAST.uuid,
-        )
-        .select_from(_SHARED)
-        .outerjoin(_FIRST, _FIRST.id == _SHARED.c.first)
-        .outerjoin(_LAST, _LAST.id == _SHARED.c.last)
-        .outerjoin(AttachHandle, AttachHandle.id == _SHARED.c.handle_id)
-        .outerjoin(Deployable, Deployable.id == AttachHandle.deployable_id)
-        .outerjoin(Device, Device.id == Deployable.device_id)
-        .outerjoin(Host, Host.id == Device.host_id),
-        _SHARED.c.handle_id,
-    ),
     _arqs(
         Kind.NEEDLESS_HOLD,
         "It is {state} and has a handle.",
         _state(State.INITIAL, State.UNBOUND, State.BIND_FAILED),
-        Arq.attach_handle_id.is_not(None),
+        AttachHandle.id.is_not(None),
     ),
     _arqs(
         Kind.EMPTY_BIND,
         "It is Bound and has no handle.",
         _state(State.BOUND),
         AttachHandle.id.is_(None),
-    ),
-    _arqs(
-        Kind.OWNERLESS_BIND, "It is {state} for no instance.", _BINDING, Arq.instance_uuid.is_(None)
     ),
     _arqs(
         Kind.FORGOTTEN_BIND,
@@ -355,24 +296,6 @@ CHECKS: tuple[Check, ...] = (
         age=lambda ages: ages.unbound,
         since=_TOLD,
         changed=_CHANGED,
-    ),
-    Check(
-        Kind.CLOSED_INSTANCE,
-        "instance",
-        "It counts as bound, but it has no ARQ.",
-        _columns(Instance.uuid, Instance.uuid, Instance.hostname)
-        .outerjoin(Arq, Arq.instance_uuid == Instance.uuid)
-        .where(Instance.bound, Arq.id.is_(None)),
-        Instance.uuid,
-    ),
-    Check(
-        Kind.UNGUARDED_INSTANCE,
-        "instance",
-        "It has ARQ {uuid}, but does not count as bound.",
-        _placed(_columns(Arq.id, Arq.instance_uuid, _PLACE, uuid=Arq.uuid).select_from(Arq))
-        .outerjoin(Instance, sa.and_(Instance.uuid == Arq.instance_uuid, Instance.bound))
-        .where(Arq.instance_uuid.is_not(None), Instance.uuid.is_(None)),
-        Arq.id,
     ),
     Check(
         Kind.FAILED_DRIVER,
@@ -567,8 +490,9 @@ def changing(db: Reader, consumers: Collection[str]) -> set[str]:
 
 
 def unbound_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
-    """Return uuid → time of its release, in ms, of those instances that have an unbound row."""
-    query = sa.select(Instance.uuid, Instance.updated_ms).where(Instance.bound.is_(False))
+    """Return uuid → time of its release, in ms, of those instances that were bound before."""
+    bound = sa.exists().where(Arq.instance_uuid == Instance.uuid)
+    query = sa.select(Instance.uuid, Instance.updated_ms).where(~bound)
     return dict(_among(db, query, Instance.uuid, uuids))
 
 
@@ -588,44 +512,28 @@ def _among(
 
 
 @dataclass(frozen=True)
-class DeployableRow:
-    """A deployable with its desired provider.
-
-    ``claimable`` is how many units the next binds can use: offered, free or in release, without
-    holder. ``bound`` is the number of ARQs that bind a unit, by instance; ``owed`` the same without
-    those that an attach or a detach changes now. ``unclaimed`` is how many units no ARQ has, and no
-    quarantine keeps from binds for good.
-    """
-
-    desired: Provider
-    rp_uuid: str | None
-    refused: bool
-    claimable: int
-    unclaimed: int = 0
-    bound: Counter[str] = field(default_factory=Counter)
-    owed: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True)
 class HostRow:
     """A host with its deployables; times are ages in milliseconds.
 
     ``changed_age`` counts from the last change of its desired state, ``agent_silence`` from the
-    last heartbeat of its agent, None if it never sent one. ``publish_error`` is why that agent
-    cannot publish, None while it can.
+    last heartbeat of its agent, None if it never sent one. ``bound`` is the number of ARQs that
+    bind a unit, by provider and instance; ``owed`` the same without those that an attach or a
+    detach changes now. ``publish_error`` is why the agent cannot publish, None while it can.
     """
 
     id: int
     name: str
     changed_age: int
     agent_silence: int | None
-    deployables: tuple[DeployableRow, ...]
-    publish_error: str | None = None
+    deployables: Sequence[Part]
+    bound: Mapping[str, Counter[str]]
+    owed: Mapping[str, Counter[str]]
+    publish_error: str | None
 
     @property
     def providers(self) -> set[str]:
         """Return the uuids of its providers."""
-        return {row.rp_uuid for row in self.deployables if row.rp_uuid is not None}
+        return {part.desired.uuid for part in self.deployables if part.desired.uuid}
 
 
 def host_pages(db: Reader, only: Collection[int] | None = None) -> Iterator[list[HostRow]]:
@@ -673,102 +581,45 @@ def _read_hosts(db: Reader, term: sa.ColumnElement[bool]) -> list[HostRow]:
             .order_by(Host.id)
             .limit(_HOSTS)
         )
-        deployables = _read_deployables(tx, [row.id for row in rows])
+        ids = [row.id for row in rows]
+        deployables = providers.of_hosts(tx, ids)
+        bound, owed = _bound_units(tx, ids)
     return [
         HostRow(
             row.id,
             row.name,
             row.changed_age,
             row.agent_silence,
-            tuple(deployables[row.id]),
+            deployables[row.id],
+            bound[row.id],
+            owed[row.id],
             row.publish_error or None,
         )
         for row in rows
     ]
 
 
-def _count(term: sa.ColumnElement[bool]) -> sa.Function[int]:
-    # Distinct: a handle that two ARQs share has two rows.
-    return sa.func.count(sa.case((term, AttachHandle.id)).distinct())
+_Bound = dict[int, dict[str, Counter[str]]]
 
 
-class _Units(Row):
-    """The numbers of units of a deployable."""
-
-    id = column(Deployable.id)
-    total = column(_count(sa.true()))
-    reserved = column(_count(units.RESERVED))
-    claimable = column(
-        _count(
-            sa.and_(
-                units.OFFERED, _state(HandleState.FREE, HandleState.RELEASING), Arq.id.is_(None)
-            )
+def _bound_units(tx: Transaction, hosts: Sequence[int]) -> tuple[_Bound, _Bound]:
+    """Return ``bound`` and ``owed`` of ``HostRow`` by the id of the host."""
+    bound: _Bound = {id_: defaultdict(Counter) for id_ in hosts}
+    owed: _Bound = {id_: defaultdict(Counter) for id_ in hosts}
+    for id_, provider, instance, hidden, amount in tx.execute(
+        sa.select(
+            Device.host_id,
+            sa.NotNullable(Arq.device_rp_uuid),
+            sa.NotNullable(Arq.instance_uuid),
+            Arq.hidden,
+            sa.func.count(),
         )
-    )
-    unclaimed = column(_count(sa.and_(attach_handles.MAY_BE_SET_ASIDE, Arq.id.is_(None))))
-
-
-class _Deployable(Row):
-    """A deployable with its host."""
-
-    host_id = column(Device.host_id)
-    id = column(Deployable.id)
-    name = column(Deployable.name)
-    rp_uuid = column(Deployable.rp_uuid)
-    resource_class = column(Deployable.resource_class)
-    publish_error = column(Deployable.publish_error)
-    group_size = column(Deployable.group_size)
-
-
-def _read_deployables(tx: Transaction, hosts: Sequence[int]) -> dict[int, list[DeployableRow]]:
-    """Return host id → its deployables, in order of id."""
-    in_hosts = Device.host_id.in_(hosts)
-    counts = {
-        row.id: row
-        for row in tx.all(units.join(select(_Units)).where(in_hosts).group_by(Deployable.id))
-    }
-    traits: dict[int, set[str]] = defaultdict(set)
-    for id_, trait in tx.execute(
-        sa.select(Attribute.deployable_id, Attribute.value)
-        .join(Deployable, Deployable.id == Attribute.deployable_id)
+        .join(Deployable, Deployable.rp_uuid == Arq.device_rp_uuid)
         .join(Device, Device.id == Deployable.device_id)
-        .where(in_hosts, Attribute.origin == Origin.DISCOVERED.value, Attribute.key.like("trait%"))
+        .where(Device.host_id.in_(hosts), _BINDING, Arq.instance_uuid.is_not(None))
+        .group_by(Device.host_id, Arq.device_rp_uuid, Arq.instance_uuid, Arq.hidden)
     ):
-        traits[id_].add(trait)
-    bound: dict[int, Counter[str]] = defaultdict(Counter)
-    owed: dict[int, Counter[str]] = defaultdict(Counter)
-    for id_, instance, hidden, amount in tx.execute(
-        sa.select(Deployable.id, sa.NotNullable(Arq.instance_uuid), Arq.hidden, sa.func.count())
-        .join(Arq, Arq.device_rp_uuid == Deployable.rp_uuid)
-        .join(Device, Device.id == Deployable.device_id)
-        .where(in_hosts, _BINDING, Arq.instance_uuid.is_not(None))
-        .group_by(Deployable.id, Arq.instance_uuid, Arq.hidden)
-    ):
-        bound[id_][instance] += amount
+        bound[id_][provider][instance] += amount
         if not hidden:
-            owed[id_][instance] += amount
-    deployables: dict[int, list[DeployableRow]] = defaultdict(list)
-    query = select(_Deployable).join(Device, Device.id == Deployable.device_id)
-    for row in tx.all(query.where(in_hosts).order_by(Deployable.id)):
-        units_of = counts.get(row.id)
-        desired = Provider(
-            uuid=row.rp_uuid or "",
-            name=row.name,
-            resource_class=row.resource_class,
-            total=units_of.total if units_of else 0,
-            reserved=units_of.reserved if units_of else 0,
-            traits=frozenset(traits[row.id]),
-            group_size=row.group_size or 1,
-        )
-        deployables[row.host_id].append(
-            DeployableRow(
-                desired,
-                row.rp_uuid,
-                row.publish_error is not None,
-                units_of.claimable if units_of else 0,
-                units_of.unclaimed if units_of else 0,
-                bound[row.id],
-                owed[row.id],
-            )
-        )
-    return deployables
+            owed[id_][provider][instance] += amount
+    return bound, owed

@@ -9,8 +9,8 @@ from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import Deployable, Device, Host, Service
 from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
-from cyborg.model.health_view import Process
 from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.model.readiness import Process
 
 _HAS_DEPLOYABLES = (
     sa.select(Deployable.id)

@@ -77,7 +77,9 @@ def _set_states(db: Database, devices: Collection[int]) -> int:
         sa.exists()
         .where(Deployable.device_id == Device.id)
         .where(AttachHandle.deployable_id == Deployable.id)
-        .where(AttachHandle.state != HandleState.FREE.value)
+        .where(
+            sa.or_(AttachHandle.arq_id.is_not(None), AttachHandle.state != HandleState.READY.value)
+        )
     )
     with db.writer() as tx:
         return tx.execute(

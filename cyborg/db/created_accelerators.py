@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import base
+from cyborg.db import bulk
 from cyborg.db.models import Attribute, Backend, Deployable, Device, Driver, Hardware, Work
 from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
@@ -52,6 +52,13 @@ def requests(tx: Transaction, host_id: int) -> list[Request]:
         Work.kind == WorkKind.CREATE_DEVICE.value, Work.host_id == host_id
     )
     return [Request.from_spec(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
+
+
+def devices(tx: Transaction, host_id: int) -> Sequence[Device]:
+    """Return the devices of a host that operators created."""
+    return tx.all(
+        select(Device).where(Device.host_id == host_id, Device.origin == Origin.OPERATOR.value)
+    )
 
 
 def drivers_by_key(tx: Transaction, host_id: int) -> dict[str, str]:
@@ -114,4 +121,4 @@ def set_traits(tx: Transaction, device_id: int, traits: Sequence[str]) -> None:
         for id_, resource_class in rows
         for attribute in creation.attributes(resource_class, traits)
     ]
-    base.insert(tx, Attribute, attributes, {"origin": Origin.DISCOVERED.value})
+    bulk.insert(tx, Attribute, attributes, {"origin": Origin.DISCOVERED.value})

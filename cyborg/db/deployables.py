@@ -3,7 +3,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -25,21 +24,10 @@ KEY: sa.SQLColumnExpression[str] = sa.func.coalesce(Deployable.key, Deployable.n
 GROUP_SIZE: sa.SQLColumnExpression[int] = sa.func.coalesce(Deployable.group_size, 1)
 
 
-class VisibleDeployable(Shown):
+class VisibleDeployable(Deployable, Shown):
     """A deployable as the API shows it."""
 
-    id = column(Deployable.id)
-    uuid = column(Deployable.uuid)
-    parent_id = column(Deployable.parent_id)
-    root_id = column(Deployable.root_id)
-    name = column(Deployable.name)
-    num_accelerators = column(Deployable.num_accelerators)
-    device_id = column(Deployable.device_id)
-    rp_uuid = column(Deployable.rp_uuid)
-    driver_name = column(Deployable.driver_name)
-    bitstream_id = column(Deployable.bitstream_id)
-    created_at = column(Deployable.created_at)
-    updated_at = column(Deployable.updated_at)
+    __abstract__ = True
 
 
 def is_of_project(
@@ -156,7 +144,7 @@ class Offer(PlacedDeployable):
     rp_uuid = required(Deployable.rp_uuid)
     resource_class = column(Deployable.resource_class)
     pooled = column(Device.pools.is_not(None))
-    cost: dict[str, int] | None = column(Deployable.cost)
+    cost = column(Deployable.cost)
     group_size = column(GROUP_SIZE)
     clean = column(Deployable.clean)
     unavailable = column(units.REASON)
@@ -174,11 +162,15 @@ class AgentHandle(PlacedDeployable):
 
     id = column(AttachHandle.id)
     uuid = column(AttachHandle.uuid)
+    #: The ARQ that has it, or waits for it; None: no ARQ.
+    arq_uuid: str | None = column(
+        sa.select(Arq.uuid).where(Arq.id == AttachHandle.arq_id).scalar_subquery()
+    )
     handle_key = column(AttachHandle.handle_key)
     state = column(AttachHandle.state)
     deployable_id = column(AttachHandle.deployable_id)
     cleaning = column(AttachHandle.cleaning)
-    clean_record: dict[str, Any] | None = column(AttachHandle.clean_record)
+    clean_record = column(AttachHandle.clean_record)
     pooled = column(Device.pools.is_not(None))
     device_status = column(Device.status)
     agent_epoch: int | None = column(AGENT_EPOCH)
@@ -262,14 +254,15 @@ class ImageUser(Row):
     uuid = column(Arq.uuid)
     state = column(Arq.state)
     group_spec = column(Arq.group_spec)
-    attach_handle_id = column(Arq.attach_handle_id)
+    attach_handle_id = column(AttachHandle.id)
 
 
 def image_users(tx: Transaction, deployable_id: int) -> Sequence[ImageUser]:
     """Return the ARQs that have an attach handle of a deployable, in order of id."""
     return tx.all(
         select(ImageUser)
-        .where(Arq.deployable_id == deployable_id, Arq.attach_handle_id.is_not(None))
+        .join(AttachHandle, AttachHandle.arq_id == Arq.id)
+        .where(Arq.deployable_id == deployable_id)
         .order_by(Arq.id)
     )
 
@@ -298,7 +291,9 @@ def clear_unused_images(tx: Transaction, host_id: int) -> None:
     The host may have been rebooted, and most devices lose their image without power.
     """
     own = sa.select(Device.id).where(Device.host_id == host_id)
-    used = sa.exists().where(Arq.deployable_id == Deployable.id, Arq.attach_handle_id.is_not(None))
+    used = sa.exists().where(
+        AttachHandle.deployable_id == Deployable.id, AttachHandle.arq_id.is_not(None)
+    )
     tx.execute(
         sa.update(Deployable)
         .where(Deployable.device_id.in_(own), Deployable.bitstream_id.is_not(None), ~used)

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import base, events, listing, models
+from cyborg.db import bulk, events, listing, models
 from cyborg.db.models import Arq, ProfileProject
 from cyborg.db.rows import Row, Shown, column, select, shown
 from cyborg.db.transaction import Transaction
@@ -20,24 +20,16 @@ from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.scope import Scope
 
 
-class _Profile(Shown):
+class _Profile(models.DeviceProfile, Shown):
     """A stored profile."""
 
-    id = column(models.DeviceProfile.id)
-    uuid = column(models.DeviceProfile.uuid)
-    name = column(models.DeviceProfile.name)
-    private = column(models.DeviceProfile.private)
-    description = column(models.DeviceProfile.description)
-    profile_json = column(models.DeviceProfile.profile_json)
-    created_at = column(models.DeviceProfile.created_at)
-    updated_at = column(models.DeviceProfile.updated_at)
+    __abstract__ = True
 
 
-class _Project(Shown):
+class _Project(ProfileProject, Shown):
     """A project of a private profile."""
 
-    device_profile_id = column(ProfileProject.device_profile_id)
-    project_id = column(ProfileProject.project_id)
+    __abstract__ = True
 
 
 def _of_project(project_id: str) -> sa.ColumnElement[bool]:
@@ -174,7 +166,7 @@ def insert(tx: Transaction, profile: DeviceProfile) -> None:
     if profile.projects is None:
         tx.execute(sa.insert(models.DeviceProfile).values(row))
         return
-    ids = base.insert_ids(tx, models.DeviceProfile, [row])
+    ids = bulk.insert_ids(tx, models.DeviceProfile, [row])
     _insert_projects(tx, ids[profile.uuid], profile.projects)
 
 
@@ -203,7 +195,7 @@ def remove(tx: Transaction, ids: Sequence[int]) -> None:
 
 def _insert_projects(tx: Transaction, id_: int, projects: Sequence[str]) -> None:
     rows = [{"device_profile_id": id_, "project_id": project} for project in projects]
-    base.insert(tx, ProfileProject, rows)
+    bulk.insert(tx, ProfileProject, rows)
 
 
 def _profiles(tx: Transaction, rows: Sequence[_Profile], scope: Scope) -> list[DeviceProfile]:

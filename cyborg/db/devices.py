@@ -7,19 +7,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import listing, units
+from cyborg.db import listing
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import (
     Arq,
     AttachHandle,
-    Attribute,
     Deployable,
     Device,
     Hardware,
     Host,
     Instance,
 )
-from cyborg.db.rows import Row, Shown, column, nullable, select, shown, shown_hardware
+from cyborg.db.rows import Row, Shown, column, nullable, required, select, shown, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 from cyborg.model.device import LOST, MOVES, DeviceEvent, DeviceStatus
@@ -33,33 +32,12 @@ STATE: sa.SQLColumnExpression[str] = sa.case(
 )
 
 
-class VisibleDevice(Shown):
+class VisibleDevice(Device, Shown):
     """A device as the API shows it."""
 
-    id = column(Device.id)
-    uuid = column(Device.uuid)
-    type = column(Device.type)
-    vendor = column(Device.vendor)
-    model = column(Device.model)
-    std_board_info = column(Device.std_board_info)
-    vendor_board_info = column(Device.vendor_board_info)
-    hostname = column(Device.hostname)
-    device_key = column(Device.device_key)
-    numa_node = column(Device.numa_node)
-    identity: list[dict[str, str]] | None = column(Device.identity)
-    topology: dict[str, Any] | None = column(Device.topology)
-    pools: dict[str, int] | None = column(Device.pools)
-    driver = column(Device.driver)
-    backend = column(Device.backend)
-    labels: dict[str, str] | None = column(Device.labels)
-    status_reason = column(Device.status_reason)
+    __abstract__ = True
+
     state = column(STATE)
-    lost_ms = column(Device.lost_ms)
-    health = column(Device.health)
-    health_reason = column(Device.health_reason)
-    health_ms = column(Device.health_ms)
-    created_at = column(Device.created_at)
-    updated_at = column(Device.updated_at)
 
 
 def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -132,76 +110,11 @@ def page(
     return tx.all(query)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A deployable of a device, which is a resource provider in Placement.
-
-    ``reserved`` of its ``total`` units are reserved in Placement; ``error`` is the reason why
-    Placement refuses the provider.
-    """
-
-    uuid: str
-    name: str
-    rp_uuid: str | None
-    resource_class: str
-    error: str | None
-    total: int
-    reserved: int
-    #: The total and reserved units that Placement has; None: it does not have the provider.
-    published: tuple[int, int] | None
-    #: Number of units by what they count as, see ``units.WORD``.
-    words: Mapping[str, int]
-    traits: tuple[str, ...]
-
-
-def parts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Part]]:
-    """Return device id → deployables with their units and traits, in two statements."""
-    if not ids:
-        return {}
-    traits: dict[str, set[str]] = {}
-    for uuid, trait in tx.execute(
-        sa.select(Deployable.uuid, Attribute.value)
-        .select_from(Attribute)
-        .join(Deployable, Deployable.id == Attribute.deployable_id)
-        .where(
-            Deployable.device_id.in_(ids),
-            Attribute.key.startswith("trait"),
-            Attribute.origin == Origin.DISCOVERED.value,
-        )
-    ):
-        traits.setdefault(uuid, set()).add(trait)
-    by_uuid: dict[str, list[units.PartUnits]] = {}
-    for row in units.of_devices(tx, ids):
-        by_uuid.setdefault(row.uuid, []).append(row)
-    result: dict[int, list[Part]] = {}
-    for uuid, rows in by_uuid.items():
-        words: dict[str, int] = {}
-        for row in rows:
-            if row.word is not None:
-                words[row.word] = words.get(row.word, 0) + row.amount
-        part = Part(
-            uuid=uuid,
-            name=rows[0].name,
-            rp_uuid=rows[0].rp_uuid,
-            resource_class=rows[0].resource_class,
-            error=rows[0].publish_error,
-            published=None
-            if rows[0].published_total is None
-            else (rows[0].published_total, rows[0].published_reserved or 0),
-            total=sum(words.values()),
-            reserved=sum(row.amount for row in rows if row.reserved),
-            words=words,
-            traits=tuple(sorted(traits.get(uuid, ()))),
-        )
-        result.setdefault(rows[0].device_id, []).append(part)
-    return result
-
-
 class Cleaning(Row):
     """The last cleaning of a unit, see ``cyborg.model.cleaning.CleanRecord``."""
 
     handle_key = column(AttachHandle.handle_key)
-    record: dict[str, Any] | None = column(AttachHandle.clean_record)
+    record: dict[str, Any] = required(AttachHandle.clean_record)
     at_ms = column(AttachHandle.clean_ms)
 
 
@@ -276,32 +189,21 @@ _DEPLOYABLE = (
 )
 
 
-class StoredDevice(Row):
-    """A device; ``deployable_id`` is None while it has no deployables."""
+class DeviceOfWork(Device):
+    """A device with the deployable that work on it refers to, None while it has none."""
 
-    id = column(Device.id)
-    uuid = column(Device.uuid)
-    host_id = column(Device.host_id)
-    hostname = column(Device.hostname)
-    status = column(Device.status)
-    status_reason = column(Device.status_reason)
-    health = column(Device.health)
-    health_reason = column(Device.health_reason)
-    reported_health = column(Device.reported_health)
-    reported_health_reason = column(Device.reported_health_reason)
-    health_until_ms = column(Device.health_until_ms)
-    health_faults: list[int] | None = column(Device.health_faults)
-    driver = column(Device.driver)
-    device_key = column(Device.device_key)
-    origin = column(Device.origin)
+    __abstract__ = True
+
     deployable_id: int | None = column(_DEPLOYABLE)
 
 
-class AgentDevice(StoredDevice):
+class AgentDevice(DeviceOfWork):
     """A device with its agent, None while its host has none.
 
     ``unready`` is True when the device needs set-up before use.
     """
+
+    __abstract__ = True
 
     service_host = column(Host.service_host)
     agent_epoch: int | None = column(AGENT_EPOCH)
@@ -330,11 +232,11 @@ def needing_set_up(
     tx: Transaction,
     *terms: sa.ColumnElement[bool],
     status: DeviceStatus = DeviceStatus.ENABLED,
-) -> Sequence[StoredDevice]:
+) -> Sequence[DeviceOfWork]:
     """Return the devices that match the terms, have this status, and need set-up before use."""
     in_service = (Device.status == status.value, Device.lost_ms.is_(None))
     return tx.all(
-        select(StoredDevice)
+        select(DeviceOfWork)
         .join(Hardware, _ENTRY)
         .where(*terms, *in_service, Hardware.setup_required)
         .order_by(Device.id)

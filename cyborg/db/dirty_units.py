@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import base, events
+from cyborg.db import bulk, events
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, DirtyUnit
 from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
@@ -38,7 +38,7 @@ class PlacedUnit(Row):
     handle_key = column(AttachHandle.handle_key)
     attach_info = column(AttachHandle.attach_info)
     vendor = column(Device.vendor)
-    identity: list[dict[str, str]] | None = column(Device.identity)
+    identity = column(Device.identity)
     device_uuid = column(Device.uuid)
     deployable_id = column(AttachHandle.deployable_id)
     clean = column(Deployable.clean)
@@ -46,23 +46,11 @@ class PlacedUnit(Row):
     level = nullable(DirtyUnit.level)
 
 
-class Dirty(Row):
+class Dirty(DirtyUnit):
     """A dirty unit, as it was when its guest got it."""
 
-    id = column(DirtyUnit.id)
-    handle_uuid = column(DirtyUnit.handle_uuid)
-    hostname = column(DirtyUnit.hostname)
-    driver = column(DirtyUnit.driver)
-    device_key = column(DirtyUnit.device_key)
-    handle_key = column(DirtyUnit.handle_key)
-    attach_info = column(DirtyUnit.attach_info)
-    vendor = column(DirtyUnit.vendor)
-    identity: list[dict[str, str]] | None = column(DirtyUnit.identity)
-    level = column(DirtyUnit.level)
-    arq_uuid = column(DirtyUnit.arq_uuid)
-    instance_uuid = column(DirtyUnit.instance_uuid)
-    since_ms = column(DirtyUnit.since_ms)
-    fault = column(DirtyUnit.fault)
+    __abstract__ = True
+
     #: Whether its handle has gone.
     homeless = column(~sa.exists().where(AttachHandle.uuid == DirtyUnit.handle_uuid))
 
@@ -84,11 +72,11 @@ _PLACE: Final = (
 )
 #: Columns that say what made a unit dirty.
 _ORIGIN: Final = ("level", "arq_uuid", "instance_uuid", "since_ms", "fault")
-#: The level at which the unit of a handle must be cleaned, by ``Arq.attach_handle_id``.
+#: The level at which the unit of a handle must be cleaned, by ``Arq.id``.
 LEVEL_OF_ARQ: sa.ScalarSelect[Any] = (
     sa.select(DirtyUnit.level)
     .join(AttachHandle, AttachHandle.uuid == DirtyUnit.handle_uuid)
-    .where(AttachHandle.id == Arq.attach_handle_id)
+    .where(AttachHandle.arq_id == Arq.id)
     .correlate(Arq)
     .scalar_subquery()
 )
@@ -98,7 +86,6 @@ _PLACED = (
     .join(Device, Device.id == Deployable.device_id)
     .outerjoin(DirtyUnit, DirtyUnit.handle_uuid == AttachHandle.uuid)
 )
-_HAS_ARQ = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
 _OF_HANDLES = _PLACED.where(AttachHandle.id.in_(sa.bindparam("ids", expanding=True)))
 
 
@@ -122,7 +109,7 @@ def mark(tx: Transaction, uses: Sequence[Use]) -> None:
                 .where(DirtyUnit.handle_uuid == unit.handle_uuid)
                 .values(level=required)
             )
-    base.insert(tx, DirtyUnit, added, {"since_ms": tx.now})
+    bulk.insert(tx, DirtyUnit, added, {"since_ms": tx.now})
 
 
 def level_of(tx: Transaction, handle_uuid: str) -> CleanLevel | None:
@@ -141,7 +128,9 @@ def end(tx: Transaction, handle_id: int, handle_uuid: str) -> None:
     """Store that a unit is clean; if an ARQ has waited for it, the unit is dirty again."""
     own = DirtyUnit.handle_uuid == handle_uuid
     holder = tx.execute(
-        sa.select(Arq.uuid, Arq.instance_uuid).where(Arq.attach_handle_id == handle_id)
+        sa.select(Arq.uuid, Arq.instance_uuid)
+        .join(AttachHandle, AttachHandle.arq_id == Arq.id)
+        .where(AttachHandle.id == handle_id)
     ).first()
     if holder is None:
         tx.execute(sa.delete(DirtyUnit).where(own))
@@ -187,8 +176,8 @@ def free_units(tx: Transaction, host_id: int) -> Sequence[PlacedUnit]:
         _PLACED.where(
             Device.host_id == host_id,
             *(part.lost_ms.is_(None) for part in (AttachHandle, Deployable, Device)),
-            AttachHandle.state == HandleState.FREE.value,
-            ~_HAS_ARQ,
+            AttachHandle.state == HandleState.READY.value,
+            AttachHandle.arq_id.is_(None),
             DirtyUnit.id.is_(None),
         ).order_by(AttachHandle.id)
     )
@@ -209,14 +198,14 @@ def adopt(tx: Transaction, suspects: Sequence[tuple[PlacedUnit, Dirty]]) -> None
         else:
             origin = {name: getattr(dirty, name) for name in _ORIGIN}
             added.append({**place(unit), **origin})
-    base.insert(tx, DirtyUnit, added)
+    bulk.insert(tx, DirtyUnit, added)
 
 
 def add(tx: Transaction, units: Sequence[tuple[PlacedUnit, CleanLevel]]) -> None:
     """Store that units may have the data of guests that are not known."""
     blank = dict.fromkeys(("arq_uuid", "instance_uuid", "fault"))
     rows = [{**blank, **place(unit), "level": level.value} for unit, level in units]
-    base.insert(tx, DirtyUnit, rows, {"since_ms": tx.now})
+    bulk.insert(tx, DirtyUnit, rows, {"since_ms": tx.now})
 
 
 def check_clean(tx: Transaction, *terms: sa.ColumnElement[bool], force: bool | None) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg.db import attach_handles, hosts, listing, units
-from cyborg.db.lost_devices import UNHELD
+from cyborg.db.lost_devices import RELEASED
 from cyborg.db.models import (
     Arq,
     AttachHandle,
@@ -32,26 +32,10 @@ from cyborg.model.scope import Scope
 from cyborg.model.work import WorkKind
 
 
-class StoredDriver(Row):
-    """A driver of a host."""
-
-    id = column(Driver.id)
-    uuid = column(Driver.uuid)
-    host_id = column(Driver.host_id)
-    name = column(Driver.name)
-    state = column(Driver.state)
-    error = column(Driver.error)
-    version = column(Driver.version)
-    device_type = column(Driver.device_type)
-    endpoint = column(Driver.endpoint)
-    requested = column(Driver.requested)
-    enabled = column(Driver.enabled)
-    options = column(Driver.options)
-    accepts = column(Driver.accepts)
-
-
-class _WithBackend(StoredDriver):
+class _WithBackend(Driver):
     """A driver of a host with one of its backends, whose columns are None if it has none."""
+
+    __abstract__ = True
 
     backend_id = nullable(Backend.id)
     backend_name = nullable(Backend.name)
@@ -72,22 +56,6 @@ class StoredBackend:
     creates: str | None
 
 
-class StoredHardware(Row):
-    """A piece of hardware of a host."""
-
-    id = column(Hardware.id)
-    uuid = column(Hardware.uuid)
-    driver = column(Hardware.driver)
-    hardware_key = column(Hardware.hardware_key)
-    device_type = column(Hardware.device_type)
-    offered = column(Hardware.offered)
-    setup_required = column(Hardware.setup_required)
-    reboot_required = column(Hardware.reboot_required)
-    reason = column(Hardware.reason)
-    acc_specs = column(Hardware.acc_specs)
-    acc_status = column(Hardware.acc_status)
-
-
 class ChangedDevice(Row):
     """A device whose status has changed."""
 
@@ -95,25 +63,25 @@ class ChangedDevice(Row):
     hostname = column(Device.hostname)
 
 
-def of_host(tx: Transaction, host_id: int) -> dict[str, StoredDriver]:
+def of_host(tx: Transaction, host_id: int) -> dict[str, Driver]:
     """Return name → driver of a host."""
-    rows = tx.all(select(StoredDriver).where(Driver.host_id == host_id))
+    rows = tx.all(select(Driver).where(Driver.host_id == host_id))
     return {row.name: row for row in rows}
 
 
-def on_hosts(tx: Transaction, name: str, host_ids: Collection[int]) -> Sequence[StoredDriver]:
+def on_hosts(tx: Transaction, name: str, host_ids: Collection[int]) -> Sequence[Driver]:
     """Return the rows of a driver on these hosts, in order of host id."""
     return tx.all(
-        select(StoredDriver)
+        select(Driver)
         .where(Driver.name == name, Driver.host_id.in_(sorted(host_ids)))
         .order_by(Driver.host_id)
     )
 
 
-def named(tx: Transaction, key: str) -> Sequence[StoredDriver]:
+def named(tx: Transaction, key: str) -> Sequence[Driver]:
     """Return the rows of the driver with this name, or the row with this uuid, by host id."""
     return tx.all(
-        select(StoredDriver)
+        select(Driver)
         .where(sa.or_(Driver.name == key, Driver.uuid == key))
         .order_by(Driver.host_id)
     )
@@ -140,7 +108,7 @@ def with_options(tx: Transaction) -> Sequence[DriverOptions]:
 
 def with_backends(
     tx: Transaction, host_id: int
-) -> tuple[dict[str, StoredDriver], dict[tuple[str, str], StoredBackend]]:
+) -> tuple[dict[str, Driver], dict[tuple[str, str], StoredBackend]]:
     """Return the drivers of a host by name, and its backends by driver and name. One statement."""
     rows = tx.all(
         select(_WithBackend)
@@ -159,9 +127,9 @@ def with_backends(
     return {row.name: row for row in rows}, backends
 
 
-def hardware(tx: Transaction, host_id: int) -> Sequence[StoredHardware]:
+def hardware(tx: Transaction, host_id: int) -> Sequence[Hardware]:
     """Return the hardware of a host."""
-    return tx.all(select(StoredHardware).where(Hardware.host_id == host_id))
+    return tx.all(select(Hardware).where(Hardware.host_id == host_id))
 
 
 def is_uninstalling(tx: Transaction, host_ids: Collection[int], name: str) -> bool:
@@ -175,28 +143,28 @@ def is_uninstalling(tx: Transaction, host_ids: Collection[int], name: str) -> bo
 def arqs(tx: Transaction, host_ids: Collection[int], name: str) -> list[str]:
     """Return the ARQs that hold or have claimed units of a driver on these hosts."""
     own = _deployables(host_ids, name)
-    held = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
+    held = sa.select(AttachHandle.arq_id).where(AttachHandle.deployable_id.in_(own))
     uuids = tx.execute(
         sa.select(Arq.uuid)
-        .where(sa.or_(Arq.deployable_id.in_(own), Arq.attach_handle_id.in_(held)))
+        .where(sa.or_(Arq.deployable_id.in_(own), Arq.id.in_(held)))
         .order_by(Arq.id)
     )
     return list(uuids.scalars())
 
 
 def count_unreleased(tx: Transaction, host_id: int, name: str, *, force: bool) -> int:
-    """Return how many handles of a driver are held, or not yet released by the host.
+    """Return how many handles of a driver an ARQ has, or the host has not yet released.
 
     With ``force`` those in quarantine do not count.
     """
-    released = UNHELD if force else (HandleState.FREE.value,)
+    released = RELEASED if force else (HandleState.READY.value,)
     return int(
         tx.execute(
             sa.select(sa.func.count())
             .select_from(AttachHandle)
             .where(
                 AttachHandle.deployable_id.in_(_deployables([host_id], name)),
-                AttachHandle.state.not_in(released),
+                sa.or_(AttachHandle.arq_id.is_not(None), AttachHandle.state.not_in(released)),
             )
         ).scalar_one()
     )
@@ -337,7 +305,7 @@ _USED = (
     .where(
         Deployable.device_id == Device.id,
         AttachHandle.deployable_id == Deployable.id,
-        Arq.attach_handle_id == AttachHandle.id,
+        AttachHandle.arq_id.is_not(None),
     )
     .correlate(Device)
 )
@@ -354,7 +322,7 @@ _OFFERED = (
 
 
 @dataclass(frozen=True)
-class Kind(Generic[S]):
+class RowKind(Generic[S]):
     """The query of a type of row, and the API's names for sort keys and filters."""
 
     visible: Query[S]
@@ -382,58 +350,40 @@ def _backend_has_capability(name: str) -> sa.ColumnElement[bool]:
     return member.is_not(None)
 
 
-class VisibleDriver(Shown):
+class VisibleDriver(Driver, Shown):
     """A driver of a host as the API shows it, with the numbers of its devices."""
 
-    uuid = column(Driver.uuid)
+    __abstract__ = True
+
     host = column(Host.name)
-    name = column(Driver.name)
-    state = column(Driver.state)
-    version = column(Driver.version)
-    device_type = column(Driver.device_type)
-    endpoint = column(Driver.endpoint)
-    enabled = column(Driver.enabled)
-    options = column(Driver.options)
-    accepts = column(Driver.accepts)
-    error = column(Driver.error)
-    discovered_ms = column(Driver.discovered_ms)
     present = column(_count(*_PRESENT))
     offered = column(_count(*_OF_DRIVER, _OFFERED))
     in_use = column(_count(*_OF_DRIVER, _USED))
 
 
-class VisibleBackend(Shown):
+class VisibleBackend(Backend, Shown):
     """A backend of a driver as the API shows it."""
 
-    uuid = column(Backend.uuid)
+    __abstract__ = True
+
     host = column(Host.name)
     driver = column(Driver.name)
-    name = column(Backend.name)
-    state = column(Backend.state)
-    services = column(Backend.services)
-    capabilities = column(Backend.capabilities)
-    creates = column(Backend.creates)
-    discovered_ms = column(Backend.discovered_ms)
 
 
-class VisibleHardware(Shown):
+class VisibleHardware(Hardware, Shown):
     """A piece of hardware as the API shows it."""
 
-    uuid = column(Hardware.uuid)
+    __abstract__ = True
+
     host = column(Host.name)
-    driver = column(Hardware.driver)
-    hardware_key = column(Hardware.hardware_key)
-    offered = column(Hardware.offered)
-    acc_specs = column(Hardware.acc_specs)
-    acc_status = column(Hardware.acc_status)
 
 
-DRIVERS = Kind(
+DRIVERS = RowKind(
     shown_hardware(VisibleDriver, hosts.is_of_project).join(Host, Host.id == Driver.host_id),
     listing.sortable(Driver, "id", "uuid", "name", "state", host=Host.name),
     {"name": Driver.name, "state": Driver.state},
 )
-BACKENDS = Kind(
+BACKENDS = RowKind(
     shown_hardware(VisibleBackend, hosts.is_of_project)
     .join(Driver, Driver.id == Backend.driver_id)
     .join(Host, Host.id == Driver.host_id),
@@ -441,7 +391,7 @@ BACKENDS = Kind(
     {"driver": Driver.name, "name": Backend.name},
     {"capability": _backend_has_capability},
 )
-HARDWARE = Kind(
+HARDWARE = RowKind(
     shown_hardware(VisibleHardware, hosts.is_of_project).join(Host, Host.id == Hardware.host_id),
     listing.sortable(
         Hardware,
@@ -461,13 +411,18 @@ HARDWARE = Kind(
 )
 
 
-def show(tx: Transaction, kind: Kind[S], uuid: str, scope: Scope) -> S | None:
+def show(tx: Transaction, kind: RowKind[S], uuid: str, scope: Scope) -> S | None:
     """Return the row with this uuid if the scope reaches its host."""
     return tx.first(kind.visible.where(kind.sortable.uuid == uuid).within(scope))
 
 
 def page(
-    tx: Transaction, kind: Kind[S], page: listing.Page, scope: Scope, *, filters: Mapping[str, Any]
+    tx: Transaction,
+    kind: RowKind[S],
+    page: listing.Page,
+    scope: Scope,
+    *,
+    filters: Mapping[str, Any],
 ) -> Sequence[S]:
     """Return a page of the rows in the scope that match all filters.
 

@@ -10,6 +10,7 @@ foreign keys. MySQL, MariaDB and PostgreSQL use READ COMMITTED; SQLite uses a fi
 that readers never wait for the writer.
 """
 
+import dataclasses
 import functools
 import logging
 import os
@@ -30,7 +31,7 @@ from oslo_db.sqlalchemy import engines, exc_filters
 from cyborg import exception
 from cyborg.db import faults
 from cyborg.db.clock import boot_seconds, db_now_ms
-from cyborg.db.transaction import Transaction
+from cyborg.db.transaction import AfterCommit, Transaction
 from cyborg.model.caller import Caller
 
 LOG = logging.getLogger(__name__)
@@ -121,16 +122,11 @@ class Reader:
         return cls(
             options.connection,
             settings=Settings(
-                max_pool_size=options.max_pool_size,
-                max_overflow=options.max_overflow,
-                pool_timeout=options.pool_timeout,
-                connection_recycle_time=options.connection_recycle_time,
-                mysql_sql_mode=options.mysql_sql_mode,
-                mysql_wsrep_sync_wait=options.mysql_wsrep_sync_wait,
-                sqlite_synchronous=options.sqlite_synchronous,
-                connection_debug=options.connection_debug,
-                connection_trace=options.connection_trace,
-                connection_parameters=options.connection_parameters,
+                **{
+                    field.name: options[field.name]
+                    for field in dataclasses.fields(Settings)
+                    if field.name in options
+                }
             ),
         )
 
@@ -200,12 +196,14 @@ class Reader:
 class Database(Reader):
     """Read and write access, for the conductor and the commands that work on the schema.
 
-    ``outbox``, which a process sets before its first transaction, is whether ``events.record`` puts
-    the events in the outbox, from which a conductor sends them as notifications.
+    A process sets two attributes before its first transaction. ``outbox`` is whether
+    ``events.record`` puts the events in the outbox, from which a conductor sends them as
+    notifications. ``after_commit`` is what the process does after each commit that asks for it.
     """
 
     _read_only = False
     outbox = False
+    after_commit: AfterCommit | None = None
 
     @contextmanager
     def writer(
@@ -213,7 +211,8 @@ class Database(Reader):
     ) -> Iterator[Transaction]:
         """Yield a new transaction; commit at the end, roll back on an exception.
 
-        See ``Transaction`` for ``caller`` and ``request_key``.
+        After the commit, when the transaction and its locks are gone, do what must follow it. See
+        ``Transaction`` for ``caller`` and ``request_key``.
         Raises Conflict, Invalid and Unavailable for errors of the database (see
         ``faults.translated``), RuntimeError if this thread already has an open transaction.
         """
@@ -235,11 +234,13 @@ class Database(Reader):
                         seconds=self._seconds,
                         caller=caller,
                         request_key=request_key,
+                        after_commit=self.after_commit,
                     )
                     yield tx
                     tx.check_expiry()
             finally:
                 _thread.databases.discard(id(self))
+        tx.follow_up()
 
 
 @dataclass(frozen=True)
@@ -357,7 +358,18 @@ def _server_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
         dbapi.commit()
 
     sa.event.listen(engine, "connect", once_per_connection)
+    if not settings.connection_debug:
+        logging.getLogger("sqlalchemy.pool.impl.QueuePool").addFilter(_has_no_traceback)
     return engine
+
+
+def _has_no_traceback(record: logging.LogRecord) -> bool:
+    """Return whether the log of the pool has a record: not if it has a traceback.
+
+    The pool logs one if it cannot reset a connection that is given back, as when its node has just
+    left its cluster. It replaces the connection, and the next transaction raises the error.
+    """
+    return not record.exc_info
 
 
 def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engine:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg import context
 from cyborg.db import listing
 from cyborg.db.models import Arq, Event, Host, Outbox
-from cyborg.db.rows import Shown, column, shown
+from cyborg.db.rows import Shown, shown
 from cyborg.db.transaction import Transaction
 from cyborg.model.notification import NOTIFIED
 from cyborg.model.scope import Scope
@@ -31,28 +31,10 @@ UNCHECKED: Final = "unchecked"
 _FORGETS: Final = ("forgotten", "retired", "host renamed", "host taken over", UNCHECKED)
 
 
-class SubjectEvent(Shown):
-    """An event as the history of its subject shows it."""
+class VisibleEvent(Event, Shown):
+    """An event as the API shows it."""
 
-    at_ms = column(Event.at_ms)
-    action = column(Event.action)
-    hostname = column(Event.hostname)
-    instance_uuid = column(Event.instance_uuid)
-    reason = column(Event.reason)
-    request_id = column(Event.request_id)
-    user_id = column(Event.user_id)
-
-
-class VisibleEvent(SubjectEvent):
-    """An event as operators see it."""
-
-    id = column(Event.id)
-    noun = column(Event.noun)
-    subject_uuid = column(Event.subject_uuid)
-    device_uuid = column(Event.device_uuid)
-    operation_id = column(Event.operation_id)
-    project_id = column(Event.project_id)
-    detail: dict[str, Any] | None = column(Event.detail)
+    __abstract__ = True
 
 
 def _of_project(project_id: str) -> sa.ColumnElement[bool]:
@@ -132,8 +114,8 @@ def record(tx: Transaction, entries: Sequence[Entry]) -> None:
         user_id=caller.user_id,
     )
     if caller.expires_ms is not None:
-        now_ms = at_ms or tx.execute(sa.select(tx.now)).scalar_one()
-        tx.set_expiry(caller.expires_ms, now_ms, began)
+        now_ms, checked = tx.read_clock() if at_ms is None else (at_ms, began)
+        tx.set_expiry(caller.expires_ms, now_ms, checked)
 
 
 def record_for(
@@ -217,7 +199,7 @@ def expire_soon(tx: Transaction, noun: str, uuids: Collection[str]) -> None:
         )
 
 
-def of_subject(tx: Transaction, noun: str, uuid: str, scope: Scope) -> Sequence[SubjectEvent]:
+def of_subject(tx: Transaction, noun: str, uuid: str, scope: Scope) -> Sequence[VisibleEvent]:
     """Return the last ``SUBJECT_LIMIT`` events of a subject in the scope, newest first."""
     query = _OF_SUBJECT.within(scope).order_by(Event.id.desc()).limit(SUBJECT_LIMIT)
     return tx.all(query, {"noun": noun, "uuid": uuid})
@@ -276,7 +258,7 @@ def _parse(name: str) -> tuple[int, int]:
     return int(id_), int(at_ms)
 
 
-_OF_SUBJECT = shown(SubjectEvent, _of_project).where(
+_OF_SUBJECT = _VISIBLE.where(
     Event.subject_uuid == sa.bindparam("uuid"), Event.noun == sa.bindparam("noun")
 )
 

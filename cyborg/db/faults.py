@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
+from oslo_db.sqlalchemy import exc_filters
 
 from cyborg import exception
 
@@ -16,8 +17,17 @@ _TRANSIENT_SQLSTATES = frozenset({"40001", "55P03"})
 _SQLITE_BUSY = 5
 _SQLITE_READONLY = 8
 _SQLITE_CANTOPEN = 14
-# MySQL and MariaDB: the server is shutting down, or is read-only, as during a failover.
-_TRANSIENT_MYSQL = frozenset({1053, 1290})
+# MySQL and MariaDB: the node cannot commit, or is read-only, as during a failover.
+_WRONG_NODE = (1180, 1290, 1836)
+# The server is shutting down, or another server would do it.
+_TRANSIENT_MYSQL = frozenset({1053, *_WRONG_NODE})
+# PostgreSQL: read_only_sql_transaction, on a standby.
+_POSTGRESQL_READONLY = "25006"
+# Another process, or an owner of the schema's lock that counts as dead, is changing the same table.
+# MySQL: a table, a column or a key exists already; the definition of a table is being modified.
+_RIVALRY_MYSQL = frozenset({1050, 1060, 1061, 1684})
+# PostgreSQL: a table, a column or another object exists already; two sessions create the same one.
+_RIVALRY_SQLSTATES = frozenset({"42P07", "42701", "42710", "23505"})
 # The database has no space, or cannot read or write its files; an immediate retry does not help.
 # SQLite: IOERR, FULL, CANTOPEN. MySQL: disk full, error of the storage engine, table full.
 _SQLITE_BROKEN = frozenset({10, 13, _SQLITE_CANTOPEN})
@@ -26,6 +36,20 @@ _MYSQL_BROKEN = frozenset({1021, 1030, 1114})
 _POSTGRESQL_BROKEN = ("53", "58")
 #: The sentence for callers of the API. Only the log and operators see host names and accounts.
 PUBLIC = "The database is not available. Repeating the request later is safe."
+
+
+@exc_filters.filters(  # type: ignore[untyped-decorator]
+    "mysql", sa.exc.OperationalError, rf".*\((?:{'|'.join(map(str, _WRONG_NODE))}),"
+)
+def _lose_connection(error: sa.exc.OperationalError, *_details: object) -> None:
+    """Let oslo.db replace all connections to a node that cannot commit or has become read-only.
+
+    A node of Galera that leaves its cluster refuses COMMIT with 1180. It refuses other statements
+    with 1047, for which oslo.db does this by itself. After a failover (1290 and 1836), connections
+    that exist lead to the old node. The pool closes the connections without a ROLLBACK, whose
+    failure it would log with a traceback.
+    """
+    raise db_exc.DBConnectionError(error)
 
 
 def is_transient(error: BaseException | None) -> bool:
@@ -48,6 +72,20 @@ def is_transient(error: BaseException | None) -> bool:
     )
 
 
+def is_rivalry(error: BaseException | None) -> bool:
+    """Return whether a repeated change of the schema may find that another process has made it."""
+    if is_transient(error):
+        return True
+    if isinstance(error, db_exc.DBError):
+        error = error.inner_exception
+    if not isinstance(error, sa.exc.DBAPIError):
+        return False
+    return (
+        _mysql_code(error.orig) in _RIVALRY_MYSQL
+        or getattr(error.orig, "pgcode", None) in _RIVALRY_SQLSTATES
+    )
+
+
 def _sqlite_code(error: object) -> int:
     """Return the primary code of a SQLite error; 0 for all other errors."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
@@ -66,8 +104,9 @@ def translated(place: str, *, writes: bool = False) -> Iterator[None]:
     that the connection may write, so a rejected write is a fault of the database's files.
 
     A duplicate or a broken reference becomes Conflict. A value that the database cannot store
-    becomes Invalid. A lost connection or a deadlock becomes Unavailable, with the original error as
-    its cause, for ``is_transient``. Any other error is a fault in this service and is not changed.
+    becomes Invalid. A lost connection or a deadlock becomes DatabaseUnavailable, with the original
+    error as its cause, for ``is_transient``. Any other error is a fault in this service and is not
+    changed.
     """
     try:
         yield
@@ -98,7 +137,7 @@ def translated(place: str, *, writes: bool = False) -> Iterator[None]:
 
 @contextmanager
 def connecting(place: str) -> Iterator[None]:
-    """Raise Unavailable for every error that occurs while the block connects to ``place``."""
+    """Raise DatabaseUnavailable for every error while the block connects to ``place``."""
     try:
         yield
     except db_exc.DBInvalidUnicodeParameter as error:
@@ -122,14 +161,17 @@ def _is_broken(error: Exception, writes: bool) -> bool:
     code = _sqlite_code(inner.orig)
     return (
         (writes and code == _SQLITE_READONLY)
+        or (writes and getattr(inner.orig, "pgcode", None) == _POSTGRESQL_READONLY)
         or code in _SQLITE_BROKEN
         or _mysql_code(inner.orig) in _MYSQL_BROKEN
         or str(getattr(inner.orig, "pgcode", None)).startswith(_POSTGRESQL_BROKEN)
     )
 
 
-def _unavailable(error: Exception, place: str) -> exception.Unavailable:
-    return exception.Unavailable(peer="The database", reason=reason(error, place), public=PUBLIC)
+def _unavailable(error: Exception, place: str) -> exception.DatabaseUnavailable:
+    return exception.DatabaseUnavailable(
+        peer="The database", reason=reason(error, place), public=PUBLIC
+    )
 
 
 def reason(error: Exception, place: str) -> str:

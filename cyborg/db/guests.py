@@ -111,7 +111,7 @@ def unattached(
     """
     query = (
         select(UnattachedBind)
-        .join(AttachHandle, AttachHandle.id == Arq.attach_handle_id)
+        .join(AttachHandle, AttachHandle.arq_id == Arq.id)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, Host.id == Device.host_id)
@@ -147,7 +147,7 @@ def count_unattached(tx: Transaction) -> int:
     query = (
         sa.select(sa.func.count(Instance.uuid.distinct()))
         .join(Arq, Arq.instance_uuid == Instance.uuid)
-        .join(AttachHandle, AttachHandle.id == Arq.attach_handle_id)
+        .join(AttachHandle, AttachHandle.arq_id == Arq.id)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, sa.and_(Host.id == Device.host_id, Host.boot_id == Instance.unattached_boot))
@@ -183,8 +183,7 @@ def holders_of_providers(tx: Transaction, uuids: Collection[str]) -> dict[str, d
     """Return provider uuid → the units that no ARQ has and a process has, as in ``holders``."""
     if not uuids:
         return {}
-    bound = sa.exists().where(Arq.attach_handle_id == AttachHandle.id).correlate(AttachHandle)
-    return _holders(tx, sa.and_(Deployable.rp_uuid.in_(uuids), sa.not_(bound)))
+    return _holders(tx, sa.and_(Deployable.rp_uuid.in_(uuids), AttachHandle.arq_id.is_(None)))
 
 
 def _holders(tx: Transaction, term: sa.ColumnElement[bool]) -> dict[str, dict[str, str]]:

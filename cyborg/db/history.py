@@ -159,5 +159,5 @@ def _old(table: Table, before_ms: int) -> tuple[sa.ColumnElement[bool], ...]:
         return (Event.at_ms < before_ms,)
     if table is Table.INSTANCES:
         named = sa.exists().where(Arq.instance_uuid == Instance.uuid)
-        return Instance.bound.is_(False), Instance.updated_ms < before_ms, ~named
+        return Instance.updated_ms < before_ms, ~named
     return Operation.created_ms < before_ms, Operation.finished_ms < before_ms

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read and change the whole device tree of a host in SQL, and read its prepared units."""
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -9,86 +8,12 @@ import sqlalchemy as sa
 
 from cyborg.db.deployables import KEY as DEPLOYABLE_KEY
 from cyborg.db.deployables import clear_lost_images
-from cyborg.db.hosts import HostDeployable
 from cyborg.db.models import Arq, AttachHandle, Attribute, ControlpathId, Deployable, Device
 from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.attribute import Origin
 from cyborg.model.probation import State
-
-
-class StoredDevice(Row):
-    """A device of a host."""
-
-    id = column(Device.id)
-    uuid = column(Device.uuid)
-    driver = column(Device.driver)
-    backend = column(Device.backend)
-    device_key = column(Device.device_key)
-    type = column(Device.type)
-    vendor = column(Device.vendor)
-    model = column(Device.model)
-    std_board_info = column(Device.std_board_info)
-    vendor_board_info = column(Device.vendor_board_info)
-    numa_node = column(Device.numa_node)
-    identity: list[dict[str, str]] | None = column(Device.identity)
-    topology: dict[str, Any] | None = column(Device.topology)
-    pools: dict[str, int] | None = column(Device.pools)
-    status = column(Device.status)
-    lost_ms = column(Device.lost_ms)
-    health = column(Device.health)
-    health_reason = column(Device.health_reason)
-    reported_health = column(Device.reported_health)
-    reported_health_reason = column(Device.reported_health_reason)
-    health_until_ms = column(Device.health_until_ms)
-    health_faults: list[int] | None = column(Device.health_faults)
-    origin = column(Device.origin)
-    being_removed = column(Device.being_removed)
-
-
-class StoredDeployable(HostDeployable):
-    """A deployable of a host, as it was last reported."""
-
-    device_id = column(Deployable.device_id)
-    #: The name that the driver uses, where it is not ``name``: the device has moved.
-    key = column(Deployable.key)
-    rp_uuid = column(Deployable.rp_uuid)
-    num_accelerators = column(Deployable.num_accelerators)
-    driver_name = column(Deployable.driver_name)
-    resource_class = column(Deployable.resource_class)
-    prepare = column(Deployable.prepare)
-    programmable = column(Deployable.programmable)
-    lost_ms = column(Deployable.lost_ms)
-    publish_error = column(Deployable.publish_error)
-    published_total = column(Deployable.published_total)
-    published_reserved = column(Deployable.published_reserved)
-    cost: dict[str, int] | None = column(Deployable.cost)
-    group_size = column(Deployable.group_size)
-    clean = column(Deployable.clean)
-
-
-class StoredHandle(Row):
-    """An attach handle of a host."""
-
-    id = column(AttachHandle.id)
-    deployable_id = column(AttachHandle.deployable_id)
-    handle_key = column(AttachHandle.handle_key)
-    attach_type = column(AttachHandle.attach_type)
-    attach_info = column(AttachHandle.attach_info)
-    state = column(AttachHandle.state)
-    lost_ms = column(AttachHandle.lost_ms)
-    blocked = column(AttachHandle.blocked)
-    cleaning = column(AttachHandle.cleaning)
-
-
-class StoredAttribute(Row):
-    """A discovered attribute of a deployable."""
-
-    id = column(Attribute.id)
-    deployable_id = column(Attribute.deployable_id)
-    key = column(Attribute.key)
-    value = column(Attribute.value)
 
 
 class NameHolder(Row):
@@ -125,34 +50,34 @@ class PreparedUnit(Row):
     group_spec = nullable(Arq.group_spec)
 
 
-def devices(tx: Transaction, host_id: int) -> Sequence[StoredDevice]:
+def devices(tx: Transaction, host_id: int) -> Sequence[Device]:
     """Return all devices of a host."""
-    return tx.all(select(StoredDevice).where(Device.host_id == host_id))
+    return tx.all(select(Device).where(Device.host_id == host_id))
 
 
-def deployables(tx: Transaction, host_id: int) -> Sequence[StoredDeployable]:
+def deployables(tx: Transaction, host_id: int) -> Sequence[Deployable]:
     """Return all deployables of a host."""
     return tx.all(
-        select(StoredDeployable)
+        select(Deployable)
         .join(Device, Device.id == Deployable.device_id)
         .where(Device.host_id == host_id)
     )
 
 
-def handles(tx: Transaction, host_id: int) -> Sequence[StoredHandle]:
+def handles(tx: Transaction, host_id: int) -> Sequence[AttachHandle]:
     """Return all attach handles of a host."""
     return tx.all(
-        select(StoredHandle)
+        select(AttachHandle)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .where(Device.host_id == host_id)
     )
 
 
-def attributes(tx: Transaction, host_id: int) -> Sequence[StoredAttribute]:
+def attributes(tx: Transaction, host_id: int) -> Sequence[Attribute]:
     """Return all discovered attributes of a host, without those that operators added."""
     return tx.all(
-        select(StoredAttribute)
+        select(Attribute)
         .join(Deployable, Deployable.id == Attribute.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
         .where(Device.host_id == host_id, Attribute.origin == Origin.DISCOVERED.value)
@@ -181,7 +106,7 @@ def prepared_units(tx: Transaction, host_id: int) -> Sequence[PreparedUnit]:
         select(PreparedUnit)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
-        .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
+        .outerjoin(Arq, Arq.id == AttachHandle.arq_id)
         .where(Device.host_id == host_id, sa.or_(Deployable.prepare, Arq.prepared))
         .order_by(AttachHandle.id)
     )
@@ -219,8 +144,3 @@ def set_health(tx: Transaction, uuids: Collection[str], state: State, *, since: 
     if since is not None:
         values["health_ms"] = since if state.health is not None else None
     tx.execute(sa.update(Device).where(Device.uuid.in_(sorted(uuids))).values(**values))
-
-
-def board_text(info: dict[str, str | None]) -> str | None:
-    """Return the JSON text of board information, as stored and shown; None when it is empty."""
-    return json.dumps(info) if info else None

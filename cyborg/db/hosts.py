@@ -50,34 +50,22 @@ def is_of_project(project_id: str) -> sa.ColumnElement[bool]:
     return Host.id.in_(held.where(Arq.project_id == project_id))
 
 
-class AgentHost(Row):
-    """The host that an agent reports for."""
+class LockedHost(Host):
+    """A locked host, with the current epoch of its agent."""
 
-    id = column(Host.id)
-    name = column(Host.name)
-    digest = column(Host.digest)
-    generation = column(Host.generation)
-    desired_generation = column(Host.desired_generation)
-
-
-class LockedHost(AgentHost):
-    """A locked host, with the current epoch of its agent and whether an operator disabled it.
-
-    ``unchecked``: an audit has still to compare it with Placement after a restore of the database.
-    """
+    __abstract__ = True
 
     epoch: int | None = column(AGENT_EPOCH)
-    disabled = column(DISABLED)
-    unchecked = column(Host.unchecked)
 
 
-class ReportedHost(AgentHost):
-    """A locked host, with the current epoch of its agent and what may be stored of the host.
+class ReportedHost(LockedHost):
+    """A locked host, with what may be stored of it.
 
     ``has_devices`` and ``has_drivers`` tell whether it has any; both are true after a report.
     """
 
-    epoch: int | None = column(AGENT_EPOCH)
+    __abstract__ = True
+
     has_devices = column(sa.or_(Host.digest.is_not(None), _HAS_DEVICES))
     has_drivers = column(sa.or_(Host.digest.is_not(None), _HAS_DRIVERS))
 
@@ -102,27 +90,13 @@ class SilentProvider(Row):
     rp_uuid = required(Deployable.rp_uuid)
 
 
-class HostDeployable(Row):
-    """A deployable of a host, which may be a part of another one."""
-
-    id = column(Deployable.id)
-    parent_id = column(Deployable.parent_id)
-    name = column(Deployable.name)
-
-
-class HostProvider(HostDeployable):
-    """A deployable that may have a provider."""
-
-    rp_uuid = required(Deployable.rp_uuid)
-
-
-def of_agent(tx: Transaction, service_host: str) -> AgentHost | None:
+def of_agent(tx: Transaction, service_host: str) -> Host | None:
     """Return the host that an agent reports for; None before the agent's first contact."""
     return tx.first(_of_agent(service_host))
 
 
-def _of_agent(service_host: str) -> sa.Select[AgentHost]:
-    return select(AgentHost).where(Host.service_host == service_host)
+def _of_agent(service_host: str) -> sa.Select[Host]:
+    return select(Host).where(Host.service_host == service_host)
 
 
 def lock_for_agent(tx: Transaction, service_host: str) -> LockedHost | None:
@@ -200,9 +174,7 @@ def silent_providers(tx: Transaction, silent_ms: int) -> Sequence[SilentProvider
     )
 
 
-def assign_agent(
-    tx: Transaction, service_host: str, names: Sequence[str]
-) -> tuple[AgentHost, bool]:
+def assign_agent(tx: Transaction, service_host: str, names: Sequence[str]) -> tuple[Host, bool]:
     """Assign an agent to its host, one with any of the names, else a new one with the first.
 
     Return the host, and whether it existed.
@@ -233,7 +205,7 @@ def assign_agent(
     return tx.one(_of_agent(service_host)), bool(free)
 
 
-def rename(tx: Transaction, service_host: str, host_id: int, name: str) -> AgentHost:
+def rename(tx: Transaction, service_host: str, host_id: int, name: str) -> Host:
     """Change the name of an agent's host and of its devices to the name that Placement uses.
 
     Return the host.
@@ -241,7 +213,7 @@ def rename(tx: Transaction, service_host: str, host_id: int, name: str) -> Agent
     tx.execute(
         sa.update(Host)
         .where(Host.id == host_id)
-        .values(name=name, desired_generation=Host.desired_generation + 1, updated_ms=tx.now)
+        .values(name=name, updated_ms=tx.now, **tx.raise_generation(host_id))
     )
     tx.execute(sa.update(Device).where(Device.host_id == host_id).values(hostname=name))
     return tx.one(_of_agent(service_host))
@@ -252,56 +224,34 @@ def lock(tx: Transaction, host_id: int) -> None:
     tx.execute(sa.select(Host.id).where(Host.id == host_id).with_for_update()).all()
 
 
-def bump_desired_generation(tx: Transaction, host_id: int) -> None:
-    """Raise the desired generation of a host, because its desired state changes; lock the host."""
+def set_unchecked(tx: Transaction, host_id: int, *, unchecked: bool) -> None:
+    """Store whether an audit has still to compare a host with Placement; lock the host."""
     tx.execute(
         sa.update(Host)
         .where(Host.id == host_id)
-        .values(desired_generation=Host.desired_generation + 1, updated_ms=tx.now)
+        .values(unchecked=unchecked, updated_ms=tx.now, **tx.raise_generation(host_id))
     )
 
 
-def set_unchecked(tx: Transaction, host_id: int, *, unchecked: bool) -> None:
-    """Store whether an audit has still to compare a host with Placement; lock the host."""
-    bump_desired_generation(tx, host_id)
-    tx.execute(sa.update(Host).where(Host.id == host_id).values(unchecked=unchecked))
-
-
-def record_report(tx: Transaction, host: AgentHost, digest: str, *, changed: bool) -> int:
+def record_report(tx: Transaction, host: Host, digest: str, *, changed: bool) -> int:
     """Store that a report was applied; return the new desired generation."""
-    desired = host.desired_generation + (1 if changed else 0)
-    tx.execute(
-        sa.update(Host)
-        .where(Host.id == host.id)
-        .values(
-            digest=digest,
-            generation=Host.generation + (1 if changed else 0),
-            desired_generation=desired,
-            updated_ms=tx.now,
-        )
-    )
-    return desired
+    values: dict[str, Any] = {"digest": digest, "updated_ms": tx.now}
+    if changed:
+        values |= {"generation": Host.generation + 1, **tx.raise_generation(host.id)}
+    tx.execute(sa.update(Host).where(Host.id == host.id).values(values))
+    return host.desired_generation + (1 if changed else 0)
 
 
 def arqs(tx: Transaction, host_id: int) -> list[str]:
     """Return the ARQs that hold or have claimed units of a host."""
     own = _deployables(host_id)
-    handles = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
+    held = sa.select(AttachHandle.arq_id).where(AttachHandle.deployable_id.in_(own))
     return list(
         tx.execute(
             sa.select(Arq.uuid)
-            .where(sa.or_(Arq.attach_handle_id.in_(handles), Arq.deployable_id.in_(own)))
+            .where(sa.or_(Arq.id.in_(held), Arq.deployable_id.in_(own)))
             .order_by(Arq.id)
         ).scalars()
-    )
-
-
-def providers(tx: Transaction, host_id: int) -> Sequence[HostProvider]:
-    """Return the deployables of a host that may have a provider."""
-    return tx.all(
-        select(HostProvider)
-        .join(Device, Device.id == Deployable.device_id)
-        .where(Device.host_id == host_id, Deployable.rp_uuid.is_not(None))
     )
 
 

@@ -3,7 +3,8 @@
 
 The lock on the row serialises bind and delete. The row stays when the instance is released, because
 it holds the owner: an administrator who evacuates or unshelves a server binds new ARQs in the
-owner's name. While the instance is bound, the row also has Nova's last answer about it.
+owner's name. An instance is bound while an ARQ has it; then the row also has Nova's last answer
+about it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg.db.models import Arq, Instance
-from cyborg.db.rows import Row, column, select
+from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 
 
@@ -23,7 +24,6 @@ class LockedInstance(Row):
     uuid = column(Instance.uuid)
     project_id = column(Instance.project_id)
     operation_id = column(Instance.operation_id)
-    bound = column(Instance.bound)
 
 
 def lock(tx: Transaction, uuids: Iterable[str]) -> dict[str, LockedInstance]:
@@ -31,32 +31,39 @@ def lock(tx: Transaction, uuids: Iterable[str]) -> dict[str, LockedInstance]:
     return {row.uuid: row for row in tx.all(_LOCK, {"uuids": sorted(set(uuids))})}
 
 
+def bound(tx: Transaction, locked: Mapping[str, LockedInstance]) -> list[LockedInstance]:
+    """Return those of the instances, which ``lock`` returned, that an ARQ has."""
+    if not locked:
+        return []
+    # A statement of its own: it sees what the holders of the locks before have committed.
+    uuids = set(tx.execute(_BOUND, {"uuids": sorted(locked)}).scalars())
+    return [row for uuid, row in locked.items() if uuid in uuids]
+
+
 def bind(
     tx: Transaction,
     existing: Iterable[str],
     instances: Sequence[dict[str, str | None]],
 ) -> None:
-    """Mark instances (uuid, project_id, hostname, operation_id) as bound.
+    """Store instances (uuid, project_id, hostname, operation_id) that are about to be bound.
 
-    ``existing`` are the uuids that ``lock`` returned. Raises Conflict, which ends the transaction,
-    when another transaction has inserted a row for a new instance.
+    Instances that an ARQ has stay as they are. ``existing`` are the uuids that ``lock`` returned.
+    Raises Conflict, which ends the transaction, when another transaction has inserted a row for a
+    new instance.
     """
     existing = set(existing)
-    rows = [
-        {**instance, "bound": True} for instance in instances if instance["uuid"] not in existing
-    ]
+    rows = [instance for instance in instances if instance["uuid"] not in existing]
     if rows:
         tx.execute(_insert(tx.now), rows)
     for instance in instances:
         if instance["uuid"] in existing:
             tx.execute(
                 sa.update(Instance)
-                .where(Instance.uuid == instance["uuid"])
+                .where(Instance.uuid == instance["uuid"], ~_HELD)
                 .values(
                     project_id=instance["project_id"],
                     hostname=instance["hostname"],
                     operation_id=instance["operation_id"],
-                    bound=True,
                     look_ms=0,
                     updated_ms=tx.now,
                 )
@@ -87,7 +94,7 @@ class DueInstance(Row):
 
     uuid = column(Instance.uuid)
     updated_ms = column(Instance.updated_ms)
-    look_ms = column(Instance.look_ms)
+    look_ms = nullable(Instance.look_ms)
 
 
 def due(tx: Transaction, limit: int) -> Sequence[DueInstance]:
@@ -97,7 +104,7 @@ def due(tx: Transaction, limit: int) -> Sequence[DueInstance]:
     """
     return tx.all(
         select(DueInstance)
-        .where(Instance.bound, Instance.look_ms <= tx.now)
+        .where(Instance.look_ms <= tx.now, _HELD)
         .order_by(Instance.look_ms)
         .limit(limit)
     )
@@ -120,7 +127,6 @@ def set_server_info(
         sa.update(Instance)
         .where(
             Instance.uuid == instance.uuid,
-            Instance.bound,
             Instance.updated_ms == instance.updated_ms,
             Instance.look_ms == instance.look_ms,
         )
@@ -133,8 +139,9 @@ def set_server_info(
 
 _UUIDS: sa.BindParameter[str] = sa.bindparam("uuids", expanding=True)
 #: Values of an instance that was not looked up in Nova, and of a released one; the owner stays.
-_NEVER_SEEN: Mapping[str, Any] = {"name": None, "status": None, "seen_ms": None, "look_ms": 0}
+_NEVER_SEEN: Mapping[str, Any] = {"name": None, "status": None, "seen_ms": None, "look_ms": None}
 _HELD = sa.exists().where(Arq.instance_uuid == Instance.uuid)
+_BOUND = sa.select(Arq.instance_uuid).where(Arq.instance_uuid.in_(_UUIDS)).distinct()
 _LOCK = (
     select(LockedInstance)
     .where(Instance.uuid.in_(_UUIDS))
@@ -150,6 +157,6 @@ def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
 
 @cache
 def _release(now: sa.ColumnElement[int], *, unheld: bool) -> sa.Update:
-    values = {"bound": False, "operation_id": None, "updated_ms": now, **_NEVER_SEEN}
+    values = {"operation_id": None, "updated_ms": now, **_NEVER_SEEN}
     statement = sa.update(Instance).where(Instance.uuid.in_(_UUIDS)).values(**values)
     return statement.where(~_HELD) if unheld else statement

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from cyborg import exception
 from cyborg.db import attach_handles
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
@@ -36,9 +37,9 @@ from cyborg.model.report import DriverState
 
 T = TypeVar("T")
 
-#: States in which no ARQ has a handle. A handle is in quarantine when its host cannot clean it up;
-#: the lost card needs no cleanup.
-UNHELD = (HandleState.FREE.value, HandleState.QUARANTINED.value)
+#: States in which the host has no clean-up to do. A handle is in quarantine when its host cannot
+#: clean it up; the lost card needs no clean-up.
+RELEASED = (HandleState.READY.value, HandleState.QUARANTINED.value)
 #: ``lost_ms`` of parts whose removal an operator has requested.
 REMOVAL_REQUESTED = 0
 #: Term: the driver of the device has been uninstalled.
@@ -216,7 +217,9 @@ def remove_deployables(tx: Transaction, ids: Collection[int]) -> None:
 def remove_handles(tx: Transaction, ids: Collection[int]) -> None:
     """Delete attach handles; raises Conflict when an ARQ has one of them."""
     tx.execute(sa.delete(Work).where(Work.attach_handle_id.in_(sorted(ids))))
-    tx.execute(sa.delete(AttachHandle).where(AttachHandle.id.in_(sorted(ids))))
+    unused = AttachHandle.id.in_(sorted(ids)), AttachHandle.arq_id.is_(None)
+    if tx.execute(sa.delete(AttachHandle).where(*unused)).rowcount != len(ids):
+        raise exception.Conflict(reason="An accelerator request has one of the attach handles.")
 
 
 def _remove_parts(tx: Transaction, deployables: sa.Select[Any] | list[int]) -> None:
@@ -239,10 +242,9 @@ def _of_handles(query: sa.Select[T]) -> sa.Select[T]:
 
 Terms = tuple[sa.ColumnElement[bool], ...]
 
-_HAS_ARQ = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
 _IN_USE = sa.exists().where(
     AttachHandle.deployable_id == Deployable.id,
-    sa.or_(AttachHandle.state.not_in(UNHELD), _HAS_ARQ),
+    sa.or_(AttachHandle.state.not_in(RELEASED), AttachHandle.arq_id.is_not(None)),
 )
 _REFERRED_TO = sa.exists().where(Arq.deployable_id == Deployable.id)
 _HAS_WORK = sa.exists().where(Work.deployable_id == Deployable.id, Work.attach_handle_id.is_(None))
@@ -305,6 +307,6 @@ def _handles_due(now: sa.ColumnElement[int], age_ms: int, silent_ms: int) -> Ter
         Device.lost_ms.is_(None),
         Deployable.lost_ms.is_(None),
         sa.or_(overdue, AttachHandle.lost_ms == REMOVAL_REQUESTED),
-        AttachHandle.state.in_(UNHELD),
-        ~_HAS_ARQ,
+        AttachHandle.state.in_(RELEASED),
+        AttachHandle.arq_id.is_(None),
     )

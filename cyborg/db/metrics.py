@@ -24,8 +24,7 @@ from cyborg.db.models import (
 from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
-from cyborg.model.availability import UnitWord
-from cyborg.model.device import LOST, HandleState
+from cyborg.model.device import LOST
 
 Counts = Mapping[tuple[str, ...], int]
 
@@ -36,10 +35,9 @@ class Totals:
 
     ``arqs`` (state), ``handles`` (state), ``devices`` (type, state), ``operations`` (state);
     ``units`` (host, resource class, word) holds words of ``units.WORD``; ``drivers`` (driver,
-    state) counts hosts. ``leaked`` counts the held units that no ARQ has, ``unattached`` the
-    instances that run without a unit. For ``work`` (kind), ``ages`` holds the age of the oldest
-    row, and ``failing`` the number of rows whose last attempt failed. ``silence`` (binary, host) is
-    the age of the last heartbeat of any process.
+    state) counts hosts. ``unattached`` counts the instances that run without a unit. For ``work``
+    (kind), ``ages`` holds the age of the oldest row, and ``failing`` the number of rows whose last
+    attempt failed. ``silence`` (binary, host) is the age of the last heartbeat of any process.
     ``notification_lag`` is how long the oldest event has waited to be published. ``healthy`` (host,
     driver, type, device) is 1 or 0 for each device that is not lost and whose health the driver has
     reported.
@@ -48,7 +46,6 @@ class Totals:
     arqs: Counts
     handles: Counts
     units: Counts
-    leaked: int
     unattached: int
     devices: Counts
     healthy: Counts
@@ -73,17 +70,14 @@ def totals(tx: Transaction) -> Totals:
             Service.binary, Service.host, tx.now - sa.func.max(Service.last_seen_ms)
         ).group_by(Service.binary, Service.host)
     )
-    handles, counted, leaked = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), 0
+    handles, counted = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for row in tx.all(_UNITS):
         handles[row.state,] += row.amount
         counted[row.name, row.resource_class, row.word] += row.amount
-        if row.state == HandleState.HELD and row.word != UnitWord.USED:
-            leaked += row.amount
     return Totals(
         arqs=_counts(tx, _ARQS),
         handles=handles,
         units=counted,
-        leaked=leaked,
         unattached=guests.count_unattached(tx),
         devices=_counts(tx, _DEVICES),
         healthy={

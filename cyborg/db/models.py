@@ -138,7 +138,7 @@ class Device(Dated, Base):
     status_reason: Mapped[Text | None]
     lost_ms: Mapped[Milliseconds | None]
     numa_node: Mapped[int | None]
-    labels: Mapped[Any | None] = mapped_column(Json)
+    labels: Mapped[dict[str, str] | None] = mapped_column(Json)
     origin: Mapped[str] = mapped_column(sa.String(16), server_default="discovered")
     being_removed: Mapped[bool] = mapped_column(server_default=sa.false())
     device_state: Mapped[str | None] = mapped_column(sa.String(32))
@@ -152,12 +152,12 @@ class Device(Dated, Base):
     #: When the probation, or the ignoring of faults, ends; NULL: neither of them.
     health_until_ms: Mapped[Milliseconds | None] = mapped_column(index=True)
     #: The times at which faults took the device out of service; NULL: none did.
-    health_faults: Mapped[Any | None] = mapped_column(Json)
+    health_faults: Mapped[list[int] | None] = mapped_column(Json)
     #: A list of {kind, value, confidence}, and an object of PCI addresses; NULL: not known.
-    identity: Mapped[Any | None] = mapped_column(Json)
-    topology: Mapped[Any | None] = mapped_column(Json)
+    identity: Mapped[list[dict[str, str]] | None] = mapped_column(Json)
+    topology: Mapped[dict[str, Any] | None] = mapped_column(Json)
     #: The capacity that its units share: name → size; NULL: they share none.
-    pools: Mapped[Any | None] = mapped_column(Json)
+    pools: Mapped[dict[str, int] | None] = mapped_column(Json)
 
 
 class Deployable(Dated, Base):
@@ -187,7 +187,7 @@ class Deployable(Dated, Base):
     published_total: Mapped[int | None]
     published_reserved: Mapped[int | None]
     #: What each unit takes of the pools of its device: name → amount; NULL: nothing.
-    cost: Mapped[Any | None] = mapped_column(Json)
+    cost: Mapped[dict[str, int] | None] = mapped_column(Json)
     #: How many units a guest takes at a time; NULL: one.
     group_size: Mapped[int | None]
     #: How the host cleans a unit after its guest, see ``HostClean``; NULL: it cannot.
@@ -223,7 +223,7 @@ class ControlpathId(Dated, Base):
 
 
 class AttachHandle(Dated, Base):
-    """A unit that a guest gets; the unique reference of an ARQ tells which ARQ has it."""
+    """A unit that a guest gets; ``arq_id`` is the only record of the ARQ that has it."""
 
     __tablename__ = "attach_handles"
     __table_args__ = (sa.UniqueConstraint("deployable_id", "handle_key"), Base.__table_args__)
@@ -233,15 +233,19 @@ class AttachHandle(Dated, Base):
     cpid_id: Mapped[int] = mapped_column(sa.ForeignKey("controlpath_ids.id"))
     attach_type: Mapped[Word]
     attach_info: Mapped[String255]
-    state: Mapped[str] = mapped_column(sa.String(16), server_default="free")
+    #: The ARQ that has the unit, or waits until it is released; NULL: no ARQ.
+    arq_id: Mapped[int | None] = mapped_column(
+        sa.ForeignKey("extended_accelerator_requests.id", ondelete="SET NULL"), unique=True
+    )
+    state: Mapped[str] = mapped_column(sa.String(16), server_default="ready")
     handle_key: Mapped[String255]
     lost_ms: Mapped[Milliseconds | None]
-    #: The pools of its device have no room for this free unit.
+    #: The pools of its device have no room for this unit, which no ARQ has.
     blocked: Mapped[bool] = mapped_column(server_default=sa.false())
     #: The host cleans the unit; it is reserved meanwhile.
     cleaning: Mapped[bool] = mapped_column(server_default=sa.false())
     #: The last cleaning, see ``CleanRecord``, and its time; NULL: there was none.
-    clean_record: Mapped[Any | None] = mapped_column(Json)
+    clean_record: Mapped[dict[str, Any] | None] = mapped_column(Json)
     clean_ms: Mapped[Milliseconds | None]
     #: In quarantine because a server without an ARQ may have the unit, see ``unknown-holder``.
     suspect: Mapped[bool] = mapped_column(server_default=sa.false())
@@ -249,8 +253,8 @@ class AttachHandle(Dated, Base):
 
 sa.Index("attach_handles_cpid_id_idx", AttachHandle.cpid_id)
 sa.Index("attach_handles_deployable_id_idx", AttachHandle.deployable_id)
-# For the claim of a bind: the free handles of one deployable, in order of id.
-sa.Index(None, AttachHandle.deployable_id, AttachHandle.state, AttachHandle.id)
+# For the claim of a bind: the handles of one deployable that no ARQ has, in order of state and id.
+sa.Index(None, AttachHandle.deployable_id, AttachHandle.arq_id, AttachHandle.state, AttachHandle.id)
 
 
 class DirtyUnit(Base):
@@ -270,7 +274,7 @@ class DirtyUnit(Base):
     attach_info: Mapped[String255]
     vendor: Mapped[String255]
     #: The identity of the device, as in ``devices``, and the strongest number that moves with it.
-    identity: Mapped[Any | None] = mapped_column(Json)
+    identity: Mapped[list[dict[str, str]] | None] = mapped_column(Json)
     number: Mapped[str | None] = mapped_column(sa.String(255), index=True)
     #: How it must be cleaned, see ``CleanLevel``.
     level: Mapped[Word]
@@ -309,9 +313,16 @@ class ProfileProject(Base):
 
 
 class Arq(Dated, Base):
-    """An accelerator request; ``attach_handle_id`` is unique: at most one ARQ has a handle."""
+    """An accelerator request; ``AttachHandle.arq_id`` tells which unit it has."""
 
     __tablename__ = "extended_accelerator_requests"
+    __table_args__ = (
+        sa.CheckConstraint(
+            "state NOT IN ('Bound', 'BindStarted') OR instance_uuid IS NOT NULL",
+            name="bound_to_instance",
+        ),
+        Base.__table_args__,
+    )
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     project_id: Mapped[String255 | None]
@@ -321,12 +332,9 @@ class Arq(Dated, Base):
     hostname: Mapped[str | None] = mapped_column(sa.String(255), index=True)
     device_rp_uuid: Mapped[Uuid | None]
     instance_uuid: Mapped[Uuid | None]
-    attach_handle_id: Mapped[int | None] = mapped_column(
-        sa.ForeignKey("attach_handles.id"), unique=True
-    )
     substate: Mapped[str] = mapped_column(sa.String(16), server_default="Initial")
     deployable_id: Mapped[int | None] = mapped_column(sa.ForeignKey("deployables.id"))
-    group_spec: Mapped[Any | None] = mapped_column(Json)
+    group_spec: Mapped[dict[str, str] | None] = mapped_column(Json)
     prepared: Mapped[bool] = mapped_column(server_default=sa.false())
     origin: Mapped[Word | None]
     hidden: Mapped[bool] = mapped_column(server_default=sa.false())
@@ -345,10 +353,11 @@ sa.Index(None, Arq.project_id, Arq.instance_uuid)
 
 
 class Instance(Base):
-    """An instance that has accelerators; the lock on the row serialises bind and delete.
+    """An instance that has, or had, accelerators; its lock serialises bind and delete.
 
-    ``name`` and ``status`` are Nova's answer at ``seen_ms``. The next look-up is at ``look_ms``,
-    which is 0 when there was none since the bind.
+    It is bound while an ARQ has it. ``name`` and ``status`` are Nova's answer at ``seen_ms``. The
+    next look-up is at ``look_ms``, which is 0 when there was none since the bind; NULL: none is
+    due.
     """
 
     __tablename__ = "instances"
@@ -357,19 +366,14 @@ class Instance(Base):
     name: Mapped[String255 | None]
     status: Mapped[String64 | None]
     seen_ms: Mapped[Milliseconds | None]
-    look_ms: Mapped[Milliseconds] = mapped_column(server_default=sa.text("0"))
+    look_ms: Mapped[Milliseconds | None] = mapped_column(server_default=sa.text("0"), index=True)
     project_id: Mapped[String255 | None]
     hostname: Mapped[String255 | None]
     operation_id: Mapped[Uuid | None]
-    bound: Mapped[bool]
     updated_ms: Mapped[Milliseconds]
     #: The boots of its host in which it was reported without a unit, and repaired.
     unattached_boot: Mapped[Uuid | None]
     repaired_boot: Mapped[Uuid | None]
-
-
-# For the instances to look up next.
-sa.Index(None, Instance.bound, Instance.look_ms)
 
 
 class Project(Base):
@@ -394,7 +398,7 @@ class Work(Base):
     attach_handle_id: Mapped[int | None] = mapped_column(
         sa.ForeignKey("attach_handles.id"), index=True
     )
-    spec: Mapped[Any | None] = mapped_column(Json)
+    spec: Mapped[dict[str, Any] | None] = mapped_column(Json)
     owner_id: Mapped[int | None] = mapped_column(
         sa.ForeignKey("services.id", ondelete="SET NULL"), index=True
     )
@@ -427,7 +431,7 @@ class Event(Base):
     instance_uuid: Mapped[str | None] = mapped_column(sa.String(36), index=True)
     hostname: Mapped[String255 | None]
     reason: Mapped[Text | None]
-    detail: Mapped[Any | None] = mapped_column(Json)
+    detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
     #: The device that the event concerns, for events of every noun.
     device_uuid: Mapped[str | None] = mapped_column(sa.String(36))
     #: When it is deleted before the end of the retention period; NULL: it is not.

@@ -61,23 +61,8 @@ def events(tx: Transaction, ids: Collection[int]) -> list[HistoryEvent]:
             row.request_id,
             (row.detail or {}).get("state"),
         )
-        for row in tx.all(select(_Event).where(Event.id.in_(ids)).order_by(Event.id))
+        for row in tx.all(select(Event).where(Event.id.in_(ids)).order_by(Event.id))
     ]
-
-
-class _Event(Row):
-    """What a notification can tell of an event."""
-
-    id = column(Event.id)
-    at_ms = column(Event.at_ms)
-    noun = column(Event.noun)
-    subject_uuid = column(Event.subject_uuid)
-    action = column(Event.action)
-    instance_uuid = column(Event.instance_uuid)
-    hostname = column(Event.hostname)
-    reason = column(Event.reason)
-    request_id = column(Event.request_id)
-    detail = column(Event.detail)
 
 
 def arq_projects(tx: Transaction, uuids: Collection[str]) -> dict[str, str | None]:
@@ -118,7 +103,7 @@ def devices(tx: Transaction, uuids: Collection[str]) -> dict[str, DeviceFacts]:
         sa.select(Device.uuid, Arq.uuid, Arq.instance_uuid, Arq.project_id)
         .join(Deployable, Deployable.device_id == Device.id)
         .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
-        .join(Arq, Arq.attach_handle_id == AttachHandle.id)
+        .join(Arq, Arq.id == AttachHandle.arq_id)
         .where(Device.uuid.in_(uuids))
         .order_by(Arq.id)
     ):

@@ -35,21 +35,10 @@ SORTABLE = listing.sortable(
 )
 
 
-class StoredOperation(Shown):
+class StoredOperation(_O, Shown):
     """An operation without its results."""
 
-    id = column(_O.id)
-    uuid = column(_O.uuid)
-    verb = column(_O.verb)
-    state = column(_O.state)
-    project_id = column(_O.project_id)
-    user_id = column(_O.user_id)
-    request_id = column(_O.request_id)
-    steps = column(_O.steps)
-    error = column(_O.error)
-    created_ms = column(_O.created_ms)
-    finished_ms = column(_O.finished_ms)
-    subject = column(_O.subject)
+    __abstract__ = True
 
 
 class LockedOperation(Row):
@@ -88,7 +77,6 @@ def begin(
     subject: Mapping[str, Any] | None = None,
 ) -> None:
     """Store a new operation that runs on these hosts; raises Conflict when the uuid exists."""
-    now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
     result = tx.execute(
         sa.insert(_O).values(
             uuid=uuid,
@@ -97,9 +85,9 @@ def begin(
             project_id=caller.project_id,
             user_id=caller.user_id,
             request_id=caller.request_id,
-            steps=[{"name": "begun", "at_ms": now_ms}],
+            steps=[{"name": "begun", "at_ms": tx.now_ms}],
             subject=None if subject is None else dict(subject),
-            created_ms=now_ms,
+            created_ms=tx.now_ms,
         )
     )
     id_ = (result.inserted_primary_key or (0,))[0]
@@ -117,8 +105,7 @@ def add_step(tx: Transaction, uuid: str | None, step: str) -> None:
     row = _lock(tx, uuid)
     if row is None or any(entry["name"] == step for entry in row.steps or ()):
         return
-    now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
-    steps = [*(row.steps or ()), {"name": step, "at_ms": now_ms}]
+    steps = [*(row.steps or ()), {"name": step, "at_ms": tx.now_ms}]
     tx.execute(sa.update(_O).where(_O.id == row.id).values(steps=steps))
 
 
@@ -175,12 +162,11 @@ def end(tx: Transaction, uuid: str | None, outcome: HostResult) -> OperationStat
         return OperationState(row.state)
     failed = counts.get(ResultState.FAILED.value, 0)
     error = f"{failed} of {sum(counts.values())} host(s) failed" if failed else None
-    now_ms = int(tx.execute(sa.select(tx.now)).scalar_one())
-    steps = [*(row.steps or ()), {"name": state.value, "at_ms": now_ms}]
+    steps = [*(row.steps or ()), {"name": state.value, "at_ms": tx.now_ms}]
     tx.execute(
         sa.update(_O)
         .where(_O.id == row.id)
-        .values(state=state.value, error=error, steps=steps, finished_ms=now_ms)
+        .values(state=state.value, error=error, steps=steps, finished_ms=tx.now_ms)
     )
     return state
 

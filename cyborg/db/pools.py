@@ -15,6 +15,7 @@ from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.availability import Pooled, blocked, fitting, taken
+from cyborg.model.device import HandleState
 
 
 class _PooledHandle(Row):
@@ -22,25 +23,28 @@ class _PooledHandle(Row):
 
     id = column(AttachHandle.id)
     deployable_id = column(AttachHandle.deployable_id)
-    state = column(AttachHandle.state)
+    free = column(
+        sa.and_(AttachHandle.arq_id.is_(None), AttachHandle.state == HandleState.READY.value)
+    )
     lost = column(AttachHandle.lost_ms.is_not(None))
     blocked = column(AttachHandle.blocked)
-    cost: dict[str, int] | None = column(Deployable.cost)
+    cost = column(Deployable.cost)
     device_id = column(Device.id)
-    pools: dict[str, int] | None = column(Device.pools)
+    pools = column(Device.pools)
 
 
-def book(tx: Transaction, uuids: Collection[str]) -> bool:
+def book(tx: Transaction, uuids: Collection[str], *, claimed: Collection[int] = ()) -> bool:
     """Block the free handles of devices that no longer fit, and unblock those that fit again.
 
-    Return whether any changed. One statement reads the handles, and at most two change those that
-    differ; none without devices. The caller has locked the host.
+    Handles in ``claimed`` are not free: ARQs get them in this transaction. Return whether any
+    changed. One statement reads the handles, and at most two change those that differ; none without
+    devices. The caller has locked the host.
     """
     if not uuids:
         return False
     changes: dict[bool, list[int]] = {True: [], False: []}
     for rows in _by_device(tx, Device.uuid.in_(sorted(uuids))).values():
-        full = blocked(rows[0].pools or {}, _units(rows))
+        full = blocked(rows[0].pools or {}, _units(rows, claimed))
         for row in rows:
             if row.blocked is not (row.id in full):
                 changes[row.id in full].append(row.id)
@@ -62,13 +66,15 @@ def used(tx: Transaction, ids: Collection[int]) -> dict[int, dict[str, int]]:
     return {id_: taken(_units(rows)) for id_, rows in by_device.items()}
 
 
-def full(tx: Transaction, uuid: str, cost: Mapping[str, int], count: int) -> str | None:
+def full(
+    tx: Transaction, uuid: str, cost: Mapping[str, int], count: int, *, claimed: Collection[int]
+) -> str | None:
     """Return which pools of a device have no room for ``count`` units, as a clause.
 
-    None: all of them have room.
+    None: all of them have room. ``claimed`` is that of ``book``.
     """
     for rows in _by_device(tx, Device.uuid == uuid).values():
-        amounts, sizes = taken(_units(rows)), rows[0].pools or {}
+        amounts, sizes = taken(_units(rows, claimed)), rows[0].pools or {}
         remaining = {pool: size - amounts.get(pool, 0) for pool, size in sizes.items()}
         clauses = [
             f"{pool} ({amounts.get(pool, 0)} of {sizes.get(pool, 0)} used, {amount} needed for "
@@ -95,8 +101,13 @@ def _by_device(tx: Transaction, term: sa.ColumnElement[bool]) -> dict[int, list[
     return by_device
 
 
-def _units(rows: Sequence[_PooledHandle]) -> list[Pooled]:
+def _units(rows: Sequence[_PooledHandle], claimed: Collection[int] = ()) -> list[Pooled]:
     return [
-        Pooled(row.id, row.deployable_id, row.state, lost=row.lost, cost=row.cost or {})
+        Pooled(
+            *(row.id, row.deployable_id),
+            free=row.free and row.id not in claimed,
+            lost=row.lost,
+            cost=row.cost or {},
+        )
         for row in rows
     ]

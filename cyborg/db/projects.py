@@ -8,7 +8,6 @@ accelerators, for example ``class:FPGA``.
 from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from cyborg.db.models import Arq, Deployable, Project
 from cyborg.db.transaction import Transaction
@@ -37,13 +36,18 @@ def lock(tx: Transaction, project_id: str) -> None:
 
 
 def _upsert(dialect: str) -> sa.Insert:
+    # Imported here: a process needs the dialect of one database.
     if dialect == "mysql":
+        from sqlalchemy.dialects import mysql
+
         mine = mysql.insert(Project)
         return mine.on_duplicate_key_update(id=mine.inserted.id)
-    insert = (sqlite if dialect == "sqlite" else postgresql).insert(Project)
-    row: sa.Insert = insert.on_conflict_do_update(
-        index_elements=["id"], set_={"id": insert.excluded.id}
-    )
+    if dialect == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    new = insert(Project)
+    row: sa.Insert = new.on_conflict_do_update(index_elements=["id"], set_={"id": new.excluded.id})
     return row
 
 

@@ -1,7 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of results whose columns have types.
 
-A subclass of ``Row`` names the columns of a query and gets their types from the tables::
+A row of a whole table is its model: ``tx.all(select(Device))`` has the type ``Sequence[Device]``. A
+row with further columns is an abstract subclass of the model, which names only those::
+
+    class AgentDevice(Device):
+        __abstract__ = True
+
+        agent: str | None = column(Host.service_host)
+
+    query = select(AgentDevice).join(Host, Host.id == Device.host_id)
+
+A subclass of ``Row`` is for joins and parts of tables. It names the columns of a query and gets
+their types from the tables::
 
     class Card(Row):
         uuid = column(Device.uuid)
@@ -15,12 +26,13 @@ A subclass of ``Row`` names the columns of a query and gets their types from the
 A column that depends on the transaction, such as on its clock, has only a type in the class, and
 its term is an argument of ``select``.
 
-A subclass of ``Shown`` is a row that the API shows. Its query is a ``Query``, which gives the
-``Select`` that a transaction executes only within a scope: a type checker refuses a query of such
-rows that leaves the scope out.
+A subclass of ``Shown`` is a row that the API shows; it may be one of a model, too. Its query is a
+``Query``, which gives the ``Select`` that a transaction executes only within a scope: a type
+checker refuses a query of such rows that leaves the scope out, and ``select`` refuses the rows.
 
-The rows themselves are those of SQLAlchemy; the classes exist for type checkers and have no
-instances.
+The rows themselves are those of SQLAlchemy's connection; the classes exist for type checkers and
+have no instances. So a row belongs to no session: it outlives its transaction, it loads nothing
+later, and it cannot be changed.
 """
 
 from collections.abc import Callable
@@ -29,6 +41,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 import sqlalchemy as sa
 
+from cyborg.db.base import Base
 from cyborg.model.scope import Scope
 
 T = TypeVar("T")
@@ -48,8 +61,8 @@ class Shown(Result):
     """A row that the API shows; see the module."""
 
 
-A = TypeVar("A", bound=Result)
-R = TypeVar("R", bound=Row)
+A = TypeVar("A", bound=Result | Base)
+R = TypeVar("R", bound=Row | Base)
 S = TypeVar("S", bound=Shown)
 
 
@@ -72,8 +85,10 @@ def select(row: type[R], **terms: sa.SQLColumnExpression[Any]) -> sa.Select[R]:
     """Return the query of the columns of ``row``, those of its base classes first.
 
     Its type names the rows, not the columns, so that ``Transaction.all`` and ``Transaction.first``
-    return them with their types.
+    return them with their types. Raises TypeError for rows that the API shows.
     """
+    if issubclass(row, Shown):
+        raise TypeError(f"{row.__name__} is shown: its query needs a scope")
     return _select(row, terms)
 
 
@@ -113,13 +128,18 @@ def shown_hardware(row: type[S], owned: Owned, **terms: sa.SQLColumnExpression[A
     return Query(_select(row, terms), owned, _hardware=True)
 
 
+def columns(row: type[Any]) -> dict[str, sa.SQLColumnExpression[Any]]:
+    """Return name → term of the columns that a row declares with their terms."""
+    members: dict[str, Any] = {}
+    for base in reversed(row.__mro__):
+        table = vars(base).get("__table__")
+        if table is not None:
+            members |= {column.key: getattr(base, column.key) for column in table.columns}
+        elif issubclass(base, Result | Base) and base is not Base:
+            members |= {name: term for name, term in vars(base).items() if name[0] != "_"}
+    return members
+
+
 def _select(row: type[A], terms: dict[str, sa.SQLColumnExpression[Any]]) -> sa.Select[A]:
-    members = {
-        name: term
-        for base in reversed(row.__mro__)
-        if issubclass(base, Result)
-        for name, term in vars(base).items()
-        if not name.startswith("__")
-    }
-    labels = [term.label(name) for name, term in (*members.items(), *terms.items())]
-    return cast("sa.Select[A]", sa.select(*labels))
+    members = columns(row) | terms
+    return cast("sa.Select[A]", sa.select(*(term.label(name) for name, term in members.items())))

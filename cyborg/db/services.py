@@ -13,7 +13,7 @@ from cyborg.db.hosts import IS_AGENT, is_of_project
 from cyborg.db.models import Host, Service
 from cyborg.db.rows import Row, Shown, column, nullable, select, shown_hardware
 from cyborg.db.transaction import Transaction
-from cyborg.model import health_view
+from cyborg.model import readiness
 from cyborg.model.process import AGENT
 from cyborg.model.scope import Scope
 
@@ -82,24 +82,12 @@ class FoundProcess(Row):
     silent_ms: int
 
 
-class ListedProcess(Shown):
+class ListedProcess(Service, Shown):
     """A process with all that operators see of it."""
 
-    uuid = column(Service.uuid)
-    host = column(Service.host)
-    binary = column(Service.binary)
-    disabled = column(Service.disabled)
+    __abstract__ = True
+
     silent_ms: int
-    version = column(Service.version)
-    endpoint = column(Service.endpoint)
-    disabled_reason = column(Service.disabled_reason)
-    last_seen_ms = column(Service.last_seen_ms)
-    status_reason = column(Service.status_reason)
-    bus_error = column(Service.bus_error)
-    bus_error_ms = column(Service.bus_error_ms)
-    clock_error = column(Service.clock_error)
-    publish_error = column(Service.publish_error)
-    publish_error_ms = column(Service.publish_error_ms)
 
 
 class HostProcess(FoundProcess):
@@ -145,9 +133,9 @@ def processes(
     return tx.all(query.where(*terms).within(scope).order_by(Service.id))
 
 
-def health(row: ListedProcess) -> health_view.Process:
+def readiness_of(row: ListedProcess) -> readiness.Process:
     """Return a row of ``processes`` in the form that the health view evaluates."""
-    return health_view.Process(
+    return readiness.Process(
         binary=row.binary,
         host=row.host,
         silent_ms=row.silent_ms,

@@ -1,18 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open transaction, with the clock of its database, and the request that it carries out."""
+"""An open transaction: the clock of its database, its request, and what follows its commit."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db.clock import boot_seconds
+from cyborg.db.models import Host
 from cyborg.db.rows import A
 from cyborg.model.caller import Caller
 
 #: Seconds after a check of the expiry during which COMMIT needs no further check.
 _COMMIT_WITHIN = 0.5
+
+
+@dataclass(frozen=True)
+class AfterCommit:
+    """What a process does after a commit; neither function waits, and neither raises.
+
+    ``notify_agent`` has an agent (``[DEFAULT] host``) send a heartbeat at once, whose reply tells
+    the generation of its desired state. ``wake_worker`` has the worker look for due work. Both only
+    save time: the next heartbeat of the agent, and the next pass of the worker, do the same.
+    """
+
+    notify_agent: Callable[[str], None]
+    wake_worker: Callable[[], None]
 
 
 class Transaction:
@@ -22,7 +38,8 @@ class Transaction:
     again. ``seconds`` is a clock of this host that continues while the host is suspended. With
     ``outbox`` the events of this transaction are sent as notifications after the commit.
     ``caller`` and ``request_key`` are those of the request that it carries out; None when the
-    service acts by itself, or does work that a request has ordered.
+    service acts by itself, or does work that a request has ordered. ``after_commit`` is None in a
+    process that has neither a worker nor a connection to agents.
     """
 
     def __init__(
@@ -34,6 +51,7 @@ class Transaction:
         seconds: Callable[[], float] = boot_seconds,
         caller: Caller | None = None,
         request_key: str | None = None,
+        after_commit: AfterCommit | None = None,
     ) -> None:
         self.connection = connection
         self.dialect = connection.dialect
@@ -48,6 +66,77 @@ class Transaction:
         self.request_key = request_key
         #: When the request expires, in ms of ``now``, and when that was checked, in seconds.
         self._expiry: tuple[int, float] | None = None
+        #: What ``read_clock`` returns.
+        self._clock: tuple[int, float] | None = None
+        self._after_commit = after_commit
+        #: The hosts whose desired generation this transaction has raised, by id.
+        self._raised: set[int] = set()
+        self._agents: set[str] = set()
+        self._has_work = False
+        self._following: list[Callable[[], object]] = []
+
+    @property
+    def now_ms(self) -> int:
+        """Return the database's clock in milliseconds, which this transaction reads once."""
+        return self.read_clock()[0]
+
+    def read_clock(self) -> tuple[int, float]:
+        """Return ``now_ms``, and ``seconds`` just before it was read."""
+        if self._clock is None:
+            began = self.seconds()
+            self._clock = int(self.execute(sa.select(self.now)).scalar_one()), began
+        return self._clock
+
+    def publish(self, host_id: int, agent: str | None = None) -> None:
+        """Raise the desired generation of a host, because its desired state changes.
+
+        This locks the row of the host until the commit, so call it where the lock belongs in the
+        order of locks. The agent is notified after the commit. ``agent`` is its name if the caller
+        has read it; otherwise one statement reads it. A second call for a host does nothing.
+        """
+        values = self.raise_generation(host_id)
+        if not values:
+            return
+        host = Host.id == host_id
+        self.execute(sa.update(Host).where(host).values(**values, updated_ms=self.now))
+        if agent is None and self._after_commit is not None:
+            agent = self.scalar(sa.select(Host.service_host).where(host))
+        if agent is not None:
+            self.notify_agent(agent)
+
+    def raise_generation(self, host_id: int) -> dict[str, sa.ColumnElement[int]]:
+        """Return the values with which an UPDATE of a host raises its desired generation.
+
+        They are empty if this transaction has raised it. For changes whose generation the answer to
+        the agent's own request tells; all others call ``publish``.
+        """
+        if host_id in self._raised:
+            return {}
+        self._raised.add(host_id)
+        return {"desired_generation": Host.desired_generation + 1}
+
+    def notify_agent(self, agent: str) -> None:
+        """Have an agent send a heartbeat, and try again what it could not do, after the commit."""
+        self._agents.add(agent)
+
+    def wake_worker(self) -> None:
+        """Have the worker look for work after the commit, because this transaction has some due."""
+        self._has_work = True
+
+    def then(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function after the commit, such as one that logs or counts what has changed."""
+        self._following.append(partial(function, *args))
+
+    def follow_up(self) -> None:
+        """Do what follows the commit; ``Database.writer`` calls it when the connection is free."""
+        for function in self._following:
+            function()
+        if self._after_commit is None:
+            return
+        if self._has_work:
+            self._after_commit.wake_worker()
+        for agent in sorted(self._agents):
+            self._after_commit.notify_agent(agent)
 
     def all(self, query: sa.Select[A], parameters: Mapping[str, Any] | None = None) -> Sequence[A]:
         """Return all rows of a query of ``rows``."""

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read units (attach handles) in SQL: what each one counts as, and counts by resource class.
 
-The expressions are the rule of ``cyborg.model.availability``, so that binds, counts and Placement
-agree.
+The expressions are the one rule for which units may be given out, and why the others are out of
+service. Binds, attaches, counts, the audit and ``cyborg.db.providers`` use them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from decimal import Decimal
-from typing import Any, Final, TypeVarTuple
+from typing import Any, Final, NamedTuple, TypeVarTuple
 
 import sqlalchemy as sa
 
 from cyborg.db.hosts import CANNOT_PUBLISH, DISABLED
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host
-from cyborg.db.rows import Row, Shown, column, select, shown
+from cyborg.db.rows import Shown, shown
 from cyborg.db.transaction import Transaction
 from cyborg.model import health
 from cyborg.model.availability import UnitWord
@@ -59,7 +58,7 @@ _UNPUBLISHED = sa.and_(
 #: What a unit counts as, see ``UnitWord``.
 WORD: sa.SQLColumnExpression[str] = sa.func.coalesce(
     sa.case(
-        (Arq.id.is_not(None), UnitWord.USED.value),
+        (AttachHandle.arq_id.is_not(None), UnitWord.USED.value),
         (sa.or_(AttachHandle.lost_ms.is_not(None), _PART_LOST), UnitWord.LOST.value),
         (_QUARANTINED, UnitWord.QUARANTINED.value),
         (AttachHandle.cleaning, UnitWord.CLEANING.value),
@@ -67,7 +66,6 @@ WORD: sa.SQLColumnExpression[str] = sa.func.coalesce(
     ),
     REASON,
     sa.case(
-        (AttachHandle.state == HandleState.HELD.value, UnitWord.LEAKED.value),
         (AttachHandle.blocked, UnitWord.NO_ROOM.value),
         (_UNPUBLISHED, UnitWord.UNPUBLISHED.value),
         else_=UnitWord.FREE.value,
@@ -83,63 +81,10 @@ def join(query: sa.Select[*Ts]) -> sa.Select[*Ts]:
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, Host.id == Device.host_id)
         .outerjoin(Driver, OF_DEVICE)
-        .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
+        .outerjoin(Arq, Arq.id == AttachHandle.arq_id)
     )
 
 
-class PartUnits(Row):
-    """A deployable with the number of its units that count as ``word``.
-
-    ``reserved`` tells whether they are reserved in Placement. Both are None for a deployable
-    without units.
-    """
-
-    device_id = column(Deployable.device_id)
-    uuid = column(Deployable.uuid)
-    name = column(Deployable.name)
-    rp_uuid = column(Deployable.rp_uuid)
-    resource_class = column(Deployable.resource_class)
-    publish_error = column(Deployable.publish_error)
-    published_total = column(Deployable.published_total)
-    published_reserved = column(Deployable.published_reserved)
-    word: str | None
-    reserved: bool | None
-    amount: int
-
-
-def of_devices(tx: Transaction, ids: Sequence[int]) -> Sequence[PartUnits]:
-    """Return the deployables of devices with counts of their units.
-
-    There is one row for each combination of word and reserved, and one for a deployable without
-    units.
-    """
-    each = (
-        join(sa.select(Deployable.id.label("part"), WORD.label("word"), RESERVED.label("reserved")))
-        .where(Device.id.in_(ids))
-        .subquery()
-    )
-    keys = each.c.part, each.c.word, each.c.reserved
-    counted = sa.select(*keys, sa.func.count().label("amount")).group_by(*keys).subquery()
-    return tx.all(
-        select(
-            PartUnits,
-            word=counted.c.word,
-            reserved=counted.c.reserved,
-            amount=sa.func.coalesce(counted.c.amount, 0),
-        )
-        .outerjoin(counted, counted.c.part == Deployable.id)
-        .where(Deployable.device_id.in_(ids))
-        .order_by(Deployable.id, counted.c.word)
-    )
-
-
-#: The names of microversion 2.4 for the values of ``WORD``.
-_OLDER: Final = {
-    UnitWord.FREE.value: "offered",
-    UnitWord.USED.value: "bound",
-    UnitWord.LOST.value: "lost",
-}
-_STATE = sa.case(_OLDER, value=WORD, else_="reserved")
 #: The columns by which units can be counted, besides their resource class.
 GROUPS: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
     "type": Device.type,
@@ -185,41 +130,31 @@ def by_class(
     )
 
 
-def _sum(state: str) -> sa.ColumnElement[Any]:
-    return sa.func.sum(sa.case({state: 1}, value=_STATE, else_=0))
+class WideTree(NamedTuple):
+    """The devices of a host with free units of one class; ``provider`` is one of theirs."""
+
+    hostname: str
+    resource_class: str
+    provider: str
+    providers: int
 
 
-class TypeUnits(Shown):
-    """The numbers of units of a type, by the words of microversion 2.4.
-
-    A database may return a sum as a decimal number.
-    """
-
-    type = column(Device.type)
-    host: str | None
-    project_id = column(Arq.project_id)
-    offered: int | Decimal = column(_sum("offered"))
-    bound: int | Decimal = column(_sum("bound"))
-    reserved: int | Decimal = column(_sum("reserved"))
-    lost: int | Decimal = column(_sum("lost"))
-
-
-def count(tx: Transaction, filters: Mapping[str, Any], scope: Scope) -> Sequence[TypeUnits]:
-    """Count the units in the scope by type, host and project, in this order.
-
-    There is one row for all units of a type on a host that no project has, and one for each project
-    that has some. In the scope of a project, there is one row for all hosts, whose host is None.
-    """
-    host: sa.SQLColumnExpression[Any] = Device.hostname if scope.everywhere else sa.null()
-    groups: list[sa.SQLColumnExpression[Any]] = [Device.type, Arq.project_id]
-    # The filters have the term of the scope.
-    query = join(shown(TypeUnits, None, host=host).within(scope)).where(*_terms(filters, scope))
-    if scope.everywhere:
-        groups.insert(1, Device.hostname)
-    # The place of NULL in an order differs between databases.
-    owner = sa.func.coalesce(Arq.project_id, "")
-    order = [owner if column is groups[-1] else column for column in groups]
-    return tx.all(query.group_by(*groups).order_by(*order))
+def widest_tree(tx: Transaction) -> WideTree | None:
+    """Return the host and class with the most providers of which Placement can give a unit."""
+    each = (
+        join(sa.select(Device.hostname, Deployable.resource_class, Deployable.rp_uuid))
+        .where(WORD.in_([UnitWord.FREE.value]), Deployable.rp_uuid.is_not(None))
+        .distinct()
+        .subquery()
+    )
+    providers = sa.func.count()
+    row = tx.execute(
+        sa.select(each.c.hostname, each.c.resource_class, sa.func.min(each.c.rp_uuid), providers)
+        .group_by(each.c.hostname, each.c.resource_class)
+        .order_by(providers.desc(), each.c.hostname, each.c.resource_class)
+        .limit(1)
+    ).first()
+    return None if row is None else WideTree(*row)
 
 
 def _terms(filters: Mapping[str, Any], scope: Scope) -> list[sa.ColumnElement[bool]]:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from cyborg.db import events, rows
 from cyborg.db.models import Deployable, Event, Service, Work
-from cyborg.db.rows import Row, column
+from cyborg.db.rows import column
 from cyborg.db.transaction import Transaction
 from cyborg.model.work import WorkKind
 
@@ -30,26 +30,14 @@ def _ordering(term: sa.SQLColumnExpression[Any]) -> sa.ScalarSelect[Any]:
     )
 
 
-class ClaimedWork(Row):
+class ClaimedWork(Work):
     """Work that this conductor owns.
 
     ``request_id`` and ``detail`` are those of an event of the request that ordered the work.
     """
 
-    id = column(Work.id)
-    uuid = column(Work.uuid)
-    kind = column(Work.kind)
-    instance_uuid = column(Work.instance_uuid)
-    arq_uuid = column(Work.arq_uuid)
-    host_id = column(Work.host_id)
-    deployable_id = column(Work.deployable_id)
-    attach_handle_id = column(Work.attach_handle_id)
-    spec: dict[str, Any] | None = column(Work.spec)
-    error = column(Work.error)
-    fence = column(Work.fence)
-    attempts = column(Work.attempts)
-    created_ms = column(Work.created_ms)
-    operation_id = column(Work.operation_id)
+    __abstract__ = True
+
     request_id: str | None = column(_ordering(Event.request_id))
     detail: dict[str, Any] | None = column(_ordering(Event.detail))
     overdue: bool
@@ -59,7 +47,7 @@ class ClaimedWork(Row):
 
 
 def add(tx: Transaction, new: Sequence[Mapping[str, Any]]) -> None:
-    """Store work that is due now, in one statement.
+    """Store work that is due now, in one statement; the worker is woken after the commit.
 
     Each row has ``kind`` and the objects of the work; ``deadline_in`` (milliseconds or None) counts
     from now by the database's clock.
@@ -74,6 +62,7 @@ def add(tx: Transaction, new: Sequence[Mapping[str, Any]]) -> None:
         value = {**blank, "operation_id": None, "deadline_in": None, **row}
         values.append({**value, "uuid": str(uuid4()), "kind": WorkKind(value["kind"]).value})
     tx.execute(_insert(tx.now), values)
+    tx.wake_worker()
 
 
 def claim(
@@ -123,9 +112,17 @@ def lock_owned(tx: Transaction, claimed: Sequence[ClaimedWork]) -> bool:
     return len(held) == len(claimed)
 
 
-def set_spec(tx: Transaction, row: ClaimedWork, spec: Mapping[str, Any]) -> None:
-    """Store the ``spec`` of a work row, unless another conductor has taken it over."""
-    tx.execute(sa.update(Work).where(_fenced(1)).values(spec=dict(spec)), _fences([row]))
+def set_spec(
+    tx: Transaction, row: ClaimedWork, spec: Mapping[str, Any], *, deadline_in: int | None = None
+) -> None:
+    """Store the ``spec`` of a work row, unless another conductor has taken it over.
+
+    With ``deadline_in`` (milliseconds from now) the work gets a new deadline.
+    """
+    values: dict[str, Any] = {"spec": dict(spec)}
+    if deadline_in is not None:
+        values["deadline_ms"] = tx.now + deadline_in
+    tx.execute(sa.update(Work).where(_fenced(1)).values(values), _fences([row]))
 
 
 def postpone(
@@ -137,7 +134,8 @@ def postpone(
 ) -> None:
     """Release work, so that any conductor can retry it.
 
-    It is due ``delay_ms`` from now, or at its deadline if that is sooner.
+    It is due ``delay_ms`` from now, or at its deadline if that is sooner. Without a delay the
+    worker is woken after the commit.
     """
     later = tx.now + delay_ms
     at_deadline = sa.and_(Work.deadline_ms > tx.now, Work.deadline_ms < later)
@@ -148,10 +146,15 @@ def postpone(
         .values(owner_id=None, owner_epoch=None, not_before_ms=due, error=error),
         _fences(claimed),
     )
+    if not delay_ms:
+        tx.wake_worker()
 
 
 def make_due(tx: Transaction, handle_id: int) -> None:
-    """Make the work that waits for an attach handle due now, unless a conductor owns it."""
+    """Make the work that waits for an attach handle due now, unless a conductor owns it.
+
+    The worker is woken after the commit.
+    """
     tx.execute(
         sa.update(Work)
         .where(
@@ -161,6 +164,7 @@ def make_due(tx: Transaction, handle_id: int) -> None:
         )
         .values(not_before_ms=tx.now)
     )
+    tx.wake_worker()
 
 
 def cancel_prepare(tx: Transaction, arq_uuids: Sequence[str]) -> None:

@@ -5,13 +5,12 @@ Sources: the sections "AMDGPU RAS sysfs Error Count Interface", "AMDGPU RAS sysf
 Interface" and "GPU sysfs" of Documentation/gpu/amdgpu of Linux; output of ``amd-smi metric``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import Health
 from cyborg.drivers.card_driver import ListedCardDriver
 from cyborg.drivers.card_readings import (
     VendorTool,
@@ -21,12 +20,14 @@ from cyborg.drivers.card_readings import (
     read_number,
     unintelligible,
 )
-from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.files import is_missing
+from cyborg.drivers.host import Host
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 
-_RESET = "Reset the GPU, or replace it if the errors return."
+#: The flags of the file gpu_vram_bad_pages, and what the driver does with such a page.
+_PAGES = (("F", "still in use"), ("P", "to be reserved"))
 
 
 class AmdGpuDriver(ListedCardDriver):
@@ -50,7 +51,7 @@ class AmdGpuDriver(ListedCardDriver):
         super().__init__(host, conf)
         self._tool = VendorTool(host, "/opt/rocm/bin/amd-smi", "/usr/bin/amd-smi")
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; uncorrectable errors by block, and pages of memory that are bad."""
         verb = "check the health"
         self.served(scan, device_key, verb)
@@ -60,22 +61,18 @@ class AmdGpuDriver(ListedCardDriver):
         pages = self.attribute(device_key, "ras/gpu_vram_bad_pages")
         if errors is None and pages is None:
             self._cannot(f"{verb} of {device_key}")
-        evidence = [
-            f"{count} uncorrectable error{'s' if count > 1 else ''} in block {block}"
-            for block, count in sorted((errors or {}).items())
-            if count
-        ]
-        condition = Condition.DRAIN if evidence else Condition.OK
+        for block, count in sorted((errors or {}).items()):
+            if count:
+                plural = "s" if count > 1 else ""
+                text = f"{count} uncorrectable error{plural} in block {block}"
+                yield Signal("amd", "ras_uncorrectable", block, text)
         flags = [line.rpartition(":")[2].strip() for line in (pages or "").splitlines()]
         if not {"R", "P", "F"}.issuperset(flags):
             raise unintelligible("gpu_vram_bad_pages", "a line without a flag R, P or F")
-        if count := flags.count("F"):
-            condition = Condition.DRAIN
-            evidence.append(f"{count} bad page{'s' if count > 1 else ''} of memory still in use")
-        if count := flags.count("P"):
-            condition = max(condition, Condition.DEGRADED, key=list(Condition).index)
-            evidence.append(f"{count} bad page{'s' if count > 1 else ''} of memory to be reserved")
-        return Health(condition, tuple(evidence), _RESET if evidence else None)
+        for flag, state in _PAGES:
+            if count := flags.count(flag):
+                text = f"{count} bad page{'s' if count > 1 else ''} of memory {state}"
+                yield Signal("amd", "bad_pages", flag, text)
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; files of amdgpu, and temperature and power by hwmon."""

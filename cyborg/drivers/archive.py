@@ -12,14 +12,17 @@ An archive is a directory, or a tar.gz file of one, with the tree of a host and 
 ``commands``    lists of argument vector, exit status, standard output and standard error
 =============== ==================================================================================
 
-The processes that hold devices are links in the tree, ``/proc/PID/fd/N``. A tree without the file
-is an archive in which everything can be read.
+The processes that hold devices are links in the tree, ``/proc/PID/fd/N``. The file
+``.cyborg-network`` says which network interfaces carry traffic. Each line has an interface and one
+of ``default-route``, ``address``, ``route``, ``xdp`` and ``packet-socket``. A tree without
+``.cyborg-host.json`` is an archive in which everything can be read.
 """
 
 import errno
 import gzip
 import json
 import os
+import re
 import sys
 import tarfile
 import zlib
@@ -29,18 +32,22 @@ from pathlib import Path
 from typing import IO, Any, Final, Self, cast
 
 from cyborg import exception
+from cyborg.drivers import rtnetlink
 from cyborg.drivers.command import OUTPUT_CAP, Completed
-from cyborg.drivers.host import (
+from cyborg.drivers.files import (
     INITIAL_PROCESSES,
+    TABLE_LIMIT,
     TEXT_LIMIT,
-    Events,
     OpenFiles,
+    ProcessFiles,
     find_open_files,
     host_errors,
     is_missing,
     resolve,
 )
-from cyborg.drivers.privileged.action import NoPrivileges, Privileged
+from cyborg.drivers.host import Events
+from cyborg.drivers.privileged.port import NoPrivileges, Privileged
+from cyborg.drivers.rtnetlink import NETWORK, Use
 from cyborg.drivers.unix_socket import Complete
 
 FORMAT: Final = 1
@@ -218,13 +225,37 @@ class ArchivedHost:
     def open_files(self) -> OpenFiles:
         """See Host; processes are directories of ``/proc`` with links in ``fd``."""
         whole = self._links.get("/proc/self/ns/pid") == INITIAL_PROCESSES
-        return find_open_files(
-            "the agent",
-            self.list_dir("/proc"),
-            lambda path: [self.readlink(f"{path}/{name}") for name in self.list_dir(path)],
-            self.read_text,
-            whole=whole,
+        nodes: dict[str, str] = {}
+        reader = ProcessFiles(
+            self.list_dir,
+            lambda path: {name: self.readlink(f"{path}/{name}") for name in self.list_dir(path)},
+            self.readlink,
+            lambda path: self.read_text(path, TABLE_LIMIT),
+            lambda path: self._device(path, nodes),
         )
+        return find_open_files("the agent", reader, whole=whole)
+
+    def _device(self, path: str, nodes: dict[str, str]) -> str | None:
+        """Return the directory of the device whose node a link of a process leads to.
+
+        An archive has no numbers of nodes, so the names decide: DEVNAME in ``uevent``. ``nodes``
+        keeps the table of all devices.
+        """
+        if not nodes:
+            for file, content in self._files.items():
+                if file.startswith("/sys/devices/") and file.endswith("/uevent"):
+                    place = file.removesuffix("/uevent")
+                    lines = content.decode(errors="replace").splitlines()
+                    names = [line[8:] for line in lines if line.startswith("DEVNAME=")]
+                    nodes |= {f"/dev/{name.removeprefix('/dev/')}": place for name in names}
+        target = self._links.get(path) or re.sub("^/proc/[0-9]+/root", "", path)
+        return nodes.get(target.removesuffix(" (deleted)"))
+
+    def network_uses(self) -> Sequence[Use]:
+        """See Host; they are in a file of the archive."""
+        text = self.read_text(NETWORK, TABLE_LIMIT)
+        with host_errors(f"reading {NETWORK}"):
+            return rtnetlink.parse(text)
 
     def is_claimed(self, path: str) -> bool:
         """See Host."""

@@ -9,10 +9,10 @@ it had just done it.
 """
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from pathlib import Path
 from threading import TIMEOUT_MAX
 from types import MappingProxyType
 from typing import ClassVar, NoReturn
@@ -20,14 +20,12 @@ from typing import ClassVar, NoReturn
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import health_policy
-from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import parse_name
 from cyborg.drivers.scan import Scan
 from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import Backend, Device, Hardware
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 
@@ -36,10 +34,6 @@ from cyborg.model.work import HandleTask, ProgramTask, Unit
 Progress = Callable[[float, str], None]
 #: The longest name of a clean step, in characters.
 _NAME_WIDTH = 255
-
-
-def _check_nothing(device_key: str) -> None:
-    """Do nothing: no agent uses the driver."""
 
 
 def no_progress(done: float, step: str) -> None:
@@ -98,20 +92,6 @@ class CleanStep:
         )
         if not valid:
             raise ValueError(f"{self!r} is not valid")
-
-
-@dataclass(frozen=True)
-class Health:
-    """What a driver says about the health of a device.
-
-    The ``verdict`` decides whether units are offered, see ``Condition``. ``evidence`` is what was
-    read, most important first, and empty for ``ok`` only: "64 uncorrectable memory errors", for
-    example. ``action`` says what the operator should do, as a sentence; None: nothing special.
-    """
-
-    verdict: Condition
-    evidence: tuple[str, ...] = ()
-    action: str | None = None
 
 
 @dataclass(frozen=True)
@@ -187,33 +167,15 @@ class Driver(abc.ABC):
     #: address, or that names a command, a path or a library: an operator of the API is not root.
     remote_options: ClassVar[frozenset[str]] = frozenset()
 
+    #: The directory with the entries for the signals of a driver of another package, in the format
+    #: of ``cyborg.drivers.health_policy``.
+    health_entries: ClassVar[Path | None] = None
+
     operator_created: Mapping[str, Device] = MappingProxyType({})
     attach_handles: Mapping[str, Unit] | None = None
-    _check_now: Callable[[str], None] = staticmethod(_check_nothing)
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         self.host = host
-
-    @cached_property
-    def health_policy(self) -> HealthPolicy:
-        """Which condition a fault means; the agent replaces it by the policy of its host.
-
-        ``self.health_policy.verdict("nvidia", "xid", 79)`` has the condition and the action for
-        the result of ``health``.
-        """
-        return health_policy.shipped()
-
-    def on_health_event(self, check_now: Callable[[str], None]) -> None:
-        """Have ``check_now`` called with the key of a device by ``health_changed``."""
-        self._check_now = check_now
-
-    def health_changed(self, device_key: str) -> None:
-        """Tell the agent that the health of a device may have changed; any thread may call it.
-
-        A driver that hears of faults, from a library for example, calls this method at once. The
-        agent then calls ``health`` for the device without waiting for its interval.
-        """
-        self._check_now(device_key)
 
     @abc.abstractmethod
     def discover(self, scan: Scan) -> list[Device]:
@@ -298,13 +260,17 @@ class Driver(abc.ABC):
         """
         self._cannot("list the prepared units")
 
-    def health(self, scan: Scan, device_key: str) -> Health:
-        """Return the health of one device.
+    def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
+        """Yield what one device tells about its health, good and bad; without a verdict.
 
-        The agent calls the method periodically for every device, in one thread per driver, also
-        while other methods run; the method must return within a limited time. The conductor
-        reserves the units of a device with the verdict ``drain`` or ``dead`` until another verdict
-        comes. After an error the last result stays valid.
+        The policy of the host says what each signal means: the entries of the service, of
+        ``health_entries`` and of the operator. A signal without an entry makes the device
+        ``degraded``. The units of a device with a signal that means ``drain`` or ``dead`` are
+        reserved until a later call no longer yields it. A device that yields nothing has no fault.
+
+        The agent calls the method periodically for each device by itself, so that a device that
+        hangs does not hide the others, in one thread per driver, also while other methods run; the
+        method must return within a limited time. After an error the last result stays valid.
         """
         self._cannot(f"check the health of {device_key}")
 

@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of drivers for PCI cards of one kind, such as the GPUs of one vendor.
+"""The base classes of drivers for PCI cards, such as the GPUs of one vendor.
 
-A subclass says which functions it knows and how the API shows them. The guard against functions in
-use, the names, the list of hardware and the reset are here, once for all.
+A subclass says which functions it knows and how the API shows them. What guests may get of them
+comes from the survey (``pci_survey``). The list of hardware, the clean steps, the layouts and the
+reset are here, once for all drivers.
 """
 
 import abc
 import contextlib
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, Generic
 
 from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers import catalogue, function_cleaning, pci_ids, vf_layout
 from cyborg.drivers.base import CardLayouts, CleanStep, Driver, Progress, ResetLevel, no_progress
-from cyborg.drivers.function_cleaning import FunctionCleaner
-from cyborg.drivers.host import Host, read_if_exists
+from cyborg.drivers.catalogue import Entry
+from cyborg.drivers.files import read_if_exists
+from cyborg.drivers.function_cleaning import Erasure, FunctionCleaner
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, parse_name
+from cyborg.drivers.pci_survey import C, Card, Survey
 from cyborg.drivers.privileged import actions
 from cyborg.drivers.scan import RefusalLog, Scan
-from cyborg.drivers.vf_layout import Division, layout_name
-from cyborg.model.cleaning import CleanLevel, host_clean
+from cyborg.drivers.vf_layout import layout_name
+from cyborg.model.cleaning import CleanLevel, HostClean, host_clean
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -34,33 +38,12 @@ from cyborg.model.device import (
     DeviceType,
     Hardware,
 )
-from cyborg.model.pci import PciAddress
+from cyborg.model.pci import PciAddress, deployable_name
 from cyborg.model.work import HandleTask
 
 
-@dataclass(frozen=True)
-class Card:
-    """A physical function of the driver's kind, and what guests may get of it.
-
-    ``guests`` are the functions that guests may get now, each alone: the physical function itself,
-    or virtual functions of it. ``refused`` maps the others to the reason, as a clause. ``reason``
-    says why nothing of the card is offered; None if something is.
-    """
-
-    function: PciFunction
-    guests: tuple[PciFunction, ...] = ()
-    refused: Mapping[PciAddress, str] = field(default_factory=dict)
-    reason: str | None = None
-    division: Division | None = None
-
-    @property
-    def key(self) -> str:
-        """Return the key of the device."""
-        return str(self.function.address)
-
-
-class CardDriver(Driver):
-    """A driver whose devices are physical PCI functions, with their virtual functions if any.
+class CardDriver(Driver, Generic[C]):
+    """A driver whose devices come from the survey of the PCI bus.
 
     ``type`` is that of its devices. ``host_name`` is the first part of the names of deployables.
     """
@@ -71,9 +54,6 @@ class CardDriver(Driver):
     #: Drivers of the existing service that name deployables by the name of the machine, and not by
     #: option ``[DEFAULT] host``. Allocations refer to these names, so they must not change.
     named_after_machine: ClassVar[bool] = False
-    #: Whether the functions that guests get of a card belong together: all of them are offered, or
-    #: none.
-    together: ClassVar[bool] = False
     #: Whether drivers of the host may take new virtual functions; None leaves it to the host.
     autoprobe: ClassVar[bool | None] = None
 
@@ -81,43 +61,34 @@ class CardDriver(Driver):
         super().__init__(host, conf)
         self.host_name: str = socket.gethostname() if self.named_after_machine else conf.host
         self.catalogue = catalogue.read(conf)
-        clean = conf[self.group].clean
+        clean = self.read_clean(conf)
         self._clean = CleanLevel(clean) if clean else None
-        #: The functions whose disks are erased now, see FunctionCleaner.
-        self._erasing: set[PciAddress] = set()
         self.device_type = self.type.value
         self._name_cache = pci_ids.NameCache()
         self._refusals = RefusalLog()
-        #: The last scan, with the cards that follow from it.
-        self._survey: tuple[Scan, Sequence[Card]] | None = None
+        self._survey = Survey(self.host_name, self.refusal)
+        #: The last scan and the created devices, with the cards that follow from them.
+        self._cards: tuple[Scan, Mapping[str, Device], Mapping[str, C]] | None = None
+
+    def read_clean(self, conf: cfg.ConfigOpts) -> str | None:
+        """Return the value of the option ``clean``."""
+        clean: str | None = conf[self.group].clean
+        return clean
 
     @abc.abstractmethod
-    def selects(self, function: PciFunction) -> bool:
-        """Return whether a physical function is of the driver's kind."""
+    def selected(self, scan: Scan) -> Iterable[C]:
+        """Return the cards of the driver's kind, with what the driver knows of them; see Card."""
 
     @abc.abstractmethod
-    def device(self, scan: Scan, card: Card) -> Device:
+    def device(self, scan: Scan, card: C) -> Device:
         """Return a card of which something is offered; the base adds the facts of the scan.
 
         ``deployable`` makes its parts. Raises exception.HostError for a card that has just gone.
         """
 
-    def kind(self, function: PciFunction) -> str:
-        """Return the word for a card in the list of hardware."""
-        return self.type.value
-
-    def guests(
-        self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]
-    ) -> Sequence[PciFunction]:
-        """Return what guests get of a card, by default its virtual functions if it has any."""
-        return vfs or (function,)
-
-    def unit_name(self, guest: PciFunction, guests: Sequence[PciFunction]) -> str:
-        """Return the name of the deployable to which one of a card's ``guests`` belongs.
-
-        By default, each function is a deployable.
-        """
-        return self.name_of(guest.address)
+    def completed(self, scan: Scan, card: C) -> C:
+        """Return a card from the survey, with what the driver finds out only now."""
+        return card
 
     def refusal(self, scan: Scan, function: PciFunction) -> str | None:
         """Return why the driver itself does not offer a function, as a clause; None if it does.
@@ -126,79 +97,98 @@ class CardDriver(Driver):
         """
         return None
 
-    def clean_names(self, scan: Scan, function: PciFunction) -> Sequence[str]:
+    def kind(self, function: PciFunction) -> str:
+        """Return the word for a card in the list of hardware."""
+        return self.type.value
+
+    def capability(self, scan: Scan, card: C, function: PciFunction) -> dict[str, Any]:
+        """Return what the list of hardware shows about a function of a card."""
+        first, *others = (
+            self.clean_names(scan, card, guest) for guest in card.guests or (function,)
+        )
+        clean = [name for name in first if all(name in other for other in others)]
+        return {"pci_class": f"{function.class_code:06x}", "clean": clean}
+
+    def clean_names(self, scan: Scan, card: C, function: PciFunction) -> Sequence[str]:
         """Return the names of the safe clean steps of a function that guests get."""
         return function_cleaning.step_names(self.host, scan, function)
 
-    def clean_step(self, name: str, function: PciFunction) -> CleanStep:
-        """Return the step of this name for a function."""
-        cleaner = FunctionCleaner(*(self.host, self.name, function.address), erasing=self._erasing)
+    def erasure(self, function: PciFunction) -> Erasure:
+        """Return how the data on a card is erased; ``function`` is its physical function."""
+        return Erasure()
+
+    def clean_step(self, name: str, card: C, task: HandleTask) -> CleanStep:
+        """Return the step of this name for a unit of a card."""
+        cleaner = FunctionCleaner(
+            *(self.host, self.name, address_of(task.handle_key)),
+            together=frozenset(part.address for part in card.parts if card.together),
+            erasing=self._survey.erasing,
+            erasure=self.erasure(card.function),
+        )
         (step,) = cleaner.steps([name])
         return step
 
-    def stopped(self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]) -> bool:
-        """Return whether some of a card's virtual functions do not work until they are started.
-
-        ``partition`` starts them.
-        """
-        return False
-
-    def desired_vfs(self, function: PciFunction) -> int | None:
-        """Return how many virtual functions the configuration requests for a card; None: any."""
-        return None
-
     def name_of(self, address: PciAddress) -> str:
-        """Return the name of a function's deployable.
+        """Return the name of a function's deployable."""
+        return deployable_name(self.host_name, address)
 
-        The format must not change, because existing allocations refer to the name.
-        """
-        return f"{self.host_name}_{address}"
+    def cards(self, scan: Scan) -> Collection[C]:
+        """Return all cards of the driver's kind, ordered by key; computed once for a scan."""
+        return self.by_key(scan).values()
 
-    def cards(self, scan: Scan) -> Sequence[Card]:
-        """Return all cards of the driver's kind, ordered by address; computed once for a scan."""
-        survey = self._survey
-        if survey is None or survey[0] is not scan:
-            survey = self._survey = scan, tuple(self._find(scan))
-        return survey[1]
-
-    def card(self, key: str, verb: str, scan: Scan | None = None) -> Card:
+    def card(self, key: str, verb: str, scan: Scan | None = None) -> C:
         """Return the card of a device; without ``scan`` the host is read again.
 
         Raises exception.DriverFailed, as the result of ``verb``, if the host has no such card.
         """
-        for card in self.cards(scan or Scan(self.host)):
-            if card.key == key:
-                return card
-        raise exception.DriverFailed(driver=self.name, verb=verb, reason=f"{key} is not on the bus")
+        cards = self.by_key(scan or Scan(self.host))
+        if key not in cards:
+            reason = f"{key} is not on the bus"
+            raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
+        return cards[key]
+
+    def by_key(self, scan: Scan) -> Mapping[str, C]:
+        """Return the cards of the driver's kind by their keys; see ``cards``."""
+        last = self._cards
+        if last is None or last[0] is not scan or last[1] is not self.operator_created:
+            cards = self._survey.cards(scan, self.selected(scan))
+            by_key = {card.key: self.completed(scan, card) for card in cards}
+            last = self._cards = scan, self.operator_created, by_key
+        return last[2]
 
     def discover(self, scan: Scan) -> list[Device]:
         cards = self.cards(scan)
         self._refusals.log(
-            (address, f"driver {self.name}", reason)
-            for card in cards
-            for address, reason in self._reasons(card)
+            (key, self.source(card), reason) for card in cards for key, reason in self.reasons(card)
         )
         devices = []
         for card in cards:
             if card.reason is None:
                 # A function that cannot be read has just been removed.
                 with contextlib.suppress(exception.HostError):
-                    device = scan.with_facts(self.device(scan, card), card.function)
-                    device = self._with_cleaning(scan, device)
+                    device = self.with_facts(scan, card, self.device(scan, card))
+                    deployables = (
+                        replace(unit, clean=self.cleaning(scan, card, unit))
+                        for unit in device.deployables
+                    )
+                    device = replace(device, deployables=tuple(deployables))
                     # What has no clean step, and what has just been removed, have the same files.
-                    if self.host.exists(f"/sys/bus/pci/devices/{card.function.address}"):
+                    if card.present is None or self.host.exists(f"/sys/bus/pci/devices/{card.key}"):
                         devices.append(device)
         return devices
 
-    def _with_cleaning(self, scan: Scan, device: Device) -> Device:
-        """Return a device whose deployables say whether all their functions can be cleaned."""
-        deployables = []
-        for deployable in device.deployables:
-            functions = [self._function(scan, handle.key) for handle in deployable.handles]
-            cleanable = all(self.clean_names(scan, function) for function in functions)
-            clean = host_clean(self._clean, cleanable=cleanable)
-            deployables.append(replace(deployable, clean=clean))
-        return replace(device, deployables=tuple(deployables))
+    def with_facts(self, scan: Scan, card: C, device: Device) -> Device:
+        """Return a device with the facts of its card; see ``Scan.with_facts``."""
+        return device if card.present is None else scan.with_facts(device, card.present)
+
+    def cleaning(self, scan: Scan, card: C, unit: Deployable) -> HostClean | None:
+        """Return what the host says about the cleaning of a deployable of a card.
+
+        All functions of the deployable must have a clean step.
+        """
+        functions = [self._function(scan, handle.key) for handle in unit.handles]
+        cleanable = all(self.clean_names(scan, card, function) for function in functions)
+        return host_clean(self._clean, cleanable=cleanable)
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
         """See Driver; the steps of the unit's function, see ``clean_names``.
@@ -208,10 +198,8 @@ class CardDriver(Driver):
         scan = Scan(self.host, all_managed=True)
         try:
             function = self._function(scan, task.handle_key)
-            if not any(
-                function in (card.function, *card.guests) or function.address in card.refused
-                for card in self.cards(scan)
-            ):
+            cards = (card for card in self.cards(scan) if function in (card.present, *card.parts))
+            if (card := next(cards, None)) is None:
                 raise exception.HostError(
                     action=f"looking for {task.handle_key}",
                     reason=f"the card there is not one of the {self.name}",
@@ -220,10 +208,14 @@ class CardDriver(Driver):
             raise exception.DriverFailed(
                 driver=self.name, verb="clean_steps", reason=str(error)
             ) from error
-        return [self.clean_step(name, function) for name in self.clean_names(scan, function)]
+        names = self.clean_names(scan, card, function)
+        return [self.clean_step(name, card, task) for name in names]
 
     def _function(self, scan: Scan, key: str) -> PciFunction:
-        """Return the function that is a unit; raises exception.HostError if it has gone."""
+        """Return the function that a unit is, or is a part of.
+
+        Raises exception.HostError if it has gone.
+        """
         address = address_of(key)
         if address not in scan.functions:
             raise exception.HostError(
@@ -236,8 +228,8 @@ class CardDriver(Driver):
         names = self.names(scan)
         items = []
         for card in self.cards(scan):
-            reasons = dict(self._reasons(card))
-            for function in (card.function, *self._vfs(scan, card.function)):
+            reasons = dict(self.reasons(card))
+            for function in (card.function, *scan.virtual_functions(card.address)):
                 key = str(function.address)
                 if function is not card.function and key not in reasons:
                     continue
@@ -250,24 +242,17 @@ class CardDriver(Driver):
                     offered=offered,
                     reason=None if offered else reasons.get(key),
                     num=max(1, len(card.guests)) if function is card.function else 1,
-                    capability={
-                        "pci_class": f"{function.class_code:06x}",
-                        "clean": list(self._all_clean_names(scan, card.guests or (function,))),
-                    },
+                    capability=self.capability(scan, card, function),
                 )
                 items.append(item)
         return sorted(items, key=lambda item: item.key)
 
     def functions(self, scan: Scan) -> Collection[PciAddress]:
-        """See Driver; the cards, and what guests get of them."""
+        """See Driver; the cards, and what guests could get of them."""
         return {
             address
             for card in self.cards(scan)
-            for address in (
-                card.function.address,
-                *(guest.address for guest in card.guests),
-                *card.refused,
-            )
+            for address in (card.address, *(part.address for part in card.parts))
         }
 
     def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
@@ -286,6 +271,15 @@ class CardDriver(Driver):
         ]
 
     def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        """See Driver; the list of hardware has the reason of a failure until a call succeeds."""
+        try:
+            self._divide(card_key, layout, progress)
+        except exception.CyborgError as error:
+            self._survey.failures[card_key] = str(error).rstrip(".")
+            raise
+        self._survey.failures.pop(card_key, None)
+
+    def _divide(self, card_key: str, layout: str, progress: Progress) -> None:
         scan = Scan(self.host)
         division = self.card(card_key, "partition", scan).division
         try:
@@ -302,19 +296,17 @@ class CardDriver(Driver):
                 driver=self.name, verb="partition", reason=str(error)
             ) from error
 
-    def _all_clean_names(self, scan: Scan, guests: Sequence[PciFunction]) -> list[str]:
-        """Return the names of the clean steps that every one of these functions has."""
-        first, *others = (self.clean_names(scan, guest) for guest in guests)
-        return [name for name in first if all(name in other for other in others)]
-
     def reset(
         self, device_key: str, level: ResetLevel, *, progress: Progress = no_progress
     ) -> None:
-        """Have the kernel reset the card; it refuses a bus with other functions on it.
+        """See Driver; the function of the card."""
+        self.reset_function(self.card(device_key, "reset").address, level)
+
+    def reset_function(self, function: PciAddress, level: ResetLevel) -> None:
+        """Have the kernel reset a function; it refuses a bus with other functions on it.
 
         Source: ``pci_parent_bus_reset`` in ``drivers/pci/pci.c`` of Linux 6.12.
         """
-        function = self.card(device_key, "reset").function.address
         method = "bus" if level is ResetLevel.CARD else None
         self.host.privileged.run(actions.Reset(function, method))
 
@@ -348,71 +340,92 @@ class CardDriver(Driver):
 
     def names(self, scan: Scan) -> pci_ids.Names:
         """Return the names of the cards' vendors and products, as far as the host knows them."""
-        cards = (card.function for card in self.cards(scan))
+        functions = [card.present for card in self.cards(scan) if card.present is not None]
         return self._name_cache.lookup(
-            self.host, [(function.vendor, function.product) for function in cards]
+            self.host, [(function.vendor, function.product) for function in functions]
         )
 
     def model(self, function: PciFunction, names: pci_ids.Names) -> str:
         """Return the name of a function's model."""
-        entry = self.catalogue.entry(
+        model = self.entry(function).description.model
+        return names.product(function.vendor, function.product, model)
+
+    def entry(self, function: PciFunction) -> Entry:
+        """Return the entry of a function in the device catalogue."""
+        return self.catalogue.entry(
             function.vendor, function.product, function.class_code, subsystem=function.subsystem
         )
-        return names.product(function.vendor, function.product, entry.description.model)
 
-    def _find(self, scan: Scan) -> Iterator[Card]:
-        for function in scan.functions.values():
-            if function.parent is not None or not self.selects(function):
-                continue
-            guests, refused = [], {}
-            desired, vfs = self.desired_vfs(function), self._vfs(scan, function)
-            division = None
-            if desired is not None:
-                stopped = self.stopped(scan, function, vfs)
-                division = vf_layout.read(scan, function, desired, stopped=stopped)
-            parts = self.guests(scan, function, vfs)
-            together = frozenset(part.address for part in parts) if self.together else frozenset()
-            for guest in parts:
-                managed = scan.is_managed(self.unit_name(guest, parts))
-                probe = guest.address not in self._erasing
-                reason = scan.refusal(guest, managed=managed, probe=probe, together=together)
-                reason = reason or self.refusal(scan, guest)
-                if reason is None and not managed and division is not None and division.pending:
-                    # A part that the conductor keeps may be in a guest.
-                    reason = f"it is to be {division.goal}"
-                    if guest is not function:
-                        reason = f"its card {function.address} does not have its layout"
-                if reason is None:
-                    guests.append(guest)
-                else:
-                    refused[guest.address] = reason
-            if self.together and refused:
-                first, reason = next(iter(refused.items()))
-                for guest in guests:
-                    refused[guest.address] = f"guests get it together with {first}: {reason}"
-                guests = []
-            reason = None
-            if not guests:
-                reason = refused.pop(function.address, None)
-                if reason is None and refused:
-                    reason = f"none of its {len(refused)} virtual functions can be offered"
-                reason = reason or "it has no function that a guest can have"
-            yield Card(function, tuple(guests), refused, reason, division)
+    def platform_reason(self, function: PciFunction) -> str | None:
+        """Return why a function is one of the platform; see ``Catalogue.platform_reason``."""
+        return self.catalogue.platform_reason(
+            function.vendor, function.product, function.class_code, subsystem=function.subsystem
+        )
 
-    def _vfs(self, scan: Scan, function: PciFunction) -> list[PciFunction]:
-        """Return the virtual functions of a function, ordered by address."""
-        if not function.vfs:
-            return []
-        return [vf for vf in scan.functions.values() if vf.parent == function.address]
+    def source(self, card: C) -> str:
+        """Return what selects a card, for the log."""
+        return f"driver {self.name}"
 
-    def _reasons(self, card: Card) -> Iterator[tuple[str, str]]:
+    def reasons(self, card: C) -> Iterator[tuple[str, str]]:
+        """Yield why a card, and functions of it, are not offered: key and reason."""
         if card.reason is not None:
             yield card.key, card.reason
         for address, reason in card.refused.items():
-            yield str(address), reason
+            if address != card.address:
+                yield str(address), reason
 
 
-class ListedCardDriver(CardDriver):
+class PhysicalCardDriver(CardDriver[Card]):
+    """A driver whose devices are physical PCI functions, with their virtual functions if any."""
+
+    #: Whether the functions that guests get of a card belong together: all of them are offered, or
+    #: none.
+    together: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def selects(self, function: PciFunction) -> bool:
+        """Return whether a physical function is of the driver's kind."""
+
+    def guests(self, scan: Scan, function: PciFunction) -> Sequence[PciFunction]:
+        """Return what guests get of a card, by default its virtual functions if it has any."""
+        return scan.virtual_functions(function.address) or (function,)
+
+    def unit_name(self, guests: Sequence[PciFunction]) -> str | None:
+        """Return the name of the deployable to which all of a card's ``guests`` belong.
+
+        None, by default: each function is a deployable.
+        """
+        return None
+
+    def desired_vfs(self, function: PciFunction) -> int | None:
+        """Return how many virtual functions the configuration requests for a card; None: any."""
+        return None
+
+    def stopped(self, scan: Scan, function: PciFunction) -> bool:
+        """Return whether some of a card's virtual functions do not work until they are started.
+
+        ``partition`` starts them.
+        """
+        return False
+
+    def selected(self, scan: Scan) -> Iterator[Card]:
+        """See CardDriver; the physical functions of the driver's kind."""
+        for function in scan.functions.values():
+            if function.parent is None and self.selects(function):
+                parts, desired = tuple(self.guests(scan, function)), self.desired_vfs(function)
+                yield Card(
+                    function.address,
+                    function,
+                    parts,
+                    unit=self.unit_name(parts),
+                    together=self.together,
+                    desired_vfs=desired,
+                    stopped=desired is not None and self.stopped(scan, function),
+                    reason=None if parts else "it has no function that a guest can have",
+                )
+
+
+class ListedCardDriver(PhysicalCardDriver):
     """A driver for the cards of one vendor, whose product ids it lists.
 
     Guests get whole cards in units of ``resource_class``, and virtual functions in units of
@@ -499,8 +512,11 @@ def info_of(address: PciAddress) -> dict[str, str]:
 
 
 def address_of(key: str) -> PciAddress:
-    """Return the address that is the key of a device or handle (ValueError for any other text)."""
-    address = parse_name(key)
+    """Return the address in the key of a device or handle (ValueError for any other text).
+
+    The key of a mediated device has a mark after the address of its function.
+    """
+    address = parse_name(key.partition("/")[0])
     if address is None:
         raise ValueError(f"{key!r} is not a PCI address")
     return address

@@ -15,6 +15,8 @@ from cyborg import exception
 
 #: Maximum number of bytes that a command may print on each of its two streams.
 OUTPUT_CAP = 1024 * 1024
+#: Maximum number of characters of a command's output in an error message.
+_OUTPUT_LENGTH = 200
 _CHUNK = 64 * 1024
 
 
@@ -25,6 +27,13 @@ class Completed:
     status: int
     stdout: str
     stderr: str
+
+
+def summary(result: Completed) -> str:
+    """Return the exit status of a command with the last line of its output, as a clause."""
+    lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
+    message = f": {lines[-1][:_OUTPUT_LENGTH]}" if lines else ""
+    return f"it ended with status {result.status}{message}"
 
 
 class _OutputLimitError(Exception):

@@ -6,11 +6,12 @@ so the values never change.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import (
@@ -24,7 +25,7 @@ from cyborg.model.device import (
     DeviceType,
     Hardware,
 )
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress
 from cyborg.model.report import DriverState
 
@@ -98,11 +99,12 @@ class FakeDriver(Driver):
             )
         ]
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; the device is healthy while ``[fake_driver] fault`` is empty."""
         if device_key != str(_ADDRESS):
             self._cannot(f"check the health of {device_key}")
-        return Health(Condition.DRAIN, (self._fault,)) if self._fault else Health(Condition.OK)
+        if self._fault:
+            yield Signal("fake", "fault", "set", self._fault)
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """See Driver; the capability is simulated, too."""

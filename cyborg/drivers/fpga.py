@@ -11,12 +11,14 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers.base import CleanStep, Progress, no_progress
-from cyborg.drivers.card_driver import Card, CardDriver
-from cyborg.drivers.host import Host, read_if_exists
+from cyborg.drivers.card_driver import PhysicalCardDriver
+from cyborg.drivers.files import read_if_exists
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Deployable, DeviceType
-from cyborg.model.work import ProgramTask
+from cyborg.model.work import HandleTask, ProgramTask
 
 _UUID = re.compile(r"[0-9a-f]{32}")
 #: How long a clean step may take, in seconds: longer than the limit of the tool that it runs.
@@ -25,7 +27,7 @@ _CLEAN_TIMEOUT = 900.0
 _BLANK = "blank image"
 
 
-class FpgaDriver(CardDriver):
+class FpgaDriver(PhysicalCardDriver):
     """A driver whose cards are one deployable each, into which images can be loaded.
 
     ``group`` is the section with its options; its ``blank_image`` is loaded after each guest.
@@ -53,7 +55,7 @@ class FpgaDriver(CardDriver):
         card is not changed.
         """
 
-    def card_deployable(self, card: Card, name: str, traits: Sequence[str]) -> Deployable:
+    def card_deployable(self, card: Card, traits: Sequence[str]) -> Deployable:
         """Return the deployable of a card, with an attach handle for each of its functions."""
         units = [
             self.deployable(
@@ -63,7 +65,7 @@ class FpgaDriver(CardDriver):
         ]
         return replace(
             units[0],
-            name=name,
+            name=str(card.unit),
             handles=tuple(handle for unit in units for handle in unit.handles),
             programmable=True,
             group_size=len(units) if self.together else 1,
@@ -75,30 +77,26 @@ class FpgaDriver(CardDriver):
         """See Driver; a card is not changed while something on the host uses a part of it."""
         self._load(task.device_key, image_path, progress)
 
-    def clean_names(self, scan: Scan, function: PciFunction) -> Sequence[str]:
+    def clean_names(self, scan: Scan, card: Card, function: PciFunction) -> Sequence[str]:
         """See CardDriver; the blank image replaces that of the last guest.
 
         Guests of several virtual functions share an image, so it stays when one of them ends.
         """
         blank = self._blank_image and function.parent is None and not function.vfs
-        return (*super().clean_names(scan, function), *((_BLANK,) if blank else ()))
+        return (*super().clean_names(scan, card, function), *((_BLANK,) if blank else ()))
 
-    def clean_step(self, name: str, function: PciFunction) -> CleanStep:
+    def clean_step(self, name: str, card: Card, task: HandleTask) -> CleanStep:
         if name != _BLANK:
-            return super().clean_step(name, function)
+            return super().clean_step(name, card, task)
         path = self._blank_image
 
         def run(progress: Progress) -> None:
             writable = self.host.writable_by_others(path)
             if writable is not None:
                 self.failed("clean_steps", f"others than root can change {writable}")
-            self._load(self.card_key(function), path, progress)
+            self._load(card.key, path, progress)
 
         return CleanStep(_BLANK, run, timeout=_CLEAN_TIMEOUT)
-
-    def card_key(self, function: PciFunction) -> str:
-        """Return the key of the card to which a function belongs."""
-        return str(function.address)
 
     def _load(self, device_key: str, path: str, progress: Progress) -> None:
         """Load an image into a card of which nothing is in use."""

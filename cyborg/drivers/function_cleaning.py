@@ -15,7 +15,8 @@ from typing import Final
 from cyborg import exception
 from cyborg.drivers import pci_function, vf_settings
 from cyborg.drivers.base import CleanStep, Progress
-from cyborg.drivers.host import Host, read_if_exists
+from cyborg.drivers.files import read_if_exists
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.privileged import actions, disk_actions, nvme
 from cyborg.drivers.scan import Scan
@@ -50,10 +51,10 @@ FUNCTION_STEPS: Final = (SETTINGS, RESET, ERASE)
 _CONTROLLER = re.compile(r"nvme[0-9]{1,4}")
 
 
-def reset_method(host: Host, function: PciFunction, alone: bool) -> str | None:
+def reset_method(host: Host, scan: Scan, function: PciFunction) -> str | None:
     """Return the method by which the kernel can reset the function alone; None: there is none.
 
-    ``alone`` says that no other function is on its bus, so that the bus may be reset as well.
+    The bus of a function may be reset as well if no other function is on it.
     """
     try:
         text = host.read_text(f"/sys/bus/pci/devices/{function.address}/reset_method")
@@ -61,26 +62,50 @@ def reset_method(host: Host, function: PciFunction, alone: bool) -> str | None:
         # Without the file the kernel cannot reset the function, or does not tell how it would.
         return None
     offered = text.split()
-    safe = (*_SAFE, _BUS) if alone else _SAFE
-    return next((method for method in safe if method in offered), None)
-
-
-def is_alone(scan: Scan, function: PciFunction) -> bool:
-    """Return whether no other function is on the bus of a function."""
-    place = function.address.domain, function.address.bus
-    return not any(
-        (address.domain, address.bus) == place and address != function.address
-        for address in scan.functions
-    )
+    method = next((method for method in _SAFE if method in offered), None)
+    if method is None and _BUS in offered:
+        place = function.address.domain, function.address.bus
+        alone = [(other.domain, other.bus) for other in scan.functions].count(place) == 1
+        return _BUS if alone else None
+    return method
 
 
 def step_names(host: Host, scan: Scan, function: PciFunction) -> tuple[str, ...]:
     """Return the names of the safe steps that a function has; empty: nothing can be cleaned."""
     return (
         *((SETTINGS,) if vf_settings.port_interface(host, scan, function) is not None else ()),
-        *((RESET,) if reset_method(host, function, is_alone(scan, function)) else ()),
+        *((RESET,) if reset_method(host, scan, function) else ()),
         *((ERASE,) if function.class_code >> 8 == _NVME else ()),
     )
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """How the data on an NVMe disk may be erased; by default in the best way that the disk has.
+
+    ``sanitize``: only by a sanitize, never by a format. ``method``: only by this method. A disk
+    that cannot do that is not cleaned. ``limit`` is the time, in seconds, that it may take.
+    """
+
+    sanitize: bool = False
+    method: nvme.SanitizeMethod | None = None
+    limit: float = _ERASE_LIMIT
+
+    def sanitize_method(self, facts: nvme.ControllerFacts) -> nvme.SanitizeMethod | None:
+        """Return the method by which the disk is sanitized; None: it must be formatted."""
+        if self.method is None:
+            return next(iter(facts.sanitizes), None)
+        return self.method if self.method in facts.sanitizes else None
+
+    def format_method(self, facts: nvme.ControllerFacts) -> nvme.Erase | None:
+        """Return how a format erases the disk; None: no format does what is required."""
+        if not facts.formats or self.sanitize:
+            return None
+        if self.method is nvme.SanitizeMethod.BLOCK:
+            return nvme.Erase.USER_DATA
+        if facts.crypto:
+            return nvme.Erase.CRYPTO
+        return None if self.method is nvme.SanitizeMethod.CRYPTO else nvme.Erase.USER_DATA
 
 
 @dataclass(frozen=True)
@@ -89,7 +114,7 @@ class FunctionCleaner:
 
     ``together`` are functions that guests get together with it. ``erasing`` has the function while
     its disk is erased: the privileged process claims the disk, and a scan of the driver must not
-    take that for another user.
+    take that for another user. ``erasure`` says how its disk may be erased.
     """
 
     host: Host
@@ -97,6 +122,7 @@ class FunctionCleaner:
     function: PciAddress
     together: frozenset[PciAddress] = frozenset()
     erasing: set[PciAddress] = field(default_factory=set)
+    erasure: Erasure = Erasure()
 
     def steps(self, names: Iterable[str]) -> list[CleanStep]:
         """Return the steps with these names, see ``step_names``."""
@@ -107,7 +133,7 @@ class FunctionCleaner:
             ERASE: CleanStep(
                 ERASE,
                 self._erase,
-                timeout=_ERASE_LIMIT,
+                timeout=self.erasure.limit,
                 # The next agent joins a sanitize that is in progress, and repeats a format.
                 interruptible=True,
                 level=CleanLevel.FULL,
@@ -134,7 +160,7 @@ class FunctionCleaner:
         """
         scan = self._idle()
         function = scan.functions[self.function]
-        method = reset_method(self.host, function, is_alone(scan, function))
+        method = reset_method(self.host, scan, function)
         if method is None:
             raise self._failed(RESET, "the kernel has no method to reset it alone")
         progress(0.0, f"reset by {method}")
@@ -170,8 +196,8 @@ class FunctionCleaner:
             self._await_sanitize(controller, progress)
             return
         before = self._all_samples(controller)
-        if facts.sanitizes and not facts.shared:
-            method = facts.sanitizes[0]
+        method, erase = self.erasure.sanitize_method(facts), self.erasure.format_method(facts)
+        if method is not None and not facts.shared:
             progress(0.0, f"sanitize ({method})")
             self.host.privileged.run(disk_actions.Sanitize(self.function, controller, method))
             self._await_sanitize(controller, progress)
@@ -182,13 +208,21 @@ class FunctionCleaner:
                 "its NVMe subsystem may have other controllers, whose data would be erased; clean "
                 "it yourself, or set option clean to reset",
             )
-        elif facts.formats:
-            erase = nvme.Erase.CRYPTO if facts.crypto else nvme.Erase.USER_DATA
+        elif erase is not None:
             for count, namespace in enumerate(sorted(before)):
                 progress(count / len(before), f"format of namespace {namespace} ({erase})")
                 self.host.privileged.run(
                     disk_actions.FormatNamespace(self.function, controller, namespace, erase)
                 )
+        elif facts.formats or facts.sanitizes:
+            methods = ", ".join(facts.sanitizes) or "none"
+            formats = f"format {'with' if facts.crypto else 'without'} crypto erase"
+            raise self._failed(
+                ERASE,
+                "the controller cannot be erased as clear_action and clear_strategy of its entry "
+                f"in [nvme] device_spec require: its methods of sanitize are {methods}; it has "
+                f"{formats if facts.formats else 'no format'}",
+            )
         else:
             reason = "the controller has neither sanitize nor format; set option clean to reset"
             raise self._failed(ERASE, reason)
@@ -234,7 +268,7 @@ class FunctionCleaner:
 
     def _await_sanitize(self, controller: str, progress: Progress) -> None:
         """Wait for the end of a sanitize; the limit of the step ends the wait."""
-        for _ in range(int(_ERASE_LIMIT / _SANITIZE_INTERVAL)):
+        for _ in range(int(self.erasure.limit / _SANITIZE_INTERVAL)):
             state, fraction = self._sanitize_state(controller)
             if state is nvme.SanitizeState.DONE:
                 return
@@ -242,7 +276,7 @@ class FunctionCleaner:
                 raise self._failed(ERASE, f"its sanitize has {state}; replace the disk")
             progress(fraction, "sanitize")
             self.host.pause(_SANITIZE_INTERVAL)
-        raise self._failed(ERASE, f"its sanitize did not end within {_ERASE_LIMIT:g} s")
+        raise self._failed(ERASE, f"its sanitize did not end within {self.erasure.limit:g} s")
 
     @contextlib.contextmanager
     def _controller(self) -> Iterator[str]:

@@ -6,57 +6,37 @@ devices there are, how they are offered and which commands set them up. It is th
 drivers of one vendor.
 """
 
-import contextlib
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import (
-    catalogue,
-    generic_match,
-    generic_options,
-    pci_ids,
-    vf_layout,
-)
-from cyborg.drivers.base import (
-    CardLayouts,
-    CleanStep,
-    Driver,
-    Health,
-    ImageFile,
-    Progress,
-    ResetLevel,
-    no_progress,
-)
+from cyborg.drivers import generic_match, generic_options
+from cyborg.drivers.base import CleanStep, ImageFile, Progress, ResetLevel, no_progress
+from cyborg.drivers.card_driver import CardDriver, address_of
+from cyborg.drivers.command import summary
 from cyborg.drivers.device_options import Reset, UnitScope
-from cyborg.drivers.function_cleaning import (
-    FUNCTION_STEPS,
-    RESET,
-    FunctionCleaner,
-    step_names,
-)
+from cyborg.drivers.function_cleaning import FUNCTION_STEPS, RESET
 from cyborg.drivers.generic_backend import GenericBackend
-from cyborg.drivers.generic_survey import Candidate, HostState, find_candidates
+from cyborg.drivers.generic_cards import GenericCard, Selection
 from cyborg.drivers.host import Host
-from cyborg.drivers.local_command import placeholder_values, summary
-from cyborg.drivers.pci import deployable_name
-from cyborg.drivers.privileged import actions
-from cyborg.drivers.scan import RefusalLog, Scan
-from cyborg.drivers.vf_layout import layout_name
-from cyborg.model.cleaning import host_clean
+from cyborg.drivers.local_command import placeholder_values
+from cyborg.drivers.scan import Scan
+from cyborg.model.cleaning import HostClean, host_clean
 from cyborg.model.device import (
     SERVICE_UNKNOWN,
     AttachType,
     Backend,
     BackendService,
+    Deployable,
     Device,
+    DeviceType,
     Hardware,
 )
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress
 from cyborg.model.report import DriverState
 from cyborg.model.work import HandleTask, ProgramTask, Unit
@@ -70,107 +50,118 @@ _RESET, _COMMAND = "reset", "reset_command"
 _REBOOT = "the host must be rebooted first"
 
 
-class GenericDriver(Driver):
+class GenericDriver(CardDriver[GenericCard]):
     """Offers the devices of ``[generic_driver] backends`` and of the enabled catalogue entries.
 
     The first matching backend counts.
     """
 
     name = "generic_driver"
+    type = DeviceType.PCI
     remote_options = generic_options.REMOTE_OPTIONS
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
-        self._node: str = conf.host
-        self._catalogue = catalogue.read(conf)
-        self._backends = generic_options.read(conf, host, self._catalogue)
+        self._backends = generic_options.read(conf, host, self.catalogue)
         self.can_program = any(backend.programs for backend in self._backends)
         self.device_type = ", ".join(sorted({backend.kind for backend in self._backends})) or None
-        #: The functions whose disks are erased now, see FunctionCleaner.
-        self._erasing: set[PciAddress] = set()
-        self._name_cache = pci_ids.NameCache()
-        self._refusals = RefusalLog()
-        #: The last scan and the created devices, with the candidates that follow from them.
-        self._survey: tuple[Scan, Mapping[str, Device], Mapping[str, Candidate]] | None = None
-        #: Why cards could not be divided, for the list of hardware.
-        self._failures: dict[str, str] = {}
         #: The last logged error of each backend's services, so that each error is logged once.
         self._service_errors: dict[str, str] = {}
 
-    def discover(self, scan: Scan) -> list[Device]:
-        """See Driver; runs no command."""
-        candidates = self._candidates(scan).values()
-        self._refusals.log(
-            (str(candidate.address), f"backend {candidate.backend.name}", candidate.reason)
-            for candidate in candidates
-            # The agent logs why a card does not have its layout; one that has it is as configured.
-            if candidate.reason is not None and not candidate.is_divided
-        )
-        names = self._names(candidates)
-        devices = []
-        for candidate in candidates:
-            if candidate.reason is not None:
-                continue
-            backend, function = candidate.backend, candidate.function
-            clean = host_clean(
-                backend.clean, cleanable=bool(self._step_names(scan, candidate, backend))
-            )
-            if candidate.created is None:
-                device = backend.device(
-                    *(self._node, candidate.address, function, names),
-                    handles=candidate.handles,
-                    clean=clean,
-                )
-            else:
-                device = backend.complete(candidate.created, function, names, clean)
-            # A function that cannot be read has just been removed.
-            with contextlib.suppress(exception.HostError):
-                devices.append(self._with_facts(scan, candidate, device))
-        return devices
+    def read_clean(self, conf: cfg.ConfigOpts) -> None:
+        """See CardDriver; each section has the option."""
 
-    def _with_facts(self, scan: Scan, candidate: Candidate, device: Device) -> Device:
-        """Return a device with the facts of its first function.
+    def selected(self, scan: Scan) -> Iterable[GenericCard]:
+        """See CardDriver; the devices of the backends, and those that operators created."""
+        selectors = [backend.selector for backend in self._backends]
+        members = generic_match.find_members(self.host, selectors)
+        return Selection(
+            *(self.host_name, scan, members, self._backends),
+            created=self.operator_created,
+            platform_reason=self.platform_reason,
+        ).cards()
 
-        All functions of a backend are no card: they have no identity, and a NUMA node only if it is
-        that of each function. Raises exception.HostError when a function has left the bus.
+    def completed(self, scan: Scan, card: GenericCard) -> GenericCard:
+        """See CardDriver; the number of mediated devices, and the layout of a card.
+
+        Other than its virtual functions, a card that the conductor keeps does not stay.
         """
-        if candidate.function is None:
+        reason, mdev_type = card.reason, card.backend.mdev_type
+        if card.division is not None and card.division.pending:
+            reason = self._survey.layout_reason(scan, card.division)
+        elif reason is None and mdev_type is not None:
+            try:
+                types = scan.mdev_types(card.address)
+            except exception.HostError as error:
+                return replace(card, reason=str(error), guests=())
+            free, made = types.get(mdev_type, (0, 0))
+            # Those of a card that the conductor does not keep were not made for this service.
+            count = free + made if scan.is_managed(self.name_of(card.address)) else free
+            card = replace(card, units=min(card.backend.units, count))
+            if mdev_type not in types:
+                reason = f"it has no type {mdev_type}, but {', '.join(types) or 'none'}"
+            elif not card.units:
+                reason = f"it has no free mediated device of type {mdev_type}"
+        return replace(card, reason=reason, guests=card.guests if reason is None else ())
+
+    def device(self, scan: Scan, card: GenericCard) -> Device:
+        names = self.names(scan)
+        if card.created is not None:
+            return card.backend.complete(card.created, card.present, names)
+        return card.backend.device(
+            *(self.host_name, card.address, card.present, names), handles=card.handles
+        )
+
+    def with_facts(self, scan: Scan, card: GenericCard, device: Device) -> Device:
+        """See CardDriver; all functions of a backend are no card.
+
+        They have no identity, and a NUMA node only if it is that of each function.
+        """
+        device = super().with_facts(scan, card, device)
+        if card.present is None or card.backend.unit is not UnitScope.ALL:
             return device
-        device = scan.with_facts(device, candidate.function)
-        if candidate.backend.unit is not UnitScope.ALL:
-            return device
-        nodes = {scan.numa_node(address) for address in candidate.functions}
+        nodes = {scan.numa_node(address) for address in card.functions}
         node = nodes.pop() if len(nodes) == 1 else None
         return replace(device, numa_node=node, identity=(), topology=None)
 
+    def source(self, card: GenericCard) -> str:
+        return f"backend {card.backend.name}"
+
+    def reasons(self, card: GenericCard) -> Iterator[tuple[str, str]]:
+        """See CardDriver; one reason each.
+
+        The agent logs why a card does not have its layout; one that has it is as configured.
+        """
+        if card.reason is not None and not card.is_divided:
+            yield card.key, card.reason
+
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return all devices of the backends, with the set-up that each still needs."""
-        candidates = self._candidates(scan).values()
-        names = self._names(candidates)
+        names = self.names(scan)
         failed_checks: dict[str, str] = {}
         items = []
-        for candidate in candidates:
-            backend = candidate.backend
-            vendor, model = backend.vendor_and_model(candidate.function, names)
-            if candidate.created is not None:
-                model = candidate.created.model
-            setup = _Setup(reason=candidate.reason)
-            if candidate.reason is None:
-                setup = self._setup(candidate, failed_checks)
+        for card in self.cards(scan):
+            backend = card.backend
+            vendor, model = backend.vendor_and_model(card.present, names)
+            if card.created is not None:
+                model = card.created.model
+            setup = _Setup(reason=card.reason)
+            if card.reason is None:
+                setup = self._setup(card, failed_checks)
             item = Hardware(
-                key=str(candidate.address),
+                key=card.key,
                 kind=backend.kind,
                 vendor=vendor,
                 model=model,
-                offered=candidate.reason is None,
+                offered=card.reason is None,
                 reason=setup.reason,
                 setup_required=setup.setup_required,
                 reboot_required=setup.reboot_required,
-                num=len(candidate.handles),
+                num=len(card.handles),
                 remote=backend.remote_units,
                 capability={
-                    "clean": list(self._step_names(scan, candidate, backend)),
-                    **candidate.capability,
+                    "clean": list(self._step_names(scan, card)),
+                    **card.facts,
                 },
             )
             items.append(item)
@@ -178,15 +169,12 @@ class GenericDriver(Driver):
 
     def functions(self, scan: Scan) -> Collection[PciAddress]:
         """See Driver; the devices of the sections."""
-        candidates = self._candidates(scan).values()
-        return {address for candidate in candidates for address in candidate.functions}
+        return {address for card in self.cards(scan) for address in card.functions}
 
     def backends(self, scan: Scan) -> list[Backend]:
         """See Driver; a backend without a device is STOPPED."""
         attached = {
-            candidate.backend.name
-            for candidate in self._candidates(scan).values()
-            if candidate.function or candidate.reason is None
+            card.backend.name for card in self.cards(scan) if card.present or card.reason is None
         }
         return [
             Backend(
@@ -237,9 +225,9 @@ class GenericDriver(Driver):
         self, device_key: str, request_key: str, *, progress: Progress = no_progress
     ) -> None:
         """See Driver; a function that is already set up, or waits for a reboot, is not changed."""
-        candidate = self._device_for(device_key, "install")
-        backend = candidate.backend
-        for values in candidate.values:
+        card = self._device_for(device_key, "install")
+        backend = card.backend
+        for values in card.values:
             if self._is_ready(backend, values) or self._waits_for_reboot(backend, values):
                 continue
             if backend.commands.install is None:
@@ -257,8 +245,8 @@ class GenericDriver(Driver):
     ) -> None:
         """See Driver; a unit whose prepared_file exists is not changed."""
         super().prepare(task, image, progress=progress)
-        backend, values = self._unit(task, "prepare")
-        file, command = backend.state_files.prepared, backend.commands.prepare
+        card, values = self._unit(task, "prepare")
+        file, command = card.backend.state_files.prepared, card.backend.commands.prepare
         if command is None or (file is not None and file.exists(self.host, values)):
             return
         command.run_checked(self.host, values)
@@ -271,9 +259,9 @@ class GenericDriver(Driver):
 
     def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
         """See Driver; run release_command, also when the call is repeated."""
-        backend, values = self._unit(task, "release")
-        if backend.commands.release is not None:
-            backend.commands.release.run_checked(self.host, values)
+        card, values = self._unit(task, "release")
+        if (command := card.backend.commands.release) is not None:
+            command.run_checked(self.host, values)
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
         """See Driver; the reset of the kernel, reset_command, the erasure of an NVMe disk.
@@ -281,42 +269,39 @@ class GenericDriver(Driver):
         All are of the unit's function.
         """
         scan = Scan(self.host, all_managed=True)
-        candidate = self._device_for(task.device_key, "clean_steps", scan)
-        backend, values = self._unit(task, "clean_steps", scan)
-        cleaner = FunctionCleaner(
-            *(self.host, self.name, PciAddress.parse(values["address"])),
-            together=frozenset(candidate.functions),
-            erasing=self._erasing,
-        )
-        names = self._step_names(scan, candidate, backend)
-        steps = cleaner.steps(name for name in names if name in FUNCTION_STEPS)
-        if backend.reset_after_release:
+        card, _ = self._unit(task, "clean_steps", scan)
+        return [self.clean_step(name, card, task) for name in self._step_names(scan, card)]
+
+    def clean_step(self, name: str, card: GenericCard, task: HandleTask) -> CleanStep:
+        """See CardDriver."""
+        backend, command = card.backend, card.backend.commands.reset
+        if name == _RESET:
             level = ResetLevel.CARD if backend.reset is Reset.BUS else ResetLevel.FUNCTION
-            function = PciAddress.parse(values["address"])
-            steps.append(CleanStep(_RESET, lambda _: self._reset(function, level), priority=60))
-        if (command := backend.commands.reset) is not None:
-            run_checked = command.run_checked
+            function = address_of(task.handle_key)
+            return CleanStep(_RESET, lambda _: self.reset_function(function, level), priority=60)
+        if name != _COMMAND or command is None:
+            return super().clean_step(name, card, task)
+        values = card.values_of(task)
 
-            def run(_: Progress) -> None:
-                run_checked(self.host, values)
+        def run(_: Progress) -> None:
+            command.run_checked(self.host, values)
 
-            # The command has a limit of its own, so that this one is never reached.
-            limit = command.timeout + _MARGIN
-            steps.append(CleanStep(_COMMAND, run, priority=55, timeout=limit))
-        return steps
+        # The command has a limit of its own, so that this one is never reached.
+        return CleanStep(_COMMAND, run, priority=55, timeout=command.timeout + _MARGIN)
 
-    def _step_names(
-        self, scan: Scan, candidate: Candidate, backend: GenericBackend
-    ) -> tuple[str, ...]:
+    def cleaning(self, scan: Scan, card: GenericCard, unit: Deployable) -> HostClean | None:
+        return host_clean(card.backend.clean, cleanable=bool(self._step_names(scan, card)))
+
+    def _step_names(self, scan: Scan, card: GenericCard) -> tuple[str, ...]:
         """Return the names of the clean steps of each unit of a device.
 
         A part of a card is no function: a reset would affect the other parts. A function that the
         configuration declares to have no reset of its own has none.
         """
         names: list[str] = []
-        if backend.attach_type is AttachType.PCI and candidate.function is not None:
-            functions = [scan.functions.get(address) for address in candidate.functions]
-            each = [step_names(self.host, scan, function) for function in functions if function]
+        backend = card.backend
+        if backend.attach_type is AttachType.PCI and card.parts:
+            each = [self.clean_names(scan, card, part) for part in card.parts]
             names = [name for name in FUNCTION_STEPS if all(name in other for other in each)]
             if backend.reset_after_release or backend.reset in (Reset.BUS, Reset.NONE):
                 names = [name for name in names if name != RESET]
@@ -331,25 +316,17 @@ class GenericDriver(Driver):
     ) -> None:
         """See Driver; each function of the device."""
         for function in self._device_for(device_key, "reset").functions:
-            self._reset(function, level)
-
-    def _reset(self, function: PciAddress, level: ResetLevel) -> None:
-        """Have the kernel reset a function; it refuses a bus with other functions on it.
-
-        Source: ``pci_parent_bus_reset`` in ``drivers/pci/pci.c`` of Linux 6.12.
-        """
-        method = "bus" if level is ResetLevel.CARD else None
-        self.host.privileged.run(actions.Reset(function, method))
+            self.reset_function(function, level)
 
     def program(
         self, task: ProgramTask, image_path: str, *, progress: Progress = no_progress
     ) -> None:
         """See Driver; the backend must have a program_command."""
-        candidate = self._device_for(task.device_key, "program")
-        command = candidate.backend.commands.program
+        card = self._device_for(task.device_key, "program")
+        command = card.backend.commands.program
         if command is None:
             self._cannot(f"program {task.deployable}")
-        for address in candidate.functions:
+        for address in card.functions:
             command.run_checked(self.host, placeholder_values(str(address), image=image_path))
 
     def prepared(self, scan: Scan) -> Sequence[Unit]:
@@ -358,116 +335,52 @@ class GenericDriver(Driver):
         if not preparing or not all(backend.state_files.prepared for backend in preparing):
             self._cannot("list the prepared units")
         units = []
-        for candidate in self._candidates(scan).values():
-            file, address = candidate.backend.state_files.prepared, candidate.address
-            if file is not None and candidate.reason is None:
+        for card in self.cards(scan):
+            file = card.backend.state_files.prepared
+            if file is not None and card.reason is None:
                 units += [
-                    Unit(deployable_name(self._node, address), handle.key)
-                    for handle in candidate.handles
+                    Unit(self.name_of(card.address), handle.key)
+                    for handle in card.handles
                     if file.exists(
-                        self.host,
-                        placeholder_values(candidate.address_of(handle.key), handle.key),
+                        self.host, placeholder_values(card.address_of(handle.key), handle.key)
                     )
                 ]
         return units
 
-    def health(self, scan: Scan, device_key: str) -> Health:
-        candidate = self._device_for(device_key, "health", scan)
-        command = candidate.backend.commands.health
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
+        """See Driver; the exit status of the health_command, for each function."""
+        card = self._device_for(device_key, "health", scan)
+        command = card.backend.commands.health
         if command is None:
             self._cannot(f"check the health of {device_key}")
-        results = {values["address"]: command.run(self.host, values) for values in candidate.values}
-        evidence = tuple(
-            f"{address}: {summary(result)}" if candidate.members else summary(result)
-            for address, result in results.items()
-            if result.status != 0
-        )
-        return Health(Condition.DRAIN, evidence) if evidence else Health(Condition.OK)
+        for values in card.values:
+            result = command.run(self.host, values)
+            text = summary(result)
+            if card.members:
+                text = f"{values['address']}: {text}"
+            yield Signal("command", "exit_status", result.status, text)
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; names and units are those of the operator's stats_command."""
-        candidate = self._device_for(device_key, "stats", scan)
-        command = candidate.backend.commands.stats
+        card = self._device_for(device_key, "stats", scan)
+        command = card.backend.commands.stats
         if command is None:
             self._cannot(f"measure {device_key}")
         return parse_stats(command.run_checked(self.host, placeholder_values(device_key)))
 
-    def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
-        """See Driver; the cards of the sections with option layout."""
-        return [
-            CardLayouts(
-                card=key,
-                layouts=division.layouts,
-                current=None if division.current is None else layout_name(division.current),
-                desired=layout_name(division.desired),
-                deployables=division.deployables(self._node),
-                refusal=division.refusal,
-            )
-            for key, candidate in self._candidates(scan).items()
-            if (division := candidate.division) is not None
-        ]
-
-    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
-        """See Driver."""
-        try:
-            self._divide(card_key, layout, progress)
-        except exception.CyborgError as error:
-            self._failures[card_key] = str(error).rstrip(".")
-            raise
-        self._failures.pop(card_key, None)
-
-    def _divide(self, card_key: str, layout: str, progress: Progress) -> None:
-        scan = Scan(self.host)
-        candidate = self._candidates(scan).get(card_key)
-        division = candidate.division if candidate is not None else None
-        if division is None:
-            raise self._undivided(f"{card_key} is no card of a section with option layout")
-        try:
-            vf_layout.divide(scan, division, layout, host=self.host, progress=progress)
-        except ValueError as error:
-            raise self._undivided(str(error)) from error
-
-    def _undivided(self, reason: str) -> exception.DriverFailed:
-        return exception.DriverFailed(driver=self.name, verb="partition", reason=reason)
-
-    def _candidates(self, scan: Scan) -> Mapping[str, Candidate]:
-        """Return the devices of the backends by key, ordered; computed once for each scan."""
-        survey = self._survey
-        if survey is None or survey[0] is not scan or survey[1] is not self.operator_created:
-            selectors = [backend.selector for backend in self._backends]
-            members = generic_match.find_members(self.host, selectors)
-            state = HostState(
-                self._node,
-                scan,
-                members,
-                self._catalogue,
-                created=self.operator_created,
-                failures=self._failures,
-                erasing=frozenset(self._erasing),
-            )
-            candidates = find_candidates(state, self._backends)
-            by_key = {str(candidate.address): candidate for candidate in candidates}
-            survey = self._survey = scan, self.operator_created, by_key
-        return survey[2]
-
-    def _names(self, candidates: Collection[Candidate]) -> pci_ids.Names:
-        functions = [candidate.function for candidate in candidates if candidate.function]
-        ids = [(function.vendor, function.product) for function in functions]
-        return self._name_cache.lookup(self.host, ids)
-
-    def _setup(self, candidate: Candidate, failed_checks: dict[str, str]) -> "_Setup":
+    def _setup(self, card: GenericCard, failed_checks: dict[str, str]) -> "_Setup":
         """Return the set-up that a device still needs.
 
         ``failed_checks`` maps a backend to the reason why its ready_command failed. This scan does
         not run that command for the backend's other devices, because each could take the timeout.
         """
-        backend = candidate.backend
+        backend = card.backend
         reboot = False
         reason = failed_checks.get(backend.name)
         try:
-            reboot = any(self._waits_for_reboot(backend, values) for values in candidate.values)
+            reboot = any(self._waits_for_reboot(backend, values) for values in card.values)
             if reason is None:
-                if all(self._is_ready(backend, values) for values in candidate.values):
+                if all(self._is_ready(backend, values) for values in card.values):
                     return _Setup(reboot_required=reboot, reason=_REBOOT if reboot else None)
                 reason = _REBOOT if reboot else "it has not been set up yet"
         except exception.HostError as error:
@@ -488,29 +401,28 @@ class GenericDriver(Driver):
         file = backend.state_files.reboot
         return file is not None and file.exists(self.host, values)
 
-    def _device_for(self, device_key: str, verb: str, scan: Scan | None = None) -> Candidate:
+    def _device_for(self, device_key: str, verb: str, scan: Scan | None = None) -> GenericCard:
         """Return a device; raises DriverFailed if it is not offered.
 
         Without ``scan`` the host is read now, and a device that a guest holds counts as ours.
         """
-        candidates = self._candidates(scan or Scan(self.host, all_managed=True))
+        cards = self.by_key(scan or Scan(self.host, all_managed=True))
         reason: str | None = f"{device_key} belongs to no backend"
-        if device_key in candidates:
-            reason = candidates[device_key].reason
+        if device_key in cards:
+            reason = cards[device_key].reason
         if reason is not None:
             raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
-        return candidates[device_key]
+        return cards[device_key]
 
     def _unit(
         self, task: HandleTask, verb: str, scan: Scan | None = None
-    ) -> tuple[GenericBackend, dict[str, str]]:
-        candidate = self._device_for(task.device_key, verb, scan)
-        if task.handle_key not in {handle.key for handle in candidate.handles}:
+    ) -> tuple[GenericCard, dict[str, str]]:
+        """Return the device of a unit, and the placeholder values of the unit."""
+        card = self._device_for(task.device_key, verb, scan)
+        if task.handle_key not in {handle.key for handle in card.handles}:
             reason = f"{task.device_key} has no unit {task.handle_key}"
             raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
-        address = candidate.address_of(task.handle_key)
-        values = placeholder_values(address, task.handle_key, task.handle_uuid)
-        return candidate.backend, values
+        return card, card.values_of(task)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from typing import Any
 from cyborg.drivers.device_options import Reset, UnitScope
 from cyborg.drivers.generic_match import Selector
 from cyborg.drivers.local_command import FilePath, LocalCommand
-from cyborg.drivers.pci import deployable_name
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.pci_ids import Names
-from cyborg.model.cleaning import CleanLevel, HostClean
+from cyborg.model.cleaning import CleanLevel
 from cyborg.model.creation import OWNER
 from cyborg.model.device import (
     AttachHandle,
@@ -21,7 +20,7 @@ from cyborg.model.device import (
     Device,
     DeviceType,
 )
-from cyborg.model.pci import PciAddress
+from cyborg.model.pci import PciAddress, deployable_name
 
 #: A slot has eight functions.
 _FUNCTIONS = 8
@@ -134,7 +133,6 @@ class GenericBackend:
         names: Names,
         *,
         handles: tuple[AttachHandle, ...],
-        clean: HostClean | None = None,
     ) -> Device:
         """Return a device with one deployable; ``function`` is None for a declared device."""
         vendor, model = self.vendor_and_model(function, names)
@@ -153,7 +151,6 @@ class GenericBackend:
             prepare=self.prepares,
             programmable=self.programs,
             group_size=self.group_size,
-            clean=clean,
         )
         return Device(
             key=str(address),
@@ -165,19 +162,13 @@ class GenericBackend:
             backend=self.name,
         )
 
-    def complete(
-        self,
-        created: Device,
-        function: PciFunction | None,
-        names: Names,
-        clean: HostClean | None = None,
-    ) -> Device:
+    def complete(self, created: Device, function: PciFunction | None, names: Names) -> Device:
         """Return a device that an operator created, with values from configuration and host."""
         return replace(
             created,
             vendor=self.vendor_and_model(function, names)[0],
             deployables=tuple(
-                replace(deployable, prepare=self.prepares, programmable=self.programs, clean=clean)
+                replace(deployable, prepare=self.prepares, programmable=self.programs)
                 for deployable in created.deployables
             ),
         )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from cyborg import exception
 from cyborg.drivers import whitelist
-from cyborg.drivers.host import Host, is_missing, read_if_exists
+from cyborg.drivers.files import is_missing, read_if_exists
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_name
 from cyborg.drivers.whitelist import Entry
 from cyborg.model.pci import PciAddress

@@ -14,13 +14,14 @@ from uuid import UUID
 
 from cyborg import exception
 from cyborg.drivers import pci_scan
-from cyborg.drivers.host import TABLE_LIMIT, Host
+from cyborg.drivers.files import TABLE_LIMIT
+from cyborg.drivers.host import Host
 from cyborg.model.guests import GuestProcess, HostGuests, UnitInUse
 from cyborg.model.pci import PciAddress
 
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-#: The end of the name of a process; see ``host.find_open_files``.
+#: The end of the name of a process; see ``files.find_open_files``.
 _NUMBER: Final = re.compile(r"\(process ([0-9]+)\)$")
 
 

@@ -5,33 +5,21 @@ Sources: Documentation/ABI/testing/sysfs-driver-habanalabs of Linux; the page "S
 Interface Tool (hl-smi)" of the documentation of Intel Gaudi.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import Health
 from cyborg.drivers.card_driver import ListedCardDriver
 from cyborg.drivers.card_readings import VendorTool, hwmon_figures, number, unintelligible
-from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.files import is_missing
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 
-#: What the file ``status`` says in any case of letters: the health, and what to do about it.
-_STATES: Mapping[str, tuple[Condition, str | None]] = {
-    "operational": (Condition.OK, None),
-    # After each process that used the card; it ends by itself.
-    "in reset after device release": (Condition.DEGRADED, None),
-    "in reset": (Condition.DRAIN, None),
-    "in device creation": (Condition.DRAIN, None),
-    "needs reset": (Condition.DRAIN, "Reset the card: run hl-smi -r -i ADDRESS as root."),
-    "disabled": (Condition.DEAD, "Reset the card or the host, or replace the card."),
-    # Linux before 6.3.
-    "malfunction": (Condition.DEAD, "Reset the card or the host, or replace the card."),
-}
 #: Directories of the classes of the kernel below that of the card; since Linux 6.3 ``accel``.
 _CLASSES = ("accel", "habanalabs")
 #: What hl-smi tells, the name of the figure and the number of its units in one of hl-smi's.
@@ -71,27 +59,20 @@ class HabanaDriver(ListedCardDriver):
         entry = self.catalogue.entry(function.vendor, function.product, function.class_code)
         return *super().traits(function), *entry.description.traits
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; the status of the card, and its uncorrectable errors since the start."""
         verb = "check the health"
         self.served(scan, device_key, verb)
         status = self._status(device_key)
-        condition, evidence, action = Condition.OK, [], None
         if status is not None:
             words = " ".join(status.lower().replace("_", " ").split())
-            if words not in _STATES:
-                raise unintelligible("status", f"{status[:40]!r} is no status of a card")
-            condition, action = _STATES[words]
-            if condition is not Condition.OK:
-                evidence.append(f"its status is {words}")
+            yield Signal("habana", "status", words, f"its status is {words[:40]}")
         values = self._ask(device_key, [_UNCORRECTED])
         if values is None and status is None:
             self._cannot(f"{verb} of {device_key}")
         if count := int((values or {}).get(_UNCORRECTED, 0)):
-            condition = max(condition, Condition.DRAIN, key=list(Condition).index)
-            evidence.append(f"{count} uncorrectable memory error{'s' if count > 1 else ''}")
-            action = action or "Reset the card; replace it if the errors return."
-        return Health(condition, tuple(evidence), action)
+            text = f"{count} uncorrectable memory error{'s' if count > 1 else ''}"
+            yield Signal("habana", "ecc", "uncorrected", text)
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; what hl-smi tells, else temperature and power by hwmon."""

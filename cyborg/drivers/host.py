@@ -8,38 +8,37 @@ there is one, ``errno``.
 
 import errno
 import os
-import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 from cyborg import exception
-from cyborg.drivers import command, unix_socket
+from cyborg.drivers import command, rtnetlink, unix_socket
 from cyborg.drivers.command import OUTPUT_CAP, Completed
+from cyborg.drivers.files import (
+    INITIAL_PROCESSES,
+    TABLE_LIMIT,
+    TEXT_LIMIT,
+    OpenFiles,
+    ProcessFiles,
+    ProcessId,
+    device_of_node,
+    find_open_files,
+    host_errors,
+    is_missing,
+    resolve,
+    writable_by_others,
+)
+from cyborg.drivers.privileged.actions import ReadClaim, ReadOpenFiles
+from cyborg.drivers.privileged.port import NoPrivileges, Privileged
+from cyborg.drivers.rtnetlink import NETWORK, Use
 from cyborg.drivers.uevents import KernelEvents, Uevent
 from cyborg.drivers.unix_socket import Complete
 
-if TYPE_CHECKING:
-    # The actions use this module.
-    from cyborg.drivers.privileged.action import Privileged
-
-#: Default maximum size of a file in bytes; a file in sysfs has at most one page.
-TEXT_LIMIT = 64 * 1024
-#: Maximum size of a list below /proc in bytes, for hosts with very many mounts or routes.
-TABLE_LIMIT = 16 * 1024 * 1024
-_MAX_LINKS = 40
 _PAGE = 4096
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-#: The namespace of the processes that a machine starts with (PROC_PID_INIT_INO in the kernel's
-#: include/linux/proc_ns.h): in any other one, /proc does not show all processes of the machine.
-INITIAL_PROCESSES: Final = "pid:[4026531836]"
-#: Error numbers of the kernel for a file or device that is absent or has just been unplugged.
-_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
-#: Error numbers of a process below /proc that has ended.
-_ENDED = frozenset({errno.ENOENT, errno.ESRCH})
 
 
 class Events(Protocol):
@@ -66,16 +65,6 @@ class Events(Protocol):
     def close(self) -> None:
         """Stop listening; the method may be called twice."""
         ...
-
-
-class OpenFiles(NamedTuple):
-    """The device files that processes have open: path below ``/dev`` → process.
-
-    ``reason`` says why processes may be missing, None when all processes of the machine were seen.
-    """
-
-    holders: Mapping[str, str]
-    reason: str | None = None
 
 
 class Host(Protocol):
@@ -125,7 +114,14 @@ class Host(Protocol):
         ...
 
     def open_files(self) -> OpenFiles:
-        """Return the device files that processes have open, as far as this process may see that."""
+        """Return the device files that processes have open, as far as this process may see that.
+
+        This process and those that it has started do not count.
+        """
+        ...
+
+    def network_uses(self) -> Sequence[Use]:
+        """Return what shows that interfaces of this network namespace carry traffic."""
         ...
 
     def is_claimed(self, path: str) -> bool:
@@ -179,7 +175,7 @@ class Host(Protocol):
         ...
 
     @property
-    def privileged(self) -> "Privileged":
+    def privileged(self) -> Privileged:
         """Return what runs the actions that need privileges; see ``privileged.actions``."""
         ...
 
@@ -192,7 +188,7 @@ class LocalHost:
     the actions that need privileges; without it they fail.
     """
 
-    def __init__(self, root: str = "/", privileged: "Privileged | None" = None) -> None:
+    def __init__(self, root: str = "/", privileged: Privileged | None = None) -> None:
         self._root = os.path.realpath(root)
         self._privileged = privileged
 
@@ -261,37 +257,49 @@ class LocalHost:
 
     def open_files(self) -> OpenFiles:
         """Ask the privileged process if this one does not see all processes."""
-        files = self._open_files()
+        own = ProcessId(self.readlink("/proc/self/ns/pid"), str(os.getpid()))
+        reader = ProcessFiles(
+            self.list_dir, self._links, self.readlink, self._read_table, self._device
+        )
+        whole = own.namespace == INITIAL_PROCESSES
+        files = find_open_files("the agent", reader, whole=whole, own=own)
         if files.reason is None or self._privileged is None:
             return files
-        from cyborg.drivers.privileged.actions import ReadOpenFiles
-
         try:
-            return self._privileged.run(ReadOpenFiles())
+            return self._privileged.run(ReadOpenFiles(*own))
         except exception.HostError as error:
-            return OpenFiles(files.holders, f"{files.reason} ({error})")
+            return files._replace(reason=f"{files.reason} ({error})")
 
-    def _open_files(self) -> OpenFiles:
-        whole = self.readlink("/proc/self/ns/pid") == INITIAL_PROCESSES
-        return find_open_files(
-            "the agent", self.list_dir("/proc"), self._links, self.read_text, whole=whole
-        )
+    def _read_table(self, path: str) -> str:
+        return self.read_text(path, TABLE_LIMIT)
 
-    def _links(self, path: str) -> list[str]:
-        """Return the targets of all links in a directory."""
-        targets = []
+    def _device(self, path: str) -> str | None:
+        """Return the directory of the device of a node; see ``ProcessFiles``."""
+        with host_errors(f"looking for {path}"):
+            return device_of_node(self._locate(path))
+
+    def _links(self, path: str) -> dict[str, str]:
+        """Return the targets of all links in a directory by name."""
+        targets = {}
         with host_errors(f"listing {path}"):
             # A host has very many open files: names in an open directory are looked up faster.
             directory = os.open(self._locate(path), _DIRECTORY)
             try:
                 for name in os.listdir(directory):
                     try:
-                        targets.append(os.readlink(name, dir_fd=directory))
+                        targets[name] = os.readlink(name, dir_fd=directory)
                     except FileNotFoundError:
                         continue
             finally:
                 os.close(directory)
         return targets
+
+    def network_uses(self) -> Sequence[Use]:
+        """See Host; a recorded tree has them in a file."""
+        with host_errors("reading addresses, routes and sockets of the network"):
+            if self._root == "/":
+                return rtnetlink.uses()
+            return rtnetlink.parse(self.read_text(NETWORK, TABLE_LIMIT))
 
     def is_claimed(self, path: str) -> bool:
         with host_errors(f"opening {path} exclusively"):
@@ -308,8 +316,6 @@ class LocalHost:
             else:
                 os.close(handle)
                 return False
-        from cyborg.drivers.privileged.actions import ReadClaim
-
         return self._privileged.run(ReadClaim(path.removeprefix("/dev/")))
 
     def owned_by_root(self, path: str) -> bool:
@@ -321,21 +327,7 @@ class LocalHost:
         return self.writable_by_others(path) is None
 
     def writable_by_others(self, path: str) -> str | None:
-        with host_errors(f"checking the owner of {path}"):
-            visited = ["/"]
-
-            def link(step: str) -> str | None:
-                visited.append(step)
-                return os.readlink(step) if os.path.islink(step) else None
-
-            resolve(path, link)
-            for step in visited:
-                status = os.lstat(step)
-                # The mode of a link has no effect.
-                writable = status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode)
-                if status.st_uid != 0 or writable:
-                    return step
-            return None
+        return writable_by_others(path)
 
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
@@ -378,9 +370,7 @@ class LocalHost:
         time.sleep(seconds)
 
     @property
-    def privileged(self) -> "Privileged":
-        from cyborg.drivers.privileged.action import NoPrivileges
-
+    def privileged(self) -> Privileged:
         return self._privileged or NoPrivileges()
 
     def _locate(self, path: str) -> str:
@@ -393,123 +383,3 @@ class LocalHost:
         except OSError:
             # Not a link, or absent: opening the resolved path shows which of the two.
             return None
-
-
-def resolve(path: str, link: Callable[[str], str | None]) -> str:
-    """Return an absolute path with its links followed; the result is always below the root.
-
-    ``link`` returns the target of one path, None when the path is not a link. Raises OSError
-    (ELOOP) when links form a loop.
-    """
-    rest = path.split("/")[::-1]
-    resolved = ""
-    links = 0
-    while rest:
-        part = rest.pop()
-        if part in {"", "."}:
-            continue
-        if part == "..":
-            resolved = resolved.rpartition("/")[0]
-            continue
-        place = f"{resolved}/{part}"
-        target = link(place)
-        if target is None:
-            resolved = place
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if target.startswith("/"):
-            resolved = ""
-        rest.extend(target.split("/")[::-1])
-    return resolved or "/"
-
-
-def host_errors(action: str) -> "_HostErrors":
-    """Convert errors of the operating system inside to exception.HostError about ``action``."""
-    return _HostErrors(action)
-
-
-class _HostErrors:
-    """The context of ``host_errors``: a scan enters some thousands, and a generator is slower."""
-
-    __slots__ = ("_action",)
-
-    def __init__(self, action: str) -> None:
-        self._action = action
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, OSError):
-            raise exception.HostError(
-                action=self._action, reason=error.strerror or str(error), errno=error.errno
-            ) from error
-        if isinstance(error, ValueError):
-            # A path with a NUL in it never reaches the operating system.
-            raise exception.HostError(action=self._action, reason=str(error)) from error
-
-
-def is_missing(error: exception.HostError) -> bool:
-    """Return whether the error means that the file or device is absent."""
-    return error.fields.get("errno") in _MISSING
-
-
-def read_if_exists(read: Callable[[str], str], path: str) -> str | None:
-    """Return ``read(path)``, or None when the path does not exist.
-
-    Raises exception.HostError for all other errors.
-    """
-    try:
-        return read(path)
-    except exception.HostError as error:
-        if is_missing(error):
-            return None
-        raise
-
-
-def find_open_files(
-    observer: str,
-    processes: Iterable[str],
-    links: Callable[[str], Iterable[str]],
-    read: Callable[[str], str],
-    *,
-    whole: bool,
-) -> OpenFiles:
-    """Return the device files that processes have open, as far as ``observer`` may see that.
-
-    ``processes`` are the names in ``/proc``; others than numbers are left out. ``whole`` says that
-    they are all of the machine. ``links`` returns the targets of the links in a directory and
-    ``read`` the text of a file; they raise exception.HostError.
-    """
-    reason = None if whole else f"{observer} sees only the processes of its own container"
-    holders: dict[str, str] = {}
-    for process in filter(str.isdecimal, processes):
-        try:
-            for target in links(f"/proc/{process}/fd"):
-                if target.startswith("/dev/"):
-                    holders[target] = process
-        except exception.HostError as error:
-            if error.fields.get("errno") not in _ENDED:
-                # Without the number of the process, so that the reason is equal in each round.
-                reason = reason or (
-                    f"{observer} may not see the open files of other users' processes: "
-                    f"{error.fields['reason']}"
-                )
-    names = {process: _process_name(read, process) for process in set(holders.values())}
-    return OpenFiles({path: names[process] for path, process in holders.items()}, reason)
-
-
-def _process_name(read: Callable[[str], str], process: str) -> str:
-    """Return the name of a process as messages show it; the process may have ended."""
-    try:
-        name = read(f"/proc/{process}/comm").strip()
-    except exception.HostError:
-        name = ""
-    return f"{name} (process {process})" if name else f"process {process}"

@@ -6,32 +6,21 @@ and of one chip); published outputs of npu-smi 21 to 25.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import Health
 from cyborg.drivers.card_driver import ListedCardDriver
 from cyborg.drivers.card_readings import VendorTool, number, unintelligible
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import DeviceType
-from cyborg.model.health import Condition, legible
+from cyborg.model.health import Signal, legible
 
-#: The words of npu-smi for the health of a chip, in lower case.
-_WORDS: Mapping[str, Condition] = {
-    "ok": Condition.OK,
-    "warning": Condition.DEGRADED,
-    "alarm": Condition.DRAIN,
-    "critical": Condition.DEAD,
-    # The chip does not exist any more, or did not start.
-    "unknown": Condition.DRAIN,
-}
-_ACTION = "Run npu-smi info -t health; reset or replace the card."
 _USED = re.compile(r"([0-9]{1,9}) */ *([0-9]{1,9})")
 _DETAIL = re.compile(r"^\s*Error (?:Code|Information)\s*:\s*(.*?)\s*$", re.MULTILINE)
 _MEBIBYTE = 1024 * 1024
@@ -76,20 +65,21 @@ class HuaweiAscendDriver(ListedCardDriver):
             "class": f"{function.class_code >> 8:04x}",
         }
 
-    def health(self, scan: Scan, device_key: str) -> Health:
-        """See Driver; the health of the chip by npu-smi, with its errors."""
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
+        """See Driver; the health of the chip by npu-smi, with its errors.
+
+        npu-smi lists all chips in one call. The call is made for each chip all the same: nothing
+        that one chip tells depends on when another one was asked.
+        """
         verb = "check the health"
         self.served(scan, device_key, verb)
         chip = self._chip(device_key)
         if chip is None:
             self._cannot(f"{verb} of {device_key}")
-        word = chip.health.lower()
-        if word not in _WORDS:
-            raise unintelligible("npu-smi", f"{chip.health[:40]!r} is no health of a chip")
-        if _WORDS[word] is Condition.OK:
-            return Health(Condition.OK)
-        evidence = [f"npu-smi reports {chip.health}", *self._details(chip)]
-        return Health(_WORDS[word], tuple(evidence), _ACTION)
+        evidence = f"npu-smi reports {chip.health[:40]}"
+        if chip.health.lower() != "ok":
+            evidence = "; ".join((evidence, *self._details(chip)))
+        yield Signal("ascend", "health", chip.health.lower(), evidence)
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; use, memory, temperature and power by npu-smi."""

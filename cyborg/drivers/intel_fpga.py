@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cyborg import exception
-from cyborg.drivers.base import Health, Progress
-from cyborg.drivers.card_driver import Card, info_of
+from cyborg.drivers.base import Progress
+from cyborg.drivers.card_driver import info_of
+from cyborg.drivers.files import read_if_exists
 from cyborg.drivers.fpga import FpgaDriver, uuids
-from cyborg.drivers.host import read_if_exists
 from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.privileged import actions
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress
 
 _ARRIA10 = (0x8086, 0x09C4)
@@ -47,28 +48,28 @@ _MAX_METADATA = 64 * 1024
 _ROOTS = ("fpga_region", "fpga")
 _UNITS = ("dfl-fme.", "intel-fpga-fme.")
 _PORTS = ("dfl-port.", "intel-fpga-port.")
-#: Files with errors of the whole card, in their order of severity, and what they mean.
+#: Files with errors of the whole card, by the names in the DFL driver, and what they count.
 _CARD_ERRORS = (
-    ("errors/catfatal_errors", Condition.DEAD, "catastrophic or fatal errors"),
-    ("errors/fme_errors", Condition.DRAIN, "errors of the management engine"),
-    ("errors/fme-errors/errors", Condition.DRAIN, "errors of the management engine"),
-    ("errors/nonfatal_errors", Condition.DEGRADED, "errors that are not fatal"),
-    ("errors/pcie0_errors", Condition.DEGRADED, "errors of PCIe link 0"),
-    ("errors/pcie1_errors", Condition.DEGRADED, "errors of PCIe link 1"),
+    ("catfatal_errors", "errors/catfatal_errors", "catastrophic or fatal errors"),
+    ("fme_errors", "errors/fme_errors", "errors of the management engine"),
+    # The older driver of OPAE.
+    ("fme_errors", "errors/fme-errors/errors", "errors of the management engine"),
+    ("nonfatal_errors", "errors/nonfatal_errors", "errors that are not fatal"),
+    ("pcie0_errors", "errors/pcie0_errors", "errors of PCIe link 0"),
+    ("pcie1_errors", "errors/pcie1_errors", "errors of PCIe link 1"),
 )
-#: What the power states of a port other than 0 mean. The DFL driver shows them in hexadecimal with
-#: the prefix 0x (dfl-afu-main.c in the kernel), other than the documents of the ABI say.
+#: What the power states of a port say. The DFL driver shows them in hexadecimal with the prefix 0x
+#: (dfl-afu-main.c in the kernel), other than the documents of the ABI say.
 _POWER_STATES = {
-    1: (Condition.DEGRADED, "AP1: it is throttled"),
-    2: (Condition.DEGRADED, "AP2: it is throttled"),
-    6: (Condition.DRAIN, "AP6: it was too hot, and is off until the next cold boot"),
+    1: "AP1: it is throttled",
+    2: "AP2: it is throttled",
+    6: "AP6: it was too hot, and is off until the next cold boot",
 }
 #: States of an FPGA manager that loads an image, when the ports are disabled for a while.
 _LOADING = frozenset({"parse header", "write init", "write", "write complete"})
 #: Longer than the kernel takes between a port and the state of its manager, in seconds.
 _MOMENT = 0.5
 _BIND_AGAIN = "Unbind the driver of the card and bind it again, then load an image into the card."
-_CLEAR_ERRORS = "Write the value of each file of errors back into it, which clears the errors."
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,12 @@ class IntelFpgaDriver(FpgaDriver):
     def selects(self, function: PciFunction) -> bool:
         return (function.vendor, function.product) in _CARDS
 
-    def unit_name(self, guest: PciFunction, guests: Sequence[PciFunction]) -> str:
+    def unit_name(self, guests: Sequence[PciFunction]) -> str:
         """Return the name of a card's deployable: that of its last function."""
         return self.name_of(guests[-1].address)
 
     def device(self, scan: Scan, card: Card) -> Device:
         function = card.function
-        parts = self.guests(scan, function, self._vfs(scan, function))
         traits = ["CUSTOM_FPGA_INTEL"]
         if (function.vendor, function.product) == _ARRIA10:
             traits.append("CUSTOM_FPGA_INTEL_PAC_ARRIA10")
@@ -144,7 +144,7 @@ class IntelFpgaDriver(FpgaDriver):
             vendor=f"0x{function.vendor:04x}",
             model=self.model(function, self.names(scan)),
             control_path=info_of(function.address),
-            deployables=(self.card_deployable(card, self.unit_name(parts[-1], parts), traits),),
+            deployables=(self.card_deployable(card, traits),),
             std_board_info={"product_id": f"0x{function.product:04x}"},
             vendor_board_info="miss_vb_info",
         )
@@ -184,25 +184,22 @@ class IntelFpgaDriver(FpgaDriver):
                 f"{'; '.join(wrong)}",
             )
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; errors of the card and its ports, power states, and the last load.
 
         Raises exception.HostError for a file that is there and cannot be read.
         """
         card = self.card(device_key, "health", scan)
-        faults: list[tuple[Condition, str, str | None]] = []
         for unit in self._units(card.function.address, _UNITS):
-            faults += [
-                (meaning, words, None if meaning is Condition.DEAD else _CLEAR_ERRORS)
-                for file, meaning, words in _CARD_ERRORS
-                if _number(self._value(f"{unit}/{file}"))
-            ]
+            for name, file, words in _CARD_ERRORS:
+                if _number(self._value(f"{unit}/{file}")):
+                    yield Signal("fpga", "dfl_error", name, words)
             for manager in self._below(unit, "dfl-fme-mgr.", "fpga_manager"):
-                state = self._value(f"{manager}/state")
+                state = self._value(f"{manager}/state")[:40]
                 # "write error", for example: fpga_mgr_states in the kernel.
                 if state.endswith(" error"):
-                    words = f"the last image was not loaded: {state[:40]}"
-                    faults.append((Condition.DRAIN, words, _BIND_AGAIN))
+                    text = f"the last image was not loaded: {state}"
+                    yield Signal("fpga", "manager", state, text)
         if self._disabled(scan, card):
             # The manager says so a moment after the kernel has disabled the ports for an image.
             self.host.pause(_MOMENT)
@@ -211,26 +208,19 @@ class IntelFpgaDriver(FpgaDriver):
                 for unit in self._units(card.function.address, _UNITS)
                 for manager in self._below(unit, "dfl-fme-mgr.", "fpga_manager")
             )
-            faults += [
-                (Condition.DRAIN, f"the port of {address} is disabled", _BIND_AGAIN)
-                for address in self._disabled(scan, card)
-                if not loading
-            ]
-        for function in (card.function, *self._vfs(scan, card.function)):
+            for address in self._disabled(scan, card):
+                if not loading:
+                    text = f"the port of {address} is disabled"
+                    yield Signal("fpga", "port", "disabled", text)
+        for function in (card.function, *scan.virtual_functions(card.address)):
             for port in self._units(function.address, _PORTS):
                 if _number(self._value(f"{port}/errors/errors")):
-                    words = f"errors of the port of {function.address}"
-                    faults.append((Condition.DRAIN, words, _CLEAR_ERRORS))
-                power = _POWER_STATES.get(_number(self._value(f"{port}/power_state")))
-                if power is not None:
-                    condition, words = power
-                    faults.append((condition, f"power state of {function.address} {words}", None))
-        order = list(Condition).index
-        faults.sort(key=lambda item: -order(item[0]))
-        if not faults:
-            return Health(Condition.OK)
-        action = next((action for _, _, action in faults if action is not None), None)
-        return Health(faults[0][0], tuple(words for _, words, _ in faults), action)
+                    text = f"errors of the port of {function.address}"
+                    yield Signal("fpga", "dfl_error", "port_errors", text)
+                power = _number(self._value(f"{port}/power_state"))
+                if power in _POWER_STATES:
+                    text = f"power state of {function.address} {_POWER_STATES[power]}"
+                    yield Signal("fpga", "power_state", power, text)
 
     def _units(self, address: PciAddress, starts: tuple[str, ...]) -> Iterator[str]:
         """Yield the directories of a function whose names start with one of these words."""
@@ -247,7 +237,7 @@ class IntelFpgaDriver(FpgaDriver):
             function.address: uuids(
                 self.text(f"{port}/afu_id") for port in self._units(function.address, _PORTS)
             )
-            for function in (card.function, *self._vfs(scan, card.function))
+            for function in (card.function, *scan.virtual_functions(card.address))
         }
 
     def _disabled(self, scan: Scan, card: Card) -> list[PciAddress]:
@@ -258,7 +248,7 @@ class IntelFpgaDriver(FpgaDriver):
         after success only, and dfl-afu-main.c counts how often a port was disabled.
         """
         addresses = []
-        for function in (card.function, *self._vfs(scan, card.function)):
+        for function in (card.function, *scan.virtual_functions(card.address)):
             for port in self._units(function.address, _PORTS):
                 try:
                     self.host.read_text(f"{port}/afu_id")

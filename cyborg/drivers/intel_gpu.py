@@ -5,13 +5,12 @@ Sources: Documentation/ABI/testing/sysfs-driver-intel-xe-ras of Linux; the pages
 "Stats" of the documentation of Intel XPU Manager.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import Health
 from cyborg.drivers.card_driver import ListedCardDriver
 from cyborg.drivers.card_readings import (
     VendorTool,
@@ -24,15 +23,8 @@ from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import DeviceType
-from cyborg.model.health import Condition, legible
+from cyborg.model.health import Signal, legible
 
-#: Words of the file gpu_health, and of xpu-smi for each component, in lower case.
-_WORDS: Mapping[str, Condition] = {
-    "ok": Condition.OK,
-    "warning": Condition.DEGRADED,
-    "critical": Condition.DRAIN,
-}
-_ACTION = "Run xpu-smi health for the GPU; reset or replace it."
 #: Metrics of xpu-smi, the name of the figure and the number of its units in one of xpu-smi's.
 _FIGURES = (
     ("XPUM_STATS_GPU_UTILIZATION", "utilization_ratio", 0.01),
@@ -86,17 +78,15 @@ class IntelGpuDriver(ListedCardDriver):
             # In doubt nothing is offered.
             return True
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; what the driver of the kernel says, else what xpu-smi says."""
         verb = "check the health"
         self.served(scan, device_key, verb)
         word = self.attribute(device_key, "gpu_health")
         if word is not None:
-            if word.lower() not in _WORDS:
-                raise unintelligible("gpu_health", f"{word[:40]!r} is no health of a GPU")
-            condition = _WORDS[word.lower()]
-            evidence = () if condition is Condition.OK else (f"its driver reports {word.lower()}",)
-            return Health(condition, evidence, _ACTION if evidence else None)
+            text = f"its driver reports {word.lower()[:40]}"
+            yield Signal("intel_gpu", "gpu_health", word.lower(), text)
+            return
         answer = self._ask("health", device_key)
         components = [
             (name, part)
@@ -105,21 +95,19 @@ class IntelGpuDriver(ListedCardDriver):
         ]
         if answer is not None and not components:
             raise unintelligible("xpu-smi", "no component with a status")
-        worst, reasons, measured = Condition.OK, [], False
+        measured = False
         for name, part in components:
             status = str(part["status"]).lower()
-            # "Unknown": the GPU does not have the sensor, or the agent must not read it.
-            if status not in _WORDS:
+            # The GPU does not have the sensor, or the agent must not read it.
+            if status == "unknown":
                 continue
             measured = True
-            worst = max(worst, _WORDS[status], key=list(Condition).index)
-            if status != "ok":
-                text = legible(str(part.get("description") or ""))
-                reason = f"{name.replace('_', ' ')} is {status}"
-                reasons.append(f"{reason}: {text}" if text else reason)
+            text = f"{name.replace('_', ' ')} is {status[:40]}"
+            if description := legible(str(part.get("description") or "")):
+                text = f"{text}: {description}"
+            yield Signal("intel_gpu", "component", status, text)
         if not measured:
             self._cannot(f"{verb} of {device_key}")
-        return Health(worst, tuple(reasons), _ACTION if reasons else None)
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; temperature and power by hwmon, and what xpu-smi tells."""

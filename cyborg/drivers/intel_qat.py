@@ -9,21 +9,24 @@ Linux 6.12; ids of the kernel's drivers in drivers/crypto/intel/qat.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import CardLayouts, Health, Progress, no_progress
-from cyborg.drivers.card_driver import Card, CardDriver, info_of
-from cyborg.drivers.host import Host, read_if_exists
+from cyborg.drivers import vf_layout
+from cyborg.drivers.base import CardLayouts, Progress, no_progress
+from cyborg.drivers.card_driver import PhysicalCardDriver, info_of
+from cyborg.drivers.files import read_if_exists
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.privileged import actions
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 
 _INTEL = 0x8086
 #: Physical functions that have files below ``qat``, with the most services that one can combine.
@@ -33,14 +36,11 @@ _FIXED = frozenset({0x0435, 0x18A0, 0x18EE, 0x19E2, 0x37C8, 0x6F54})
 _SERVICES = ("sym", "asym", "dc", "dcc", "decomp")
 _RESOURCE_CLASS = "CUSTOM_QAT"
 _GROUP = "intel_qat"
-#: Files with the number of errors since the start, and what a number other than 0 means.
-_ERRORS = (
-    ("errors_fatal", Condition.DEAD, "fatal"),
-    ("errors_nonfatal", Condition.DEGRADED, "uncorrectable"),
-)
+#: Files with the number of errors since the start, and a word for these errors.
+_ERRORS = (("errors_fatal", "fatal"), ("errors_nonfatal", "uncorrectable"))
 
 
-class IntelQatDriver(CardDriver):
+class IntelQatDriver(PhysicalCardDriver):
     """Cards of all generations; see module."""
 
     name = "intel_qat_driver"
@@ -82,26 +82,21 @@ class IntelQatDriver(CardDriver):
             vendor_board_info="miss_vb_info",
         )
 
-    def health(self, scan: Scan, device_key: str) -> Health:
-        """See Driver; the state of the device, its heartbeat and its counters of errors."""
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
+        """See Driver; the heartbeat of the firmware, the state and the counters of errors."""
         card = self.card(device_key, "health", scan)
-        condition, evidence, action = Condition.OK, [], None
         path = f"/sys/bus/pci/devices/{device_key}"
+        if card.function.host_driver is not None and self._heartbeat(card) == "-1":
+            text = "its firmware does not respond to the heartbeat"
+            yield Signal("qat", "heartbeat", -1, text)
         state = self._text(f"{path}/qat/state")
-        if state not in (None, "up"):
-            condition, action = Condition.DRAIN, "Start the device: write up to its file qat/state."
-            evidence.append(f"its state is {state}")
-        for file, meaning, word in _ERRORS:
+        if state is not None:
+            yield Signal("qat", "state", state, f"its state is {state}")
+        for file, word in _ERRORS:
             text = self._text(f"{path}/qat_ras/{file}") or "0"
             if text.isdecimal() and int(text):
-                condition = max(condition, meaning, key=list(Condition).index)
-                evidence.append(f"{int(text)} {word} error{'s' if int(text) > 1 else ''}")
-        if card.function.host_driver is not None and self._heartbeat(card) == "-1":
-            ruling = self.health_policy.verdict("qat", "heartbeat", -1)
-            condition = max(condition, ruling.condition, key=list(Condition).index)
-            action = ruling.action
-            evidence.insert(0, "its firmware does not respond to the heartbeat")
-        return Health(condition, tuple(evidence), action)
+                plural = "s" if int(text) > 1 else ""
+                yield Signal("qat", "ras", file, f"{int(text)} {word} error{plural}")
 
     def _heartbeat(self, card: Card) -> str | None:
         """Return the status of the firmware: 0 it runs, -1 it does not; None if nothing tells it.
@@ -138,7 +133,7 @@ class IntelQatDriver(CardDriver):
             if len(requested) > most:
                 refusal = f"it can run {most} services at once; shorten [{_GROUP}] services"
             elif refusal is None and requested != running:
-                refusal = self._busy(scan, card)
+                refusal = vf_layout.use(scan, card.function)
             texts = [";".join(services) for services in (running, requested)]
             layouts.append(
                 replace(
@@ -160,7 +155,7 @@ class IntelQatDriver(CardDriver):
         requested = _read_services(services) if services else None
         if requested is not None and requested != self._running(card):
             address = card.function.address
-            if (reason := self._busy(Scan(self.host), card)) is not None:
+            if (reason := vf_layout.use(Scan(self.host), card.function)) is not None:
                 raise exception.DriverFailed(
                     driver=self.name, verb="partition", reason=f"{card_key}: {reason}"
                 )
@@ -176,18 +171,6 @@ class IntelQatDriver(CardDriver):
                 self.host.privileged.run(actions.SetVfs(address, card.function.vfs))
         if self._vfs_wanted is not None:
             super().partition(card_key, vfs, progress=progress)
-
-    def _busy(self, scan: Scan, card: Card) -> str | None:
-        """Return why the services of a card must not change now, None if nobody has a part."""
-        for function in scan.functions.values():
-            if function.address == card.function.address or function.parent == (
-                card.function.address
-            ):
-                whole = not card.function.vfs or function.parent is not None
-                reason = scan.refusal(function, managed=False, whole=whole)
-                if reason is not None:
-                    return f"{function.address}: {reason}"
-        return None
 
     def _running(self, card: Card) -> tuple[str, ...]:
         """Return the services of a device, in order; none where they are fixed or not readable."""

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load drivers by name; the result of a driver that cannot be loaded holds the error."""
+"""Load drivers by name; the result of a driver that cannot be loaded holds the error.
+
+stevedore loads the drivers. It keeps its list of the installed packages for the life of the
+process, and in a file below ``$XDG_CACHE_HOME`` or ``~/.cache`` (``python-entrypoints``), whose
+name depends on the time stamps of the packages. It writes no file if the directory cannot be
+written or has a file ``.disable``. Its list has no versions and no package that was installed
+since, so each function here looks at the packages with importlib.metadata, once.
+"""
 
 import importlib
 import importlib.metadata
@@ -7,9 +14,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
+import stevedore
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.drivers import health_policy
 from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
 from cyborg.model.report import DriverOption, DriverState, InstalledDriver
@@ -176,7 +185,7 @@ def remote_options(name: str, namespace: str = NAMESPACE) -> frozenset[str] | No
     if entry is None:
         return None
     try:
-        return frozenset(entry.load().remote_options)
+        return frozenset(_factory(entry).remote_options)
     except (Exception, SystemExit):  # noqa: BLE001
         # Drivers are foreign code.
         return None
@@ -218,6 +227,18 @@ def _installed(namespace: str) -> _Installed:
     """Return the entry points by name; to look at all packages takes some 60 ms."""
     entries = reversed([*importlib.metadata.entry_points(group=namespace)])
     return {entry.name: entry for entry in entries}
+
+
+def _factory(entry: importlib.metadata.EntryPoint) -> Any:
+    """Return what the entry point of an installed driver names. Raises what its import raises.
+
+    stevedore loads it, unless its list has the name more than once, or differs from what is
+    installed now: the package was installed or replaced since.
+    """
+    listed = stevedore.NamedExtensionManager(entry.group, names=[]).list_entry_points()
+    if [other for other in listed if other.name == entry.name] == [entry]:
+        return stevedore.DriverManager(entry.group, entry.name).driver
+    return entry.load()
 
 
 def load_with_options(
@@ -266,7 +287,7 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, installed: _Installed) ->
         return LoadResult(name, error="no driver of this name is installed")
     result = _not_loaded(installed[name])
     try:
-        factory = installed[name].load()
+        factory = _factory(installed[name])
         permitted: frozenset[str] = getattr(factory, "remote_options", frozenset())
         overlay.permit(permitted)
         driver = factory(host, overlay)
@@ -280,4 +301,9 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, installed: _Installed) ->
         return replace(result, error=f"{type(driver).__name__} is not a driver of this service")
     if driver.name != name:
         return replace(result, error=f"the installed driver calls itself {driver.name!r}")
+    try:
+        health_policy.shipped().with_entries(driver.health_entries)
+    except exception.ConfigError as error:
+        # The operator cannot correct the files of a package.
+        return replace(result, error=str(error), accepts=overlay.accepts)
     return replace(result, driver=driver, accepts=overlay.accepts)

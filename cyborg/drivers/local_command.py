@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cyborg import exception
-from cyborg.drivers.command import Completed
+from cyborg.drivers.command import Completed, summary
 from cyborg.drivers.host import Host
 
 #: The pattern of each placeholder's value; no value can leave a directory or be an option.
@@ -26,8 +26,6 @@ _PATTERNS = {
     "image": re.compile(r"(?:/(?!\.\.?(?:/|$))[^/\x00-\x1f\x7f]+)+"),
     "service": re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z_@-]|\.(?!\.)){0,63}"),
 }
-#: Maximum number of characters of a command's output in an error message.
-_OUTPUT_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -123,13 +121,6 @@ class LocalCommand:
         if result.status != 0:
             raise exception.HostError(action=f"running {self.program}", reason=summary(result))
         return result.stdout
-
-
-def summary(result: Completed) -> str:
-    """Return the exit status of a command with the last line of its output, as a clause."""
-    lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
-    message = f": {lines[-1][:_OUTPUT_LENGTH]}" if lines else ""
-    return f"it ended with status {result.status}{message}"
 
 
 def is_service_name(text: str) -> bool:

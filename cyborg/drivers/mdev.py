@@ -13,7 +13,6 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from oslo_config import cfg
 
@@ -27,10 +26,11 @@ from cyborg.drivers.base import (
     ResetLevel,
     no_progress,
 )
-from cyborg.drivers.card_driver import Card, CardDriver, address_of, info_of
+from cyborg.drivers.card_driver import CardDriver, address_of, info_of
 from cyborg.drivers.device_options import parse_resource_class, parse_trait
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_name
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
 from cyborg.model.creation import OWNER
 from cyborg.model.device import Attribute, Deployable, Device, DeviceType, Hardware
@@ -70,7 +70,7 @@ class _Parent(Card):
     foreign: Mapping[str, str] = field(default_factory=dict)
 
 
-class MdevDriver(CardDriver):
+class MdevDriver(CardDriver[_Parent]):
     """Functions that make mediated devices; see module. Virtual functions are parents, too."""
 
     name = "mdev_driver"
@@ -89,12 +89,8 @@ class MdevDriver(CardDriver):
         #: The last scan, with the names of the parents on its host.
         self._listing: tuple[Scan, frozenset[str]] | None = None
 
-    def selects(self, function: PciFunction) -> bool:
-        return function.address in self._types
-
-    def device(self, scan: Scan, card: Card) -> Device:
-        parent, function = cast(_Parent, card), card.function
-        kind = str(parent.mdev_type)
+    def device(self, scan: Scan, card: _Parent) -> Device:
+        function, kind = card.function, str(card.mdev_type)
         offer = self._offers[kind]
         traits = tuple(dict.fromkeys((OWNER, _trait(kind), *offer.traits)))
         return Device(
@@ -108,7 +104,7 @@ class MdevDriver(CardDriver):
                     name=self.name_of(function.address),
                     resource_class=offer.resource_class,
                     driver_name=f"{function.vendor:04X}",
-                    handles=tuple(mediated.handles(function.address, kind, parent.numbers)),
+                    handles=tuple(mediated.handles(function.address, kind, card.numbers)),
                     traits=traits,
                     attributes=(
                         Attribute("rc", offer.resource_class),
@@ -122,7 +118,7 @@ class MdevDriver(CardDriver):
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return the parents, and the mediated devices that are no units of this service."""
-        parents = {card.key: cast(_Parent, card) for card in self.cards(scan)}
+        parents = {card.key: card for card in self.cards(scan)}
         items = []
         for item in super().hardware(scan):
             parent = parents[item.key]
@@ -186,7 +182,7 @@ class MdevDriver(CardDriver):
         mediated.remove(self.host, task.handle_uuid)
         self._prepared.pop(task.handle_uuid, None)
 
-    def clean_names(self, scan: Scan, function: PciFunction) -> Sequence[str]:
+    def clean_names(self, scan: Scan, card: _Parent, function: PciFunction) -> Sequence[str]:
         return (_REMOVAL,)
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
@@ -215,33 +211,33 @@ class MdevDriver(CardDriver):
             ]
         return units
 
-    def _find(self, scan: Scan) -> Iterator[Card]:
+    def selected(self, scan: Scan) -> Iterator[_Parent]:
+        """See CardDriver; the parents that a section names."""
         names = self._parent_names(scan)
         for address, function in scan.functions.items():
-            if self.selects(function) or (self._others and str(address) in names):
-                parent = self._parent(scan, function)
-                if parent is not None:
-                    yield parent
+            if address in self._types or (self._others and str(address) in names):
+                try:
+                    types = scan.mdev_types(address)
+                except exception.HostError as error:
+                    yield _Parent(address, function, reason=str(error))
+                    continue
+                kind = self._kind(address, types)
+                if kind is not None:
+                    yield _Parent(
+                        *(address, function, (function,)), whole=False, mdev_type=kind, types=types
+                    )
 
-    def _parent(self, scan: Scan, function: PciFunction) -> _Parent | None:
-        """Return a function with its units, or why it has none; None if no section names it."""
-        address = function.address
-        managed = scan.is_managed(self.name_of(address))
-        try:
-            types = scan.mdev_types(address)
-        except exception.HostError as error:
-            return _Parent(function, reason=str(error))
-        kind = self._kind(address, types)
-        parent = _Parent(function, mdev_type=kind, types=types)
-        if kind is None:
-            return None
-        reason = scan.refusal(function, managed=managed, whole=False)
+    def completed(self, scan: Scan, card: _Parent) -> _Parent:
+        """See CardDriver; the units of a parent that nothing else uses."""
+        address, kind, types = card.address, str(card.mdev_type), card.types
+        reason = card.reason
         if reason is None and scan.snapshot.parts_error is not None:
             reason = f"it is not known which parts it has: {scan.snapshot.parts_error}"
         if reason is None and kind not in types:
             reason = f"it has no type {kind}, but {', '.join(sorted(types)) or 'none'}"
         if reason is not None:
-            return replace(parent, reason=reason)
+            return replace(card, reason=reason, guests=())
+        managed = scan.is_managed(self.name_of(address))
         own = self._own(scan, address, kind, managed=managed)
         foreign = {}
         made = _made(scan, address)
@@ -254,10 +250,10 @@ class MdevDriver(CardDriver):
         others = sum(made[uuid] == kind for uuid in foreign)
         count = sum(types[kind]) - others
         numbers = _numbers(own.values(), address, kind, count=count)
-        parent = replace(parent, numbers=numbers, foreign=foreign)
+        card = replace(card, numbers=numbers, foreign=foreign)
         if not numbers:
-            return replace(parent, reason=f"it {_exhausted(kind, types)}")
-        return replace(parent, guests=(function,))
+            return replace(card, reason=f"it {_exhausted(kind, types)}", guests=())
+        return card
 
     def _own(
         self, scan: Scan, address: PciAddress, kind: str, *, managed: bool
@@ -297,14 +293,10 @@ class MdevDriver(CardDriver):
             self._listing = scan, names
         return self._listing[1]
 
-    def _reasons(self, card: Card) -> Iterator[tuple[str, str]]:
-        yield from super()._reasons(card)
-        for uuid, reason in cast(_Parent, card).foreign.items():
+    def reasons(self, card: _Parent) -> Iterator[tuple[str, str]]:
+        yield from super().reasons(card)
+        for uuid, reason in card.foreign.items():
             yield f"{card.key}/{uuid}", reason
-
-    def _function(self, scan: Scan, key: str) -> PciFunction:
-        """Return the function of a unit; its key has a mark after the address."""
-        return super()._function(scan, key.partition("/")[0])
 
     def _place(self, task: HandleTask, verb: str) -> str | None:
         """Return the directory of the mediated device of a handle, None if there is none.

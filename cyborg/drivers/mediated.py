@@ -11,7 +11,8 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers.card_driver import info_of
-from cyborg.drivers.host import Host, is_missing, read_if_exists
+from cyborg.drivers.files import is_missing, read_if_exists
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import parse_name
 from cyborg.drivers.privileged import actions
 from cyborg.model.device import AttachHandle, AttachType

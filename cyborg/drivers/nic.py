@@ -17,14 +17,15 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.conf import devices as options
-from cyborg.drivers.base import Health
-from cyborg.drivers.card_driver import Card, CardDriver, info_of
-from cyborg.drivers.host import Host, is_missing
-from cyborg.drivers.pci import network_trait
+from cyborg.drivers.card_driver import PhysicalCardDriver, info_of
+from cyborg.drivers.files import is_missing
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, parse_name
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.whitelist import network_trait
 from cyborg.model.device import Deployable, Device, DeviceType, Hardware
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress
 
 _RESOURCE_CLASS = "CUSTOM_NIC"
@@ -81,7 +82,7 @@ def _read_mapping(conf: cfg.ConfigOpts, group: str, option: str) -> dict[str, st
     return names
 
 
-class NicDriver(CardDriver):
+class NicDriver(PhysicalCardDriver):
     """What the drivers for network cards have in common; ``ports`` come from its options."""
 
     type = DeviceType.NIC
@@ -105,12 +106,10 @@ class NicDriver(CardDriver):
         vendor, products = self.ids
         return function.vendor == vendor and function.product in products
 
-    def guests(
-        self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]
-    ) -> Sequence[PciFunction]:
+    def guests(self, scan: Scan, function: PciFunction) -> Sequence[PciFunction]:
         """Return the functions of a port that the options name, all if they name none."""
         addresses = frozenset[PciAddress]().union(*(ports.addresses for ports in self.ports))
-        parts = vfs or (function,)
+        parts = super().guests(scan, function)
         if not addresses or function.address in addresses:
             return parts
         return [part for part in parts if part.address in addresses]
@@ -128,7 +127,7 @@ class NicDriver(CardDriver):
             vendor_board_info="miss_vb_info",
         )
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; the reporters of the card's driver, as ``devlink health`` shows them."""
         card = self.card(device_key, "health", scan)
         handle = f"pci/{card.function.address}"
@@ -140,17 +139,9 @@ class NicDriver(CardDriver):
         if result.status != 0:
             # A driver without reporters answers with an error, too.
             self._cannot(f"check the health of {device_key}")
-        faults = [
-            (ruling, name)
-            for name in _reporters_in_error(result.stdout, handle)
-            for ruling in [self.health_policy.verdict("devlink", "reporter", name)]
-            if ruling.condition is not Condition.OK
-        ]
-        if not faults:
-            return Health(Condition.OK)
-        worst, _ = max(faults, key=lambda fault: list(Condition).index(fault[0].condition))
-        evidence = tuple(f"its health reporter {name} is in the state error" for _, name in faults)
-        return Health(worst.condition, evidence, worst.action)
+        for name in _reporters_in_error(result.stdout, handle):
+            text = f"its health reporter {name} is in the state error"
+            yield Signal("devlink", "reporter", name, text)
 
     def _unit(self, scan: Scan, card: Card, guest: PciFunction) -> Deployable:
         names = self._names_of(scan, card.function)

@@ -9,7 +9,7 @@ NVIDIA.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +19,15 @@ from cyborg import exception
 from cyborg.drivers import mediated, nvidia_health, nvidia_vgpu, nvml
 from cyborg.drivers.base import (
     CleanStep,
-    Health,
     ImageFile,
     Progress,
     ResetLevel,
     no_progress,
 )
-from cyborg.drivers.card_driver import Card, CardDriver, address_of, info_of
+from cyborg.drivers.card_driver import CardDriver, address_of, info_of
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, parse_name
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import (
     Attribute,
@@ -39,6 +39,7 @@ from cyborg.model.device import (
     Identity,
     IdentityKind,
 )
+from cyborg.model.health import Signal
 from cyborg.model.work import HandleTask
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ _NO_VGPU = "0"
 _NOVA = "Nova cannot attach vGPUs of vendor-specific VFIO yet"
 
 
-class NvidiaGpuDriver(CardDriver):
+class NvidiaGpuDriver(CardDriver[Card]):
     """GPUs of NVIDIA; see module. Every function, also a virtual one, is a card of its own."""
 
     name = "nvidia_gpu_driver"
@@ -66,13 +67,11 @@ class NvidiaGpuDriver(CardDriver):
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._vgpu_types = nvidia_vgpu.read_types(conf)
+        self._vgpu_classes = nvidia_vgpu.read_classes(conf, set(self._vgpu_types.values()))
         self._filter_vfs: bool = conf.gpu_devices.filter_sriov_vfs
         #: The last scan with what NVML said in it, and the last error, which is logged once.
         self._answer: tuple[Scan, nvml.Answer] | None = None
         self._logged: str | None = None
-
-    def selects(self, function: PciFunction) -> bool:
-        return function.vendor == _NVIDIA and function.class_code >> 8 in _CONTROLLERS
 
     def device(self, scan: Scan, card: Card) -> Device:
         function = card.function
@@ -146,10 +145,10 @@ class NvidiaGpuDriver(CardDriver):
         if mediated.place_of(self.host, task.handle_uuid) is not None:
             mediated.remove(self.host, task.handle_uuid)
 
-    def clean_names(self, scan: Scan, function: PciFunction) -> Sequence[str]:
+    def clean_names(self, scan: Scan, card: Card, function: PciFunction) -> Sequence[str]:
         if function.address in self._vgpu_types:
             return (_REMOVAL,)
-        return super().clean_names(scan, function)
+        return super().clean_names(scan, card, function)
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
         """See Driver; the memory of a vGPU goes with it, and a whole GPU is reset."""
@@ -165,9 +164,9 @@ class NvidiaGpuDriver(CardDriver):
             self._cannot(f"reset {device_key}, which has vGPUs")
         super().reset(device_key, level, progress=progress)
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
         """See Driver; asks NVML about this GPU alone, so that another one cannot hold it up."""
-        return nvidia_health.judge(self._ask_now(scan, device_key, "check the health of"))
+        return nvidia_health.signals(self._ask_now(scan, device_key, "check the health of"))
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         gpu = self._ask_now(scan, device_key, "measure")
@@ -180,26 +179,25 @@ class NvidiaGpuDriver(CardDriver):
         }
         return {name: value * unit for name, (value, unit) in figures.items() if value is not None}
 
-    def _find(self, scan: Scan) -> Iterator[Card]:
+    def selected(self, scan: Scan) -> Iterator[Card]:
+        """See CardDriver; the GPUs, and their virtual functions."""
         for function in scan.functions.values():
-            if self.selects(function) and not (function.parent and self._filter_vfs):
-                reason = self._reason(scan, function)
-                yield Card(function, () if reason else (function,), reason=reason)
+            if is_gpu(function) and not (function.parent and self._filter_vfs):
+                whole = function.address not in self._vgpu_types
+                yield Card(
+                    *(function.address, function, (function,)),
+                    whole=whole,
+                    reason=self._divided(scan, function) if whole else None,
+                )
 
-    def _reason(self, scan: Scan, function: PciFunction) -> str | None:
-        """Return why a function is not offered, as a clause; None if it is."""
-        kind = self._vgpu_types.get(function.address)
-        managed = scan.is_managed(self.name_of(function.address))
-        if kind is not None:
-            reason = scan.refusal(function, managed=managed, whole=False)
-            return reason or self._vgpu_reason(scan, function, kind)
+    def _divided(self, scan: Scan, function: PciFunction) -> str | None:
+        """Return why a function is no whole GPU, as a clause; None if it is one."""
         if function.parent is not None:
             return self._vf_reason(function)
         if function.vfs:
             types = [
                 nvidia_vgpu.current_type(self.host, vf)
-                for vf in scan.functions.values()
-                if vf.parent == function.address
+                for vf in scan.virtual_functions(function.address)
             ]
             vgpus = sum(number not in {None, _NO_VGPU} for number in types)
             with_vgpus = f", and {vgpus} of them have vGPUs" if vgpus else ""
@@ -209,10 +207,13 @@ class NvidiaGpuDriver(CardDriver):
             )
         if self._gpu(scan, function).mig:
             return f"its MIG mode is on; turn it off with nvidia-smi -i {function.address} -mig 0"
-        return scan.refusal(function, managed=managed)
+        return None
 
-    def _vgpu_reason(self, scan: Scan, function: PciFunction, kind: str) -> str | None:
-        """Return why a function has no vGPUs of the configured type, None if it has."""
+    def refusal(self, scan: Scan, function: PciFunction) -> str | None:
+        """See CardDriver; why a function has no vGPUs of the configured type."""
+        kind = self._vgpu_types.get(function.address)
+        if kind is None:
+            return None
         try:
             types = scan.mdev_types(function.address)
         except exception.HostError as error:
@@ -251,12 +252,12 @@ class NvidiaGpuDriver(CardDriver):
         count = self._count(scan, function, instances)
         return Deployable(
             name=self.name_of(address),
-            resource_class="VGPU",
+            resource_class=self._vgpu_classes[kind],
             driver_name=_VENDOR_WORD,
             handles=tuple(mediated.handles(address, kind, range(count))),
             traits=traits,
             attributes=(
-                Attribute("rc", "VGPU"),
+                Attribute("rc", self._vgpu_classes[kind]),
                 *(Attribute(f"trait{i}", trait) for i, trait in enumerate(traits)),
             ),
             prepare=True,
@@ -284,14 +285,10 @@ class NvidiaGpuDriver(CardDriver):
             }
         return parts
 
-    def _function(self, scan: Scan, key: str) -> PciFunction:
-        """Return the function of a unit; the key of a vGPU has a mark after it."""
-        return super()._function(scan, key.partition("/")[0])
-
     def _selected(self, key: str, verb: str, scan: Scan) -> PciFunction:
         """Return the function of a device; raises exception.DriverFailed if it has left the bus."""
         function = scan.functions.get(address_of(key))
-        if function is None or not self.selects(function):
+        if function is None or not is_gpu(function):
             reason = f"{key} is not on the bus"
             raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
         return function
@@ -302,9 +299,7 @@ class NvidiaGpuDriver(CardDriver):
             addresses = [
                 str(other.address)
                 for other in scan.functions.values()
-                if self.selects(other)
-                and other.parent is None
-                and other.host_driver == _HOST_DRIVER
+                if is_gpu(other) and other.parent is None and other.host_driver == _HOST_DRIVER
             ]
             answer = nvml.ask_all(self.host, addresses) if addresses else nvml.Answer()
             if answer.error is not None and answer.error != self._logged:
@@ -334,3 +329,8 @@ class NvidiaGpuDriver(CardDriver):
             reason = answer.error or f"NVML says nothing about {key}"
             raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
         return answer.gpus[key]
+
+
+def is_gpu(function: PciFunction) -> bool:
+    """Return whether a function is a GPU of NVIDIA, or a part of one."""
+    return function.vendor == _NVIDIA and function.class_code >> 8 in _CONTROLLERS

@@ -5,13 +5,14 @@ Source: "Virtual GPU Software User Guide" of NVIDIA; Documentation/driver-api/vf
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.conf import devices as options
 from cyborg.drivers import mediated, pci_scan
+from cyborg.drivers.device_options import parse_resource_class
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.model.pci import PciAddress
@@ -32,6 +33,21 @@ def read_types(conf: cfg.ConfigOpts) -> Mapping[PciAddress, str]:
         reason = f"Option [vgpu_{kind}] device_addresses: {mediated.ANY!r} is not a PCI address."
         raise exception.ConfigError(reason=reason)
     return types
+
+
+def read_classes(conf: cfg.ConfigOpts, kinds: Collection[str]) -> Mapping[str, str]:
+    """Return the resource class of each type that ``read_types`` has returned.
+
+    Raises exception.ConfigError for a name that no resource class can have.
+    """
+    classes = {}
+    for kind in kinds:
+        try:
+            classes[kind] = parse_resource_class(conf[f"vgpu_{kind}"].resource_class)
+        except ValueError as error:
+            reason = f"Option [vgpu_{kind}] resource_class: {error}."
+            raise exception.ConfigError(reason=reason) from error
+    return classes
 
 
 def type_name(host: Host, function: PciFunction, kind: str) -> str:

@@ -9,44 +9,55 @@ Sources: Documentation/ABI and drivers/nvme/host of Linux 6.12; NVM Express Base
 
 import posixpath
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Final
 
 from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers import whitelist
-from cyborg.drivers.base import Health, Progress, no_progress
-from cyborg.drivers.card_driver import Card, CardDriver, address_of, info_of
-from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.base import Progress, no_progress
+from cyborg.drivers.card_driver import PhysicalCardDriver, address_of, info_of
+from cyborg.drivers.files import is_missing
+from cyborg.drivers.function_cleaning import Erasure
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.privileged import actions, disk_actions
+from cyborg.drivers.privileged.nvme import SanitizeMethod
 from cyborg.drivers.scan import Scan
+from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress
 
 #: The class of NVMe controllers, without the programming interface.
 _CLASS = 0x0108
 _INSPUR = 0x1BD4
 _CONTROLLER = re.compile(r"nvme[0-9]{1,4}")
-_REPLACE = "Replace the disk."
 _OFFLINE = (
     "its NVMe controller is offline; set option [nvme] virtual_functions, or take it online with "
     "nvme virt-mgmt"
 )
-#: What a bit of the critical warning means.
-_WARNINGS = {
-    0: (Condition.DRAIN, "its spare blocks run out", _REPLACE),
-    1: (Condition.DEGRADED, "its temperature is out of its limits", "Check its cooling."),
-    2: (Condition.DRAIN, "its media or its controller has become unreliable", _REPLACE),
-    3: (Condition.DRAIN, "it can only be read", _REPLACE),
-    4: (Condition.DRAIN, "a power failure can lose data", _REPLACE),
-    5: (Condition.DRAIN, "its persistent memory can only be read", _REPLACE),
+#: The values of ``clear_strategy``, which restrict the methods of sanitize and format.
+_METHODS: Final[Mapping[str, SanitizeMethod | None]] = {
+    "auto": None,
+    "crypto": SanitizeMethod.CRYPTO,
+    "block": SanitizeMethod.BLOCK,
 }
+#: What the bits of the critical warning say.
+_WARNINGS: Final = (
+    "its spare blocks run out",
+    "its temperature is out of its limits",
+    "its media or its controller has become unreliable",
+    "it can only be read",
+    "a power failure can lose data",
+    "its persistent memory can only be read",
+)
 
 
-class _DiskDriver(CardDriver):
+class _DiskDriver(PhysicalCardDriver):
     """What both drivers have in common."""
 
     group: ClassVar[str] = "nvme"
@@ -57,6 +68,8 @@ class _DiskDriver(CardDriver):
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._vfs_wanted: int | None = conf.nvme.virtual_functions
+        timeout: int | None = conf.nvme.cleanup_timeout
+        self._erasure = Erasure() if timeout is None else Erasure(limit=timeout)
         #: The last scan, with what ``_stopped`` has found for its disks.
         self._states: (
             tuple[Scan, dict[PciAddress, tuple[Mapping[PciAddress, str], bool]]] | None
@@ -65,6 +78,10 @@ class _DiskDriver(CardDriver):
     def vendor_traits(self, function: PciFunction) -> Sequence[str]:
         """Return the traits of a disk beside OWNER_CYBORG."""
         raise NotImplementedError
+
+    def erasure(self, function: PciFunction) -> Erasure:
+        """See CardDriver."""
+        return self._erasure
 
     def device(self, scan: Scan, card: Card) -> Device:
         function, names = card.function, self.names(scan)
@@ -113,9 +130,9 @@ class _DiskDriver(CardDriver):
             return None
         return reasons.get(function.address)
 
-    def stopped(self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]) -> bool:
+    def stopped(self, scan: Scan, function: PciFunction) -> bool:
         reasons, certain = self._stopped(scan, function)
-        return certain and any(vf.address in reasons for vf in vfs)
+        return certain and bool(reasons)
 
     def _stopped(self, scan: Scan, disk: PciFunction) -> tuple[Mapping[PciAddress, str], bool]:
         """Return why virtual functions of a disk do not work, and whether that is known."""
@@ -124,7 +141,7 @@ class _DiskDriver(CardDriver):
             memory = self._states = scan, {}
         states = memory[1]
         if disk.address not in states:
-            vfs = [vf.address for vf in scan.functions.values() if vf.parent == disk.address]
+            vfs = [vf.address for vf in scan.virtual_functions(disk.address)]
             try:
                 online = self._online(disk)
                 reasons = {vf: _OFFLINE for vf in vfs if vf not in online}
@@ -178,39 +195,33 @@ class _DiskDriver(CardDriver):
             )
         return name
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; the state of the controller, and its own log."""
         function = self.card(device_key, "health", scan).function
         controller = self._controller(function)
         if controller is None:
             self._cannot(f"check the health of {device_key}")
         state = self.host.read_text(f"{_directory(function)}/{controller}/state").strip()
-        if state == "dead":
-            action = "Reset the host's slot, and replace the disk if it stays."
-            return Health(Condition.DEAD, ("its controller is dead",), action)
+        yield Signal("nvme", "state", state, f"its controller is {state}")
         try:
             log = self.host.privileged.run(
                 disk_actions.ReadControllerHealth(function.address, controller)
             )
         except exception.HostError:
             # Without the privileged process the state alone counts.
-            return Health(Condition.OK)
-        faults = [_WARNINGS[bit] for bit in log.warnings if bit in _WARNINGS]
-        if log.spare < log.threshold and 0 not in log.warnings:
-            faults.append(
-                (Condition.DRAIN, f"{log.spare} % of its spare blocks are left", _REPLACE)
-            )
+            return
+        for bit in log.warnings:
+            text = _WARNINGS[bit] if bit < len(_WARNINGS) else f"critical warning {bit}"
+            yield Signal("nvme", "critical_warning", bit, text)
+        if log.spare < log.threshold:
+            text = f"{log.spare} % of its spare blocks are left"
+            yield Signal("nvme", "smart", "spare_below_threshold", text)
         if log.used > 100:
-            faults.append((Condition.DEGRADED, f"{log.used} % of its life have passed", _REPLACE))
+            text = f"{log.used} % of its life have passed"
+            yield Signal("nvme", "smart", "percent_used_over_100", text)
         if log.media_errors:
-            errors = f"{log.media_errors} error{'s' if log.media_errors > 1 else ''} of its media"
-            faults.append((Condition.DEGRADED, errors, _REPLACE))
-        if not faults:
-            return Health(Condition.OK)
-        worst = max(faults, key=lambda fault: list(Condition).index(fault[0]))
-        others = [fault for fault in faults if fault is not worst]
-        evidence = tuple(fault[1] for fault in (worst, *others))
-        return Health(worst[0], evidence, worst[2])
+            text = f"{log.media_errors} error{'s' if log.media_errors > 1 else ''} of its media"
+            yield Signal("nvme", "smart", "media_errors", text)
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; the temperature, and the part of the life that has passed."""
@@ -247,12 +258,47 @@ class NvmeDriver(_DiskDriver):
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
-        self._entries = whitelist.parse(conf.nvme.device_spec, "[nvme] device_spec")
+        option = "[nvme] device_spec"
+        self._entries = whitelist.parse(conf.nvme.device_spec, option, self._check)
 
     def selects(self, function: PciFunction) -> bool:
-        return function.class_code >> 8 == _CLASS and any(
-            entry.matches(function, {}, managed=False) for entry in self._entries
+        return function.class_code >> 8 == _CLASS and self._entry(function) is not None
+
+    def _entry(self, function: PciFunction) -> whitelist.Entry | None:
+        """Return the first entry that names a disk."""
+        matching = (entry for entry in self._entries if entry.matches(function, {}, managed=False))
+        return next(matching, None)
+
+    def erasure(self, function: PciFunction) -> Erasure:
+        """See CardDriver; the first entry that names the disk decides."""
+        entry = self._entry(function)
+        keys = {} if entry is None else entry.others
+        return replace(
+            self._erasure,
+            sanitize=keys.get("clear_action") == "sanitize",
+            method=_METHODS[keys.get("clear_strategy", "auto")],
         )
+
+    def _check(self, entry: whitelist.Entry) -> None:
+        """Raise ValueError unless the driver can obey the cleaning that an entry asks for."""
+        action = entry.others.get("clear_action", "auto")
+        strategy = entry.others.get("clear_strategy", "auto")
+        if action == "zero":
+            raise ValueError(
+                "clear_action 'zero' is not supported, because zeros that the host writes do not "
+                "reach the spare blocks of a disk; write 'sanitize' or 'auto'"
+            )
+        if action not in ("auto", "sanitize"):
+            raise ValueError(f"clear_action {action!r} is neither 'auto' nor 'sanitize'")
+        if strategy not in list(_METHODS):
+            raise ValueError(f"clear_strategy {strategy!r} is none of {', '.join(_METHODS)}")
+        if not {"clear_action", "clear_strategy"} & entry.others.keys():
+            return
+        if self._clean in (CleanLevel.NONE, CleanLevel.RESET):
+            raise ValueError(
+                "clear_action and clear_strategy require an erasure, and [nvme] clean is "
+                f"'{self._clean}'; remove these keys, or set clean to full"
+            )
 
     def vendor_traits(self, function: PciFunction) -> Sequence[str]:
         return (

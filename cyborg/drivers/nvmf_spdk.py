@@ -18,7 +18,6 @@ from cyborg import exception
 from cyborg.drivers.base import (
     CleanStep,
     Driver,
-    Health,
     Progress,
     ResetLevel,
     no_progress,
@@ -38,7 +37,7 @@ from cyborg.model.device import (
     DeviceType,
     Hardware,
 )
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.report import DriverState
 from cyborg.model.work import HandleTask
 
@@ -63,7 +62,6 @@ _MOST_SHOWN: Final = 8
 #: The states of a controller: the usual one, and the one of a controller that does not work.
 _ENABLED: Final = "enabled"
 _FAILED: Final = "failed"
-_REPLACE: Final = "Replace the disk."
 #: What is read from the log of a disk.
 _LOG: Final = (
     "available_spare_percentage",
@@ -210,9 +208,9 @@ class NvmfSpdkDriver(Driver):
         capabilities = {"version": _text(_dictionary(version).get("version")) or "unknown"}
         return (Backend("spdk", DriverState.READY.value, services, capabilities),)
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; the state of the controller, and what its own log says of its wear."""
-        return self._health(self._disk(self._application(), device_key, "health"))
+        return self._signals(self._disk(self._application(), device_key, "health"))
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
         """Return the reset and the erasure of a disk in this machine; nothing for others."""
@@ -246,13 +244,12 @@ class NvmfSpdkDriver(Driver):
     def _disk_entry(self, application: _Application, disk: _Disk) -> Hardware:
         facts = disk.bdevs[0].controller if disk.bdevs else {}
         try:
-            health = self._health(disk)
-            condition = {"verdict": health.verdict.value, "evidence": list(health.evidence)}
+            health = [signal.evidence for signal in self._signals(disk)]
         except (exception.HostError, exception.DriverCannot) as error:
             if isinstance(error, exception.HostError) and "code" not in error.fields:
                 # It does not answer any more: one time limit is enough.
                 raise
-            condition = {"verdict": "unknown", "evidence": [str(error)[:_WIDE]]}
+            health = [f"its health is not known: {error}"[:_WIDE]]
         users = [clause for bdev in disk.bdevs for clause in application.uses(bdev)]
         return Hardware(
             key=disk.key,
@@ -269,29 +266,27 @@ class NvmfSpdkDriver(Driver):
                 "namespaces": [_shown(bdev) for bdev in disk.bdevs[:_MOST_SHOWN]],
                 "used": users[:_MOST_SHOWN],
                 "clean": [] if disk.refusal else [RESET, ERASE],
-                "health": condition,
+                "health": health,
             },
         )
 
-    def _health(self, disk: _Disk) -> Health:
+    def _signals(self, disk: _Disk) -> Iterator[Signal]:
         if disk.state == _FAILED:
-            action = "Reset the controller, and replace the disk if it stays."
-            return Health(Condition.DEAD, ("its controller has failed",), action)
+            yield Signal("spdk", "controller", disk.state, "its controller has failed")
+            return
         log = _dictionary(self._spdk.call("bdev_nvme_get_controller_health_info", name=disk.name))
         if not log.keys() >= set(_LOG):
             self._cannot(f"check the health of {disk.key}")
         spare, threshold, used, errors = (_number(log[name]) for name in _LOG)
-        faults = []
         if spare < threshold:
-            faults.append((Condition.DRAIN, f"{spare} % of its spare blocks are left"))
+            text = f"{spare} % of its spare blocks are left"
+            yield Signal("nvme", "smart", "spare_below_threshold", text)
         if used > 100:
-            faults.append((Condition.DEGRADED, f"{used} % of its life have passed"))
+            text = f"{used} % of its life have passed"
+            yield Signal("nvme", "smart", "percent_used_over_100", text)
         if errors:
             text = f"{errors} error{'s' if errors > 1 else ''} of its media"
-            faults.append((Condition.DEGRADED, text))
-        if not faults:
-            return Health(Condition.OK)
-        return Health(faults[0][0], tuple(text for _, text in faults), _REPLACE)
+            yield Signal("nvme", "smart", "media_errors", text)
 
     def _erase(self, device_key: str, progress: Progress) -> None:
         """Format all namespaces of a free disk with secure erase, and check samples of them."""

@@ -34,8 +34,8 @@ class Gpu:
 
     ``error`` is the name of the error of NVML with which the GPU answers. Memory is in bytes,
     ``utilization`` in percent, ``temperature`` in degrees Celsius, ``power`` in milliwatts.
-    ``recovery`` is a value of ``nvmlDeviceGpuRecoveryAction_t``. ``xids`` are the errors that
-    occurred during the question. ``mig_instances`` are their profiles, such as ``1g.10gb``.
+    ``recovery`` is a value of ``nvmlDeviceGpuRecoveryAction_t``. ``mig_instances`` are their
+    profiles, such as ``1g.10gb``.
     """
 
     error: str | None = None
@@ -47,7 +47,6 @@ class Gpu:
     remap_pending: bool | None = None
     remap_failure: bool | None = None
     recovery: int | None = None
-    xids: tuple[int, ...] = ()
     utilization: int | None = None
     temperature: int | None = None
     power: int | None = None
@@ -69,8 +68,9 @@ class Gpu:
                 if _is_number(facts.get(name))
             },
             **{name: facts[name] for name in flags if isinstance(facts.get(name), bool)},
-            xids=tuple(filter(_is_number, _list(facts.get("xids")))),
-            mig_instances=tuple(filter(_is_text, _list(facts.get("mig_instances")))),
+            mig_instances=tuple(filter(_is_text, instances))
+            if isinstance(instances := facts.get("mig_instances"), list)
+            else (),
         )
 
 
@@ -134,10 +134,6 @@ def ask(host: Host, addresses: Sequence[str]) -> Answer:
             if isinstance(facts, dict)
         }
     )
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _is_text(value: object) -> bool:

@@ -17,10 +17,6 @@ from typing import Any
 
 import pynvml as nvml
 
-#: How long the program waits for events, in milliseconds: only those that are there already.
-_NO_WAIT = 0
-_MOST_EVENTS = 64
-
 
 def main(addresses: list[str]) -> None:
     """Print the answer; what the library prints goes to the standard error."""
@@ -30,20 +26,12 @@ def main(addresses: list[str]) -> None:
     try:
         nvml.nvmlInit()
         answer["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
-        handles: dict[str, Any] = {}
         gpus: dict[str, Any] = {}
         for address in addresses:
             try:
-                handles[address] = nvml.nvmlDeviceGetHandleByPciBusId(address)
+                gpus[address] = _facts(nvml.nvmlDeviceGetHandleByPciBusId(address))
             except nvml.NVMLError as error:
                 gpus[address] = {"error": _name(error)}
-        # Events that occur from here on are kept for this process.
-        watches = {address: _watch(handle) for address, handle in handles.items()}
-        for address, handle in handles.items():
-            gpus[address] = _facts(handle)
-        for address, watch in watches.items():
-            if (xids := _xids(watch)) is not None:
-                gpus[address]["xids"] = xids
         answer["gpus"] = gpus
         nvml.nvmlShutdown()
     except nvml.NVMLError as error:
@@ -119,30 +107,6 @@ _QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
     _mig,
 )
 _FATAL = frozenset({nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED})
-
-
-def _watch(handle: Any) -> Any:
-    """Return a set of events of the GPU, None if it has none."""
-    try:
-        events = nvml.nvmlEventSetCreate()
-        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-    except nvml.NVMLError:
-        return None
-    return events
-
-
-def _xids(events: Any) -> list[int] | None:
-    """Return the numbers of the errors (Xid) since ``_watch``, None if they are not known."""
-    if events is None:
-        return None
-    xids: list[int] = []
-    try:
-        while len(xids) < _MOST_EVENTS:
-            xids.append(nvml.nvmlEventSetWait_v2(events, _NO_WAIT).eventData)
-    except nvml.NVMLError:
-        # A time-out says that these are all.
-        nvml.nvmlEventSetFree(events)
-    return xids
 
 
 def _text(value: Any) -> str:

@@ -7,15 +7,18 @@ not a sign of use, because every idle card has one. Each reason says what an ope
 """
 
 import contextlib
-import ipaddress
-from collections.abc import Iterable, Iterator, Mapping, Set
+import re
+from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
+from typing import Final
 
 from cyborg import exception
-from cyborg.drivers import pci_scan
-from cyborg.drivers.host import Host, OpenFiles
+from cyborg.drivers import monitors, pci_scan, platform_functions
+from cyborg.drivers.files import OpenFiles, read_if_exists
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, addresses_in_path
 from cyborg.drivers.pci_scan import Network, Snapshot, Storage
+from cyborg.drivers.rtnetlink import Traffic
 from cyborg.model.pci import PciAddress
 
 #: Base classes of the PCI Code and ID Assignment Specification.
@@ -23,6 +26,8 @@ _STORAGE, _NETWORK, _DISPLAY, _BRIDGE = 0x01, 0x02, 0x03, 0x06
 #: Functions that a GPU has beside itself, by class without the programming interface: audio (of
 #: its video outputs), USB host controller and serial bus controller (of its USB-C port).
 _COMPANIONS = {0x0403: "audio", 0x0C03: "USB", 0x0C80: "serial bus"}
+#: The class of InfiniBand cards that are serial bus controllers, such as older ones of Mellanox.
+_INFINIBAND = 0x0C06
 #: The class of CXL memory devices, without their programming interface.
 _CXL_MEMORY = 0x0502
 #: libvirt knows domains of 16 bits only.
@@ -30,6 +35,13 @@ _MAX_DOMAIN = 0xFFFF
 #: Host drivers that the other functions of a group may have while a guest has one of them: those
 #: that set driver_managed_dma in the kernel, besides the VFIO drivers.
 _NEUTRAL_DRIVERS = frozenset({None, "pci-stub", "pcieport"})
+#: The vendors whose drivers do not show in sysfs to which card a device file belongs.
+_NVIDIA, _HUAWEI = 0x10DE, 0x19E5
+#: Their device files: /dev/nvidiaN has the minor number N, and of /dev/davinciN the kernel does not
+#: tell the card.
+_UNKNOWN_CARD = re.compile(r"/dev/(?:nvidia(?P<nvidia>[0-9]+)|davinci[0-9]+)")
+#: A part of the paths of devices that VFIO drivers make.
+_VFIO_DEVICES = "/vfio-dev/"
 
 
 class Ownership:
@@ -51,6 +63,8 @@ class Ownership:
         self._functions = functions
         self._claims = claims
         self._claimed_disks: dict[str, str | None] = {}
+        #: Why a card that may manage NVSwitches must not be offered.
+        self._managers: dict[PciAddress, str | None] = {}
 
     def refusal(
         self, function: PciFunction, *, whole: bool, together: Set[PciAddress] = frozenset()
@@ -65,6 +79,7 @@ class Ownership:
         return (
             self._kind(function)
             or self._gpu(function, together)
+            or (None if function.address in self._gpus else platform_functions.reason(function))
             or self._claim(function)
             or self.uses.get(function.address)
             or self._unknown_use(function)
@@ -72,6 +87,7 @@ class Ownership:
                 self._carved(function)
                 or self._group(function, together)
                 or self._companion_use(function, together)
+                or self._token(function)
                 if whole
                 else None
             )
@@ -89,26 +105,36 @@ class Ownership:
         """
         reason = (
             (self._parts(function) if whole else None)
+            or (self._direct_regions(function) if whole else None)
+            or self._manager(function)
             or self._disk_claim(function)
+            or (self._opened(function) if whole else None)
             or (None if managed else self._holder(function))
         )
         for other in self._companions.get(function.address, ()) if whole else ():
-            use = self._disk_claim(other) or (None if managed else self._holder(other))
+            use = (
+                self._disk_claim(other)
+                or self._opened(other)
+                or (None if managed else self._holder(other))
+            )
             reason = reason or _of_companion(other, use)
         return reason
 
-    def use(self, function: PciFunction) -> str | None:
+    def use(self, function: PciFunction, *, opened: bool = False) -> str | None:
         """Return what uses a function now, the host or a guest, None if nothing does.
 
         This part of the check needs neither a configuration nor the conductor. The privileged
         process judges with it again what the agent requests. A vendor's driver may offer a function
-        to guests through VFIO as well, so the nodes of VFIO count with every host driver.
+        to guests through VFIO as well, so the nodes of VFIO count with every host driver. With
+        ``opened``, the other device files of the function count as well: an action that takes the
+        function from its driver waits in the kernel until they are closed.
         """
         return (
             self._kind(function)
             or self.uses.get(function.address)
             or self._unknown_use(function)
             or self._disk_claim(function)
+            or (self._opened(function) if opened else None)
             or self._holder(function)
             or self._node_holder(function)
         )
@@ -224,17 +250,15 @@ class Ownership:
 
     def _unknown_use(self, function: PciFunction) -> str | None:
         """Return which list that decides about the function cannot be read."""
-        base, (storage, network) = (
-            function.class_code >> 16,
-            self._devices.get(function.address, ([], [])),
-        )
+        base, is_network = function.class_code >> 16, _is_network(function)
+        storage, network = self._devices.get(function.address, ([], []))
         for error, decides in (
             (self._snapshot.storage.error, storage or base == _STORAGE),
-            (self._snapshot.network.error, network or base == _NETWORK),
+            (self._snapshot.network.error, network or is_network),
         ):
             if error is not None and decides:
                 return f"it is not known what the host uses: {error}"
-        if base == _NETWORK and not network and not function.vfs:
+        if is_network and not network and not function.vfs:
             driver = function.host_driver
             if driver not in _NEUTRAL_DRIVERS and not function.on_vfio:
                 return (
@@ -304,6 +328,50 @@ class Ownership:
                 )
         return None
 
+    def _token(self, function: PciFunction) -> str | None:
+        """Return why VFIO would not open a virtual function although it is free.
+
+        While a VFIO driver has the physical function, the kernel opens a virtual function only with
+        the token that the user of the physical function has set (``vfio_pci_validate_vf_token`` of
+        drivers/vfio/pci), and libvirt passes none.
+        """
+        parent = None if function.parent is None else self._functions.get(function.parent)
+        if parent is None or not parent.on_vfio:
+            return None
+        return (
+            f"{parent.host_driver} has its physical function {parent.address}, so the kernel asks "
+            "for a token that libvirt does not pass; bind the physical function to its own driver"
+        )
+
+    def _direct_regions(self, function: PciFunction) -> str | None:
+        """Return why VFIO would not open a group for which the firmware needs fixed addresses.
+
+        The kernel refuses a group with a region of type ``direct``; ``direct-relaxable`` is allowed
+        (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+        """
+        path = f"/sys/kernel/iommu_groups/{function.group}/reserved_regions"
+        try:
+            text = read_if_exists(self._host.read_text, path) or ""
+        except exception.HostError as error:
+            return f"it is not known whether it can be assigned: {error}"
+        if any(line.split()[2:] == ["direct"] for line in text.splitlines()):
+            return (
+                f"the firmware reserves memory for it ({path} has a region of type direct), so "
+                "the kernel does not let a guest have it; turn that off in the firmware"
+            )
+        return None
+
+    def _manager(self, function: PciFunction) -> str | None:
+        """Return why a function, or the physical function of a virtual one, manages the host."""
+        card = function if function.parent is None else self._functions.get(function.parent)
+        if card is None or not platform_functions.may_manage_nvlink(card):
+            return None
+        if card.address not in self._managers:
+            self._managers[card.address] = platform_functions.manager_reason(
+                self._host, card, self._functions.values()
+            )
+        return self._managers[card.address]
+
     @cached_property
     def _groups(self) -> dict[str | None, list[PciFunction]]:
         groups: dict[str | None, list[PciFunction]] = {}
@@ -332,6 +400,99 @@ class Ownership:
         except exception.HostError as error:
             return f"may be in use, the agent cannot try it: {error}"
         return None
+
+    def _opened(self, function: PciFunction) -> str | None:
+        """Return who has a device file of the function open, other than those of VFIO.
+
+        The remove function of a host driver waits until they are closed, or fails, so a function
+        that libvirt unbinds for a guest must not be open in any process. A monitor counts as well:
+        NVIDIA's driver, for example, waits for the last close of any process.
+        """
+        if (console := self._console(function)) is not None:
+            return console
+        if (file := self._opened_files.get(function.address)) is not None:
+            process = self._open_files.holders[file]
+            if (remedy := monitors.remedy(process, function.address)) is not None:
+                return f"the monitor {process} has its device file {file} open; {remedy}"
+            return f"its device file {file} is open in {process}"
+        if self._open_files.reason is None or self._is_idle(function):
+            return None
+        return (
+            f"a process may have its device files open: {self._open_files.reason}; run "
+            "cyborg-privileged in the process namespace of the host, or bind the function to "
+            "vfio-pci"
+        )
+
+    def _console(self, function: PciFunction) -> str | None:
+        """Return why the display of a function may show the console of the host.
+
+        The frame buffer that the firmware has set up belongs to no PCI function in sysfs, but to
+        the one with ``boot_vga`` (Documentation/ABI/testing/sysfs-bus-pci).
+        """
+        if function.class_code >> 16 != _DISPLAY:
+            return None
+        try:
+            buffers = self._frame_buffers
+            if any(function.address in addresses_in_path(path) for path in buffers) or (
+                any(not addresses_in_path(path) for path in buffers)
+                and pci_scan.attribute(self._host, str(function.address), "boot_vga") == "1"
+            ):
+                return (
+                    "the console of the host is on its frame buffer; boot with another display, "
+                    "or without the console on it (video=efifb:off)"
+                )
+        except exception.HostError as error:
+            return f"the console of the host may be on its frame buffer: {error}"
+        return None
+
+    @cached_property
+    def _frame_buffers(self) -> list[str]:
+        return pci_scan.console_frame_buffers(self._host)
+
+    def _is_idle(self, function: PciFunction) -> bool:
+        """Return whether a function needs no list of open files to be known as closed.
+
+        A network card without RDMA has no device file with which a process uses it, and is judged
+        by its interfaces. ``_holder`` judges a function that a VFIO driver has. A process cannot
+        use a function that has no driver and is not enabled.
+        """
+        name = str(function.address)
+        if function.on_vfio:
+            return True
+        with contextlib.suppress(exception.HostError):
+            if function.host_driver in _NEUTRAL_DRIVERS:
+                return pci_scan.attribute(self._host, name, "enable") == "0"
+            if _is_network(function):
+                return not pci_scan.has_rdma(self._host, name)
+        return False
+
+    @cached_property
+    def _opened_files(self) -> dict[PciAddress, str]:
+        """Return for each function a device file of it that a process has open."""
+        files: dict[PciAddress, str] = {}
+        numbers = {minor: address for address, minor in self._snapshot.nvidia_minors.items()}
+        for file in self._open_files.holders:
+            place = self._open_files.devices.get(file, "")
+            addresses = [] if _VFIO_DEVICES in place else addresses_in_path(place)
+            with contextlib.suppress(exception.HostError):
+                # A controller that has just gone is not offered anyway.
+                for path in pci_scan.controllers(self._host, place):
+                    addresses += addresses_in_path(path)
+            if (match := _UNKNOWN_CARD.fullmatch(file)) is not None:
+                if match["nvidia"] in numbers:
+                    addresses += addresses_in_path(numbers[match["nvidia"]])
+                else:
+                    vendor = _NVIDIA if match["nvidia"] else _HUAWEI
+                    addresses += [
+                        function.address
+                        for function in self._functions.values()
+                        if function.vendor == vendor
+                        and function.host_driver not in _NEUTRAL_DRIVERS
+                        and not function.on_vfio
+                    ]
+            for address in addresses:
+                files.setdefault(address, file)
+        return files
 
     def _holder(self, function: PciFunction) -> str | None:
         """Return who holds the function through VFIO."""
@@ -392,6 +553,11 @@ NO_IOMMU = (
 )
 
 
+def _is_network(function: PciFunction) -> bool:
+    """Return whether a function is a network card; InfiniBand has a class of two bases."""
+    return function.class_code >> 16 == _NETWORK or function.class_code >> 8 == _INFINIBAND
+
+
 def _of_companion(function: PciFunction, use: str | None) -> str | None:
     """Return the clause about a GPU whose companion is used so; None: it is not."""
     if use is None:
@@ -426,51 +592,32 @@ def _busy_interfaces(network: Network) -> dict[str, str]:
     """Return a clause for each network interface in use, including those below it."""
     interfaces = network.interfaces
     busy = {interface.name: "cannot be read" for interface in interfaces if interface.error}
-    for name, reason in sorted(_traffic(network), key=lambda use: use[1] != _DEFAULT_ROUTE):
-        busy.setdefault(name, reason)
+    for use in sorted(network.uses, key=lambda use: _ORDER.index(use.traffic)):
+        busy.setdefault(use.interface, _TRAFFIC[use.traffic])
     _add_lower_layers(busy, {interface.name: interface.lower for interface in interfaces})
     for interface in interfaces:
         if interface.master:
             # A port of a bond, a bridge or Open vSwitch carries traffic of its master.
             busy.setdefault(interface.name, f"is a port of {interface.master}")
+        if interface.upper:
+            # Whatever is above, such as a VLAN or the macvtap device of a guest, has no address
+            # where the traffic is that of a guest or of a container.
+            busy.setdefault(interface.name, f"is below {', '.join(interface.upper)}")
     return busy
 
 
-_DEFAULT_ROUTE = "carries the default route"
-
-
-def _traffic(network: Network) -> Iterator[tuple[str, str]]:
-    """Yield each interface that has a route or an address, with a clause.
-
-    An IPv4 address is visible through its routes. The link-local addresses that the kernel gives to
-    every IPv6 interface that is up are not a sign of use.
-    """
-    for line in network.routes4:
-        # /proc/net/route: interface, destination, gateway, flags, three counts, mask …; the heading
-        # is no line of an interface that exists.
-        fields = line.split()
-        if len(fields) > 7:
-            default = fields[1] == fields[7] == "00000000"
-            yield fields[0], _DEFAULT_ROUTE if default else "carries an IPv4 network"
-    for line in network.routes6:
-        # /proc/net/ipv6_route: destination, its prefix length, seven more, interface
-        fields = line.split()
-        if len(fields) > 9 and fields[9] != "lo" and _is_routed(fields[0]):
-            default = fields[1] == "00"
-            yield fields[9], _DEFAULT_ROUTE if default else "carries an IPv6 network"
-    for line in network.addresses6:
-        # /proc/net/if_inet6: address, four numbers, interface
-        fields = line.split()
-        if len(fields) > 5 and fields[5] != "lo" and _is_routed(fields[0]):
-            yield fields[5], "has an IPv6 address"
-
-
-def _is_routed(text: str) -> bool:
-    try:
-        address = ipaddress.IPv6Address(bytes.fromhex(text))
-    except ValueError:
-        return False
-    return not (address.is_link_local or address.is_multicast)
+#: Clauses about interfaces with addresses, routes, sockets or programs, the most telling first.
+_TRAFFIC: Final = {
+    Traffic.DEFAULT_ROUTE: "carries the default route",
+    Traffic.ADDRESS: "has an address",
+    Traffic.ROUTE: "carries a route",
+    Traffic.XDP: "has a program or a socket of XDP",
+    Traffic.PACKET_SOCKET: (
+        "has a packet socket, as of a DHCP client or of lldpd (ss -0p shows the process); end it "
+        "or exclude the interface there"
+    ),
+}
+_ORDER: Final = list(_TRAFFIC)
 
 
 def _add_lower_layers(busy: dict[str, str], below: Mapping[str, Iterable[str]]) -> None:

@@ -3,9 +3,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from cyborg.drivers.pci_scan import RawFunction
 from cyborg.model.pci import PciAddress
 
 #: The format of a function's name in the kernel; domains above ffff exist (Intel VMD).
@@ -24,6 +23,19 @@ def answers(config: bytes) -> bool:
     registers decide, as in the kernel (``pci_dev_wait`` of drivers/pci/pci.c).
     """
     return config[4:8] not in (b"", b"\xff\xff\xff\xff")
+
+
+@dataclass(frozen=True)
+class RawFunction:
+    """One directory of the PCI bus: stripped file contents, and the last part of each link.
+
+    ``files`` also has the lines of ``uevent`` by key. ``error`` says what could not be read.
+    """
+
+    name: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cyborg import exception
-from cyborg.drivers.host import TABLE_LIMIT, Host, is_missing, read_if_exists
+from cyborg.drivers.files import TABLE_LIMIT, is_missing, read_if_exists
+from cyborg.drivers.host import Host
+from cyborg.drivers.pci_function import RawFunction
+from cyborg.drivers.rtnetlink import Use
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _INTERFACES = "/sys/class/net"
 _DISKS = "/sys/class/block"
 _FILE_SYSTEMS = "/sys/fs"
 _MEDIATED = "/sys/bus/mdev/devices"
-_MIG = "/proc/driver/nvidia"
+_CONSOLES = "/sys/class/vtconsole"
+_FRAME_BUFFERS = "/sys/class/graphics"
+_NVIDIA = "/proc/driver/nvidia"
 #: Files of functions that tell what they are, for trees of a host without ``uevent``.
 _IDENTITY = ("vendor", "device", "class")
 #: The numbers of virtual functions have 16 bits.
@@ -28,26 +33,18 @@ _COUNT_DIGITS = 10
 
 
 @dataclass(frozen=True)
-class RawFunction:
-    """One directory of the PCI bus: stripped file contents, and the last part of each link.
-
-    ``files`` also has the lines of ``uevent`` by key. ``error`` says what could not be read.
-    """
-
-    name: str
-    files: Mapping[str, str] = field(default_factory=dict)
-    links: Mapping[str, str] = field(default_factory=dict)
-    error: str | None = None
-
-
-@dataclass(frozen=True)
 class RawInterface:
-    """A network interface: its path in ``/sys/devices``, its master and the interfaces below it."""
+    """A network interface: its path in ``/sys/devices``, and the interfaces around it.
+
+    ``master`` is a bridge, bond or the like of which it is a port. ``lower`` are the interfaces
+    below it, and ``upper`` those above it, such as VLANs and macvtap devices.
+    """
 
     name: str
     path: str
     master: str | None = None
     lower: tuple[str, ...] = ()
+    upper: tuple[str, ...] = ()
     error: str | None = None
 
 
@@ -84,15 +81,13 @@ class Storage:
 
 @dataclass(frozen=True)
 class Network:
-    """The interfaces of this network namespace, and its routes and addresses.
+    """The interfaces of this network namespace, and what shows that they carry traffic.
 
     ``error`` says which list cannot be read; what is in use is not known then.
     """
 
     interfaces: tuple[RawInterface, ...] = ()
-    routes4: tuple[str, ...] = ()
-    routes6: tuple[str, ...] = ()
-    addresses6: tuple[str, ...] = ()
+    uses: tuple[Use, ...] = ()
     error: str | None = None
 
 
@@ -101,14 +96,16 @@ class Snapshot:
     """The result of one pass.
 
     ``mediated`` are the paths of the mediated devices in ``/sys/devices``, with the name of the
-    type of each. ``mig`` are the addresses, as NVIDIA's driver spells them, of the GPUs with MIG
-    instances. ``parts_error`` says which of these lists cannot be read.
+    type of each. ``nvidia_minors`` has the minor numbers of GPUs by their addresses, as NVIDIA's
+    driver spells them, and ``mig`` the addresses of the GPUs with MIG instances. ``parts_error``
+    says which of these lists cannot be read.
     """
 
     functions: tuple[RawFunction, ...] = ()
     storage: Storage = Storage()
     network: Network = Network()
     mediated: Mapping[str, str] = field(default_factory=dict)
+    nvidia_minors: Mapping[str, str] = field(default_factory=dict)
     mig: frozenset[str] = frozenset()
     parts_error: str | None = None
 
@@ -122,10 +119,10 @@ def read(host: Host) -> Snapshot:
     functions = tuple(_functions(host))
     if not functions:
         return Snapshot()
-    nvidia = any(function.files.get("DRIVER") == "nvidia" for function in functions)
     snapshot = Snapshot(functions, _storage(host), _network(host))
     try:
-        mig = frozenset(_mig(host)) if nvidia else frozenset()
+        snapshot = replace(snapshot, nvidia_minors=_nvidia_minors(host, functions))
+        mig = frozenset(_mig(host, snapshot.nvidia_minors))
         return replace(snapshot, mediated=_mediated(host), mig=mig)
     except exception.HostError as error:
         return replace(snapshot, parts_error=str(error))
@@ -138,7 +135,11 @@ def read_uses(host: Host, names: Iterable[str]) -> Snapshot:
     """
     functions = (read_function(host, name) for name in names)
     present = tuple(function for function in functions if function is not None)
-    return Snapshot(present, _storage(host), _network(host))
+    snapshot = Snapshot(present, _storage(host), _network(host))
+    try:
+        return replace(snapshot, nvidia_minors=_nvidia_minors(host, present))
+    except exception.HostError as error:
+        return replace(snapshot, parts_error=str(error))
 
 
 def read_function(host: Host, name: str) -> RawFunction | None:
@@ -179,6 +180,26 @@ def attribute(host: Host, name: str, file: str) -> str | None:
     """
     text = read_if_exists(host.read_text, f"{_FUNCTIONS}/{name}/{file}")
     return None if text is None else text.strip()
+
+
+def console_frame_buffers(host: Host) -> list[str]:
+    """Return the paths of the frame buffers of a host whose console is on one; none if it is not.
+
+    Sources: Documentation/fb/fbcon.rst and Documentation/ABI/testing/sysfs-class-vtconsole of
+    Linux. Raises exception.HostError if the consoles cannot be read.
+    """
+    for name in _names(host, _CONSOLES):
+        kind = host.read_text(f"{_CONSOLES}/{name}/name")
+        if "frame buffer" in kind and host.read_text(f"{_CONSOLES}/{name}/bind").strip() == "1":
+            buffers = [entry for entry in _names(host, _FRAME_BUFFERS) if entry[2:].isdecimal()]
+            places = (_place(host, f"{_FRAME_BUFFERS}/{buffer}") for buffer in buffers)
+            return [place for place in places if place is not None]
+    return []
+
+
+def has_rdma(host: Host, name: str) -> bool:
+    """Return whether a function has a device with which processes use RDMA."""
+    return bool(_names(host, f"{_FUNCTIONS}/{name}/infiniband_verbs"))
 
 
 def vfio_devices(host: Host, name: str) -> list[str]:
@@ -296,16 +317,7 @@ def _network(host: Host) -> Network:
     network = Network()
     try:
         network = replace(network, interfaces=tuple(_interfaces(host)))
-        routes4 = _lines(host, "/proc/net/route")
-        # A kernel without IPv6 has neither the lists nor the options.
-        if not host.exists("/proc/sys/net/ipv6") and not host.exists("/proc/net/if_inet6"):
-            return replace(network, routes4=routes4)
-        return replace(
-            network,
-            routes4=routes4,
-            routes6=_lines(host, "/proc/net/ipv6_route"),
-            addresses6=_lines(host, "/proc/net/if_inet6"),
-        )
+        return replace(network, uses=tuple(host.network_uses()))
     except exception.HostError as error:
         return replace(network, error=str(error))
 
@@ -338,9 +350,11 @@ def _interfaces(host: Host) -> Iterator[RawInterface]:
             if not is_missing(error):
                 yield RawInterface(name, path, error=str(error))
             continue
-        prefix = "lower_"
-        lower = tuple(name.removeprefix(prefix) for name in entries if name.startswith(prefix))
-        yield RawInterface(name, path, _last_part(master) if master else None, lower)
+        lower, upper = (
+            tuple(entry.removeprefix(prefix) for entry in entries if entry.startswith(prefix))
+            for prefix in ("lower_", "upper_")
+        )
+        yield RawInterface(name, path, _last_part(master) if master else None, lower, upper)
 
 
 def _disks(host: Host) -> Iterator[RawDisk]:
@@ -351,7 +365,7 @@ def _disks(host: Host) -> Iterator[RawDisk]:
         try:
             yield RawDisk(
                 name=name,
-                paths=(path, *_controllers(host, path)),
+                paths=(path, *controllers(host, path)),
                 number=(read_if_exists(host.read_text, f"{path}/dev") or "").strip() or None,
                 holders=tuple(_names(host, f"{path}/holders")),
                 slaves=tuple(_names(host, f"{path}/slaves")),
@@ -360,8 +374,8 @@ def _disks(host: Host) -> Iterator[RawDisk]:
             yield RawDisk(name, (path,), error=str(error))
 
 
-def _controllers(host: Host, path: str) -> Iterator[str]:
-    """Yield the paths of the NVMe controllers behind a disk of a virtual NVMe subsystem."""
+def controllers(host: Host, path: str) -> Iterator[str]:
+    """Yield the paths of the NVMe controllers behind a device of a virtual NVMe subsystem."""
     head, virtual, rest = path.partition("/nvme-subsystem/")
     if not virtual:
         return
@@ -384,20 +398,30 @@ def _mediated(host: Host) -> dict[str, str]:
     return devices
 
 
-def _mig(host: Host) -> Iterator[str]:
+def _nvidia_minors(host: Host, functions: Iterable[RawFunction]) -> dict[str, str]:
+    """Return the minor numbers of the GPUs that NVIDIA's driver has, by address.
+
+    The number of each GPU is in ``gpus/ADDRESS/information``, and its device file is ``nvidiaN``.
+    """
+    minors: dict[str, str] = {}
+    if all(function.files.get("DRIVER") != "nvidia" for function in functions):
+        return minors
+    read: Callable[[str], str] = host.read_text
+    for address in _names(host, f"{_NVIDIA}/gpus"):
+        text = read_if_exists(read, f"{_NVIDIA}/gpus/{address}/information") or ""
+        for line in text.splitlines():
+            if "Device Minor" in line:
+                minors[address] = line.partition(":")[2].strip()
+    return minors
+
+
+def _mig(host: Host, minors: Mapping[str, str]) -> Iterator[str]:
     """Yield the addresses of the GPUs with MIG instances.
 
-    NVIDIA's driver has a directory for each instance below ``capabilities/gpuN/mig``, and the minor
-    number N of each GPU in ``gpus/ADDRESS/information`` (NVIDIA's MIG User Guide, "Device Nodes and
-    Capabilities").
+    NVIDIA's driver has a directory for each instance below ``capabilities/gpuN/mig`` (NVIDIA's MIG
+    User Guide, "Device Nodes and Capabilities").
     """
-    read: Callable[[str], str] = host.read_text
-    for address in _names(host, f"{_MIG}/gpus"):
-        text = read_if_exists(read, f"{_MIG}/gpus/{address}/information") or ""
-        minors = [
-            line.partition(":")[2].strip() for line in text.splitlines() if "Device Minor" in line
-        ]
-        for minor in minors:
-            names = _names(host, f"{_MIG}/capabilities/gpu{minor}/mig")
-            if any(name.startswith("gi") for name in names):
-                yield address
+    for address, minor in minors.items():
+        names = _names(host, f"{_NVIDIA}/capabilities/gpu{minor}/mig")
+        if any(name.startswith("gi") for name in names):
+            yield address

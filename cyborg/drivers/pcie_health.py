@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 
 from cyborg import exception
 from cyborg.drivers import pci_function
-from cyborg.drivers.health_policy import HealthPolicy
-from cyborg.drivers.host import Host, is_missing
-from cyborg.model.health import Condition, Finding
+from cyborg.drivers.files import is_missing
+from cyborg.drivers.host import Host
+from cyborg.model.health import Signal
 
 #: The signals of the policy by the end of the name of their file.
 _COUNTERS: Final = {
@@ -133,45 +133,31 @@ def read(host: Host, address: str) -> PcieState:
     )
 
 
-def findings(before: Baseline, state: PcieState, policy: HealthPolicy) -> list[Finding]:
-    """Return what the state of a function means, compared with its baseline."""
-    result = []
-
-    def judge(signal: str, code: str, evidence: str) -> None:
-        ruling = policy.verdict("pci", signal, code)
-        if ruling.condition is not Condition.OK:
-            result.append(Finding(ruling.condition, evidence, ruling.action))
-
+def signals(before: Baseline, state: PcieState) -> Iterator[Signal]:
+    """Yield what the state of a function tells, compared with its baseline."""
     if state.access == "gone":
-        judge("access", state.access, "the PCI function has left the bus")
+        yield Signal("pci", "access", state.access, "the PCI function has left the bus")
     elif state.access is not None:
-        judge("access", state.access, "the PCI function does not answer")
-    for (signal, code), count in sorted(state.counters.items()):
-        new = count - before.counters.get((signal, code), 0)
+        yield Signal("pci", "access", state.access, "the PCI function does not answer")
+    for (name, code), count in sorted(state.counters.items()):
+        new = count - before.counters.get((name, code), 0)
         if new > 0:
-            kind = _CLASSES.get(signal, "correctable")
-            judge(signal, code, f"new {kind} PCIe errors: {new} {code}")
-    for signal, current, best, first, sign, unit in (
+            kind = _CLASSES.get(name, "correctable")
+            yield Signal("pci", name, code, f"new {kind} PCIe errors: {new} {code}")
+    for name, current, best, first, sign, unit in (
         ("link_width", state.width, state.best_width, before.width, "x", ""),
         (
             "idle_link_speed" if state.idling else "link_speed",
             *(state.speed, state.best_speed, before.speed, "", " GT/s"),
         ),
     ):
-        what = signal.removeprefix("idle_").replace("_", " ")
+        what = name.removeprefix("idle_").replace("_", " ")
         if current is not None and first is not None and current < first:
-            judge(
-                signal,
-                "below_first",
-                f"{what} is {sign}{current:g}{unit}, it was {sign}{first:g}{unit}",
-            )
+            text = f"{what} is {sign}{current:g}{unit}, it was {sign}{first:g}{unit}"
+            yield Signal("pci", name, "below_first", text)
         elif current is not None and best is not None and current < best:
-            judge(
-                signal,
-                "below_best",
-                f"{what} is {sign}{current:g}{unit}, both ends support {sign}{best:g}{unit}",
-            )
-    return result
+            text = f"{what} is {sign}{current:g}{unit}, both ends support {sign}{best:g}{unit}"
+            yield Signal("pci", name, "below_best", text)
 
 
 def _counters(host: Host, path: str) -> Iterator[tuple[tuple[str, str], int]]:

@@ -5,7 +5,7 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -16,8 +16,8 @@ from cyborg.drivers.host import Host
 from cyborg.drivers.ownership import Ownership
 from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_function
 from cyborg.drivers.pci_scan import Snapshot
-from cyborg.drivers.prober import Prober
 from cyborg.drivers.topology import Cards, FactCache
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device
 from cyborg.model.pci import PciAddress
 
@@ -33,7 +33,7 @@ class Scan:
     function (Nova's providers in Placement). ``managed_deployables`` holds the names of the
     deployables that the conductor keeps for this host, lost ones included: their units may be in a
     guest because this service attached them. With ``all_managed`` every function counts as one that
-    the conductor keeps. ``prober`` asks devices that may hang, and ``cache`` keeps what cannot
+    the conductor keeps. ``worker`` asks devices that may hang, and ``cache`` keeps what cannot
     change while a function is on the bus; the scan has its own without them. Any thread may use a
     scan. Every attribute raises exception.HostError when the host's functions cannot be listed.
     """
@@ -45,14 +45,14 @@ class Scan:
         claims: Mapping[str, str] = MappingProxyType({}),
         managed_deployables: Set[str] = frozenset(),
         all_managed: bool = False,
-        prober: Prober | None = None,
+        worker: Worker | None = None,
         cache: FactCache | None = None,
     ) -> None:
         self._host = host
         self.claims = claims
         self.managed_deployables = managed_deployables
         self._all_managed = all_managed
-        self._prober = prober or Prober()
+        self._worker = worker or Worker()
         self._cache = cache or FactCache()
         self._lock = threading.RLock()
         self._refusals: dict[tuple[PciAddress, bool, bool, bool, Set[PciAddress]], str | None] = {}
@@ -74,6 +74,13 @@ class Scan:
         """Return the other entries of the bus: name → a clause that says what is wrong."""
         with self._lock:
             return self._parsed[1]
+
+    def virtual_functions(self, address: PciAddress) -> Sequence[PciFunction]:
+        """Return the virtual functions of a function that can be understood, by address."""
+        card = self.functions.get(address)
+        if card is None or not card.vfs:
+            return ()
+        return [vf for vf in self.functions.values() if vf.parent == address]
 
     def is_managed(self, deployable: str) -> bool:
         """Return whether the conductor keeps a deployable of this name."""
@@ -101,7 +108,7 @@ class Scan:
             reason = use.refusal(function, whole=whole, together=together)
         if reason is None and probe:
             try:
-                reason = self._prober.run(
+                reason = self._worker.read(
                     str(function.address),
                     lambda: use.probe(function, managed=managed, whole=whole),
                 )
@@ -157,12 +164,12 @@ class Scan:
     def mdev_types(self, address: PciAddress) -> Mapping[str, tuple[int, int]]:
         """Return the types of mediated devices of a function; see ``pci_scan.mdev_types``."""
         name = str(address)
-        return self._prober.run(name, lambda: pci_scan.mdev_types(self._host, name))
+        return self._worker.read(name, lambda: pci_scan.mdev_types(self._host, name))
 
     def vfs(self, address: PciAddress) -> tuple[int, int]:
         """Return how many virtual functions a function has, and can have; see ``pci_scan.vfs``."""
         name = str(address)
-        return self._prober.run(name, lambda: pci_scan.vfs(self._host, name))
+        return self._worker.read(name, lambda: pci_scan.vfs(self._host, name))
 
     @cached_property
     def _snapshot(self) -> Snapshot:
@@ -186,7 +193,7 @@ class Scan:
 
     @cached_property
     def _cards(self) -> Cards:
-        return Cards(self._host, self.functions, self._prober, self._cache)
+        return Cards(self._host, self.functions, self._worker, self._cache)
 
     @cached_property
     def _ownership(self) -> Ownership:

@@ -16,9 +16,10 @@ from typing import Final, TypeVar
 
 from cyborg import exception
 from cyborg.drivers import serial_numbers
-from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.files import is_missing
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, parse_name
-from cyborg.drivers.prober import Prober
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Confidence, Identity, IdentityKind, Topology
 from cyborg.model.pci import PciAddress
 
@@ -73,7 +74,7 @@ class Cards:
     """The identity and the topology of the PCI functions of one scan; any thread may ask.
 
     Each file is read at most once. A fact that cannot be read is not known, and hides no other.
-    ``functions`` are those of the scan; ``prober`` asks cards that may not answer. The facts in
+    ``functions`` are those of the scan; ``worker`` asks cards that may not answer. The facts in
     ``cache`` are not read again. What a host driver, a slot or a bridge tells is read in each scan.
     """
 
@@ -81,12 +82,12 @@ class Cards:
         self,
         host: Host,
         functions: Mapping[PciAddress, PciFunction],
-        prober: Prober,
+        worker: Worker,
         cache: FactCache,
     ) -> None:
         self._host = host
         self._functions = functions
-        self._prober = prober
+        self._worker = worker
         self._cache = cache
         self._lock = threading.RLock()
         self._facts: dict[PciAddress, Facts] = {}
@@ -257,7 +258,7 @@ class Cards:
         path = f"{_FUNCTIONS}/{function.address}/vpd"
         if not self._host.exists(path):
             return None
-        vpd = self._prober.run(
+        vpd = self._worker.read(
             f"the VPD of {function.address}", lambda: self._host.read_bytes(path, _VPD_LIMIT)
         )
         return serial_numbers.vpd_serial_number(vpd)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from cyborg import exception
 from cyborg.drivers.base import Progress
 from cyborg.drivers.host import Host
-from cyborg.drivers.pci import deployable_name
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.privileged import actions
 from cyborg.drivers.scan import Scan
+from cyborg.model.pci import deployable_name
 
 #: The most virtual functions of a layout.
 MOST = 255
@@ -110,16 +110,13 @@ def read(scan: Scan, card: PciFunction, desired: int, *, stopped: bool = False) 
         current, total = scan.vfs(card.address)
     except exception.HostError as error:
         return replace(division, error=str(error), refusal=str(error))
-    virtual = (function for function in scan.functions.values() if function.parent == card.address)
-    division = replace(division, current=current, total=total, virtual=tuple(virtual))
+    virtual = tuple(scan.virtual_functions(card.address))
+    division = replace(division, current=current, total=total, virtual=virtual)
     return replace(division, refusal=refusal(scan, division, desired) if division.pending else None)
 
 
 def refusal(scan: Scan, division: Division, vfs: int) -> str | None:
-    """Return a clause that says why a card must not get this number of virtual functions now.
-
-    Nothing counts as managed: the guest of a part that this service has given out would lose it.
-    """
+    """Return a clause that says why a card must not get this number of virtual functions now."""
     card, virtual = division.card, division.virtual
     if division.error is not None:
         return division.error
@@ -131,6 +128,15 @@ def refusal(scan: Scan, division: Division, vfs: int) -> str | None:
         return "no driver of the host has it, and only its driver can divide it; bind the driver"
     if len(virtual) != division.current:
         return f"{len(virtual)} of its {division.current} virtual functions can be read"
+    return use(scan, card)
+
+
+def use(scan: Scan, card: PciFunction) -> str | None:
+    """Return a clause that says what uses a card or a virtual function of it, None if nothing does.
+
+    Nothing counts as managed: the guest of a part that this service has given out would lose it.
+    """
+    virtual = scan.virtual_functions(card.address)
     # Nobody gets the functions themselves now, so a shared IOMMU group matters only later.
     groups = {function.group for function in (card, *virtual)}
     together = frozenset(

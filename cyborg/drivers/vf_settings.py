@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from cyborg import exception
 from cyborg.drivers.base import Progress
-from cyborg.drivers.host import Host, read_if_exists
-from cyborg.drivers.local_command import summary
+from cyborg.drivers.command import summary
+from cyborg.drivers.files import read_if_exists
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.privileged import actions
 from cyborg.drivers.scan import Scan

@@ -6,8 +6,8 @@ The syntax is that of Nova's device specification, because deployers write it fo
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cyborg import exception
@@ -65,6 +65,7 @@ class Entry:
     """One entry: all fields that are set must match. ``force`` skips the ownership check.
 
     ``physical_network`` is Neutron's name of the network to which the functions are connected.
+    ``others`` are the keys that this module does not know, with their values.
     """
 
     vendor: int | None = None
@@ -73,6 +74,7 @@ class Entry:
     devname: str | None = None
     force: bool = False
     physical_network: str | None = None
+    others: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def matches(
         self, function: PciFunction, interfaces: Mapping[str, PciAddress], *, managed: bool
@@ -113,17 +115,25 @@ def network_of(
     return networks.pop() if len(networks) == 1 else None
 
 
-def parse(texts: Sequence[str], option: str = _OPTION) -> tuple[Entry, ...]:
+def parse(
+    texts: Sequence[str],
+    option: str = _OPTION,
+    check: Callable[[Entry], None] = lambda entry: None,
+) -> tuple[Entry, ...]:
     """Parse the values of an option; each is a JSON object or a list of them.
 
-    Raises exception.ConfigError with one sentence that contains option, value and reason.
+    ``check`` raises ValueError with a clause for an entry that the option cannot have. Raises
+    exception.ConfigError with one sentence that contains option, value and reason.
     """
     entries: list[Entry] = []
     for text in texts:
         try:
             value = json.loads(text)
             objects = value if isinstance(value, list) else [value]
-            entries.extend(_parse_entry(item) for item in objects)
+            parsed = [_parse_entry(item) for item in objects]
+            for entry in parsed:
+                check(entry)
+            entries.extend(parsed)
         except json.JSONDecodeError as error:
             raise _invalid(option, text, f"it is not JSON ({error})") from None
         except ValueError as error:
@@ -160,6 +170,7 @@ def _parse_entry(value: Any) -> Entry:
         physical_network=network_name(value["physical_network"])
         if "physical_network" in value
         else None,
+        others={key: value[key] for key in value.keys() - _KEYS - {"physical_network"}},
     )
 
 
@@ -171,6 +182,11 @@ def network_name(value: object) -> str:
             "for functions that no port of Neutron uses"
         )
     return value
+
+
+def network_trait(network: str) -> str:
+    """Return the trait with which a device profile requests a function on a physical network."""
+    return "CUSTOM_" + re.sub(r"[^A-Z0-9_]", "_", network.upper())
 
 
 def _parse_id(value: dict[str, Any], key: str) -> int | None:

@@ -11,23 +11,24 @@ import json
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import Health, Progress
-from cyborg.drivers.card_driver import Card, info_of
+from cyborg.drivers.base import Progress
+from cyborg.drivers.card_driver import info_of
+from cyborg.drivers.command import summary
 from cyborg.drivers.fpga import FpgaDriver, uuids
 from cyborg.drivers.host import Host
-from cyborg.drivers.local_command import summary
 from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.privileged import actions
 from cyborg.drivers.privileged.actions import XilinxImage
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 
 _XILINX = 0x10EE
 _PROCESSING_ACCELERATOR = 0x1200
@@ -92,9 +93,7 @@ class XilinxFpgaDriver(FpgaDriver):
         """Return whether it is the first function of a card, which stands for all of them."""
         return _is_part(function) and function.address.function == 0
 
-    def guests(
-        self, scan: Scan, function: PciFunction, vfs: Sequence[PciFunction]
-    ) -> Sequence[PciFunction]:
+    def guests(self, scan: Scan, function: PciFunction) -> Sequence[PciFunction]:
         """See CardDriver; up to two functions of the slot, as in the existing service."""
         slot = function.address
         return tuple(
@@ -107,12 +106,9 @@ class XilinxFpgaDriver(FpgaDriver):
             == (slot.domain, slot.bus, slot.device)
         )
 
-    def unit_name(self, guest: PciFunction, guests: Sequence[PciFunction]) -> str:
+    def unit_name(self, guests: Sequence[PciFunction]) -> str:
         """Return the name of a card's deployable: that of its first function."""
         return self.name_of(guests[0].address)
-
-    def card_key(self, function: PciFunction) -> str:
-        return str(replace(function.address, function=0))
 
     def refusal(self, scan: Scan, function: PciFunction) -> str | None:
         if function.product in _GOLDEN:
@@ -130,9 +126,7 @@ class XilinxFpgaDriver(FpgaDriver):
             vendor=f"{function.vendor:04x}",
             model=self.model(function, names),
             control_path=info_of(function.address),
-            deployables=(
-                self.card_deployable(card, self.unit_name(function, card.guests), traits),
-            ),
+            deployables=(self.card_deployable(card, traits),),
             std_board_info={
                 "product_id": f"{function.product:04x}",
                 "controller": "Processing accelerators",
@@ -180,7 +174,7 @@ class XilinxFpgaDriver(FpgaDriver):
                 f"{has}",
             )
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; the reports of XRT, or without its tool the file ``ready`` of the card."""
         card = self.card(device_key, "health", scan)
         user = self._part(card, _USER)
@@ -191,10 +185,14 @@ class XilinxFpgaDriver(FpgaDriver):
             ready = self.text(f"/sys/bus/pci/devices/{user.address}/ready")
             if ready is None:
                 self._cannot(f"check the health of {device_key} without the tools of XRT")
-            return Health(Condition.OK) if _number(ready) != 0 else _NOT_READY
+            if _number(ready) == 0:
+                yield _NOT_READY
+            return
         for part in _mappings(report):
             if part.get("bdf") == str(user.address) and part.get("is_ready") in {"false", False}:
-                return _NOT_READY
+                # The other reports say nothing about such a card.
+                yield _NOT_READY
+                return
         # The report of the host lists all cards.
         devices = [part for part in _mappings(report) if part.get("device_id") == str(user.address)]
         if not devices:
@@ -202,19 +200,15 @@ class XilinxFpgaDriver(FpgaDriver):
                 action=f"examining {user.address}", reason="the report has nothing about the card"
             )
         for part in _mappings(devices):
-            if _number(part.get("firewall_level")):
+            if level := _number(part.get("firewall_level")):
                 status = str(part.get("firewall_status"))[:80]
-                return Health(
-                    Condition.DRAIN,
-                    (f"its firewall {part['firewall_level']} has tripped: {status}",),
-                    "Reset the card: xrt-smi reset.",
+                yield Signal(
+                    "xrt", "firewall", level, f"its firewall {level} has tripped: {status}"
                 )
         errors = sum(_number(part.get("count")) for part in _uncorrectable(devices))
         if errors:
-            plural = "s" if errors > 1 else ""
-            evidence = f"{errors} uncorrectable memory error{plural}"
-            return Health(Condition.DRAIN, (evidence,), "Reset the card: xrt-smi reset.")
-        return Health(Condition.OK)
+            text = f"{errors} uncorrectable memory error{'s' if errors > 1 else ''}"
+            yield Signal("xrt", "memory", "uncorrectable", text)
 
     def _part(self, card: Card, driver: str) -> PciFunction | None:
         """Return the function of a card that a driver of XRT has."""
@@ -261,10 +255,8 @@ class XilinxFpgaDriver(FpgaDriver):
         return uuids(line for text in texts for line in text.splitlines())
 
 
-_NOT_READY = Health(
-    Condition.DRAIN,
-    ("it is not ready: its shell is not the one that XRT expects",),
-    "Write the shell of the installed platform to the card with xbmgmt program --base.",
+_NOT_READY = Signal(
+    "xrt", "ready", "false", "it is not ready: its shell is not the one that XRT expects"
 )
 
 

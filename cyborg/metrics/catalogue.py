@@ -99,12 +99,6 @@ UNITS: Final = Metric(
     ("host", "resource_class", "state"),
     "Units by host, resource class and state: used, free, or why they are out of service.",
 )
-UNITS_LEAKED: Final = Metric(
-    "cyborg_units_leaked",
-    "gauge",
-    (),
-    "Units that are held although no accelerator request has them.",
-)
 INSTANCES_UNATTACHED: Final = Metric(
     "cyborg_instances_unattached",
     "gauge",

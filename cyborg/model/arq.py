@@ -64,6 +64,9 @@ MOVES: Mapping[Event, Move[State]] = MappingProxyType(
     }
 )
 
+#: In these states an ARQ has an instance and a unit.
+BINDING = frozenset({State.BOUND, State.BIND_STARTED})
+
 #: Nova takes these as final (its client filters on exactly these words).
 RESOLVED = frozenset({State.BOUND, State.BIND_FAILED, State.DELETING})
 

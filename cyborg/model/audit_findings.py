@@ -24,11 +24,8 @@ class Fix(StrEnum):
     """The repairs that need no decision of an operator."""
 
     RELEASE_HANDLE = "release-handle"
-    HOLD_HANDLE = "hold-handle"
     DROP_HANDLE = "drop-handle"
     FAIL_BIND = "fail-bind"
-    OPEN_INSTANCE = "open-instance"
-    GUARD_INSTANCE = "guard-instance"
     DELETE_ARQS = "delete-arqs-of-instance"
     DELETE_ARQ = "delete-arq"
     REPUBLISH = "republish"
@@ -53,20 +50,16 @@ class Invariant(StrEnum):
 class Kind(StrEnum):
     """The kinds of findings."""
 
-    LEAKED_HANDLE = "leaked-handle"
     STRANDED_RELEASE = "stranded-release"
-    UNHELD_HANDLE = "unheld-handle"
     UNSAFE_HANDLE = "unsafe-handle"
     NEEDLESS_HOLD = "needless-hold"
-    SHARED_HANDLE = "shared-handle"
     EMPTY_BIND = "empty-bind"
-    OWNERLESS_BIND = "ownerless-bind"
     WRONG_PROVIDER = "wrong-provider"
     VANISHED_INSTANCE = "vanished-instance"
-    UNGUARDED_INSTANCE = "unguarded-instance"
     EXCESS_INVENTORY = "excess-inventory"
     UNALLOCATED = "unallocated"
     UNKNOWN_HOLDER = "unknown-holder"
+    FOREIGN_ALLOCATION = "foreign-allocation"
     SUSPECT_HANDLE = "suspect-handle"
     UNATTACHED_BIND = "unattached-bind"
     ORPHAN_PROVIDER = "orphan-provider"
@@ -74,7 +67,6 @@ class Kind(StrEnum):
     OVERDUE_BIND = "overdue-bind"
     AGED_ARQ = "aged-arq"
     OBSOLETE_STATE = "obsolete-state"
-    CLOSED_INSTANCE = "closed-instance"
     NO_CONDUCTOR = "no-conductor"
     NOVA_NOT_NOTIFIED = "nova-not-notified"
     NO_COMPUTE = "no-compute"
@@ -115,14 +107,8 @@ _WARN, _ERROR, _INFO = Severity.WARNING, Severity.ERROR, Severity.INFO
 RULES: Mapping[Kind, Rule] = MappingProxyType(
     {
         # One unit, one holder, and never more units on offer than there are.
-        Kind.LEAKED_HANDLE: Rule(
-            Invariant.ONE_HOLDER, _ERROR, _FIXED + "releases it.", Fix.RELEASE_HANDLE
-        ),
         Kind.STRANDED_RELEASE: Rule(
             Invariant.ONE_HOLDER, _ERROR, _FIXED + "has the release done again.", Fix.RELEASE_HANDLE
-        ),
-        Kind.UNHELD_HANDLE: Rule(
-            Invariant.ONE_HOLDER, _ERROR, _FIXED + "marks it as held.", Fix.HOLD_HANDLE
         ),
         Kind.UNSAFE_HANDLE: Rule(
             Invariant.ONE_HOLDER,
@@ -132,18 +118,18 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         Kind.NEEDLESS_HOLD: Rule(
             Invariant.ONE_HOLDER, _ERROR, _FIXED + "takes it away.", Fix.DROP_HANDLE
         ),
-        Kind.SHARED_HANDLE: Rule(
-            Invariant.ONE_HOLDER,
-            _ERROR,
-            "Find out which guest has the unit, delete the other's server, and put the unique key "
-            "of attach_handle_id back.",
-        ),
         Kind.UNKNOWN_HOLDER: Rule(
             Invariant.ONE_HOLDER,
             _ERROR,
             _FIXED + "keeps the units that may be theirs from other servers. Delete or rebuild the "
             "servers.",
             Fix.SET_ASIDE,
+        ),
+        Kind.FOREIGN_ALLOCATION: Rule(
+            Invariant.ONE_HOLDER,
+            _WARN,
+            "Delete server {key}, and add trait:OWNER_CYBORG=forbidden to its flavor, or let the "
+            "flavor request a device profile.",
         ),
         Kind.SUSPECT_HANDLE: Rule(
             Invariant.ONE_HOLDER,
@@ -156,11 +142,6 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             _ERROR,
             "Delete or shelve and unshelve the server: it cannot start again as is.",
         ),
-        Kind.OWNERLESS_BIND: Rule(
-            Invariant.ONE_HOLDER,
-            _ERROR,
-            "If no guest uses the unit: openstack accelerator arq delete {key}.",
-        ),
         Kind.WRONG_PROVIDER: Rule(
             Invariant.ONE_HOLDER,
             _ERROR,
@@ -171,12 +152,6 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             _ERROR,
             _FIXED + "deletes them and frees their units.",
             Fix.DELETE_ARQS,
-        ),
-        Kind.UNGUARDED_INSTANCE: Rule(
-            Invariant.ONE_HOLDER,
-            _ERROR,
-            _FIXED + "closes it for further binds.",
-            Fix.GUARD_INSTANCE,
         ),
         Kind.EXCESS_INVENTORY: Rule(
             Invariant.ONE_HOLDER, _ERROR, _FIXED + "has the agent publish it again.", Fix.REPUBLISH
@@ -202,9 +177,6 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         Kind.AGED_ARQ: Rule(Invariant.PROGRESS, _WARN, _FIXED + "deletes it.", Fix.DELETE_ARQ),
         Kind.OBSOLETE_STATE: Rule(
             Invariant.PROGRESS, _WARN, "Delete the server; or, if it has none, the request itself."
-        ),
-        Kind.CLOSED_INSTANCE: Rule(
-            Invariant.PROGRESS, _ERROR, _FIXED + "opens it for its next bind.", Fix.OPEN_INSTANCE
         ),
         Kind.NO_CONDUCTOR: Rule(Invariant.PROGRESS, _ERROR, "Start a cyborg-conductor."),
         # Nova is notified of the end of a bind.

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule for which units may be given out, and why the others are out of service.
-
-``cyborg.db.units`` has the same rule in SQL, for binds, attaches, counts and the audit. The desired
-state of a host applies this one to rows that it has read.
-"""
+"""The words for what units count as, and the units for which the pools of a device have room."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cyborg.model import health
-from cyborg.model.device import DeviceStatus, HandleState
-from cyborg.model.report import DriverState
+from cyborg.model.device import HandleState
 
 
 class UnitWord(StrEnum):
@@ -33,7 +27,6 @@ class UnitWord(StrEnum):
     #: The database was restored, and no audit has compared the provider with Placement since.
     UNCHECKED = "unchecked"
     PROVIDER_REFUSED = "provider_refused"
-    LEAKED = "leaked"
     #: The agent of the host cannot publish, and Placement does not offer the provider.
     UNPUBLISHED = "unpublished"
     #: The pools of the device have no room for this free unit, see ``Pooled``.
@@ -42,58 +35,13 @@ class UnitWord(StrEnum):
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The facts that decide whether units of a deployable may be given out.
-
-    ``status`` is its device's, ``lost`` whether it or its device is not seen any more; ``driver``
-    is the state of its driver, None while that has never been reported; ``disabled`` tells that an
-    operator has taken its whole host out of service. ``health`` is the device's, see
-    ``cyborg.model.health``. ``unchecked``: an audit has still to compare it with Placement after a
-    restore of the database. ``refused``: Placement refuses the provider.
-    """
-
-    status: str
-    lost: bool
-    driver: str | None
-    disabled: bool = False
-    health: str | None = None
-    refused: bool = False
-    unchecked: bool = False
-
-    @property
-    def reason(self) -> str | None:
-        """Return the first reason why no unit may be given out; None when there is none."""
-        reasons = (
-            (self.lost, UnitWord.LOST),
-            (self.disabled, UnitWord.HOST_DISABLED),
-            (self.status != DeviceStatus.ENABLED, self.status),
-            (not health.offered(self.health), UnitWord.UNHEALTHY),
-            (self.driver not in (None, DriverState.READY), UnitWord.DRIVER_NOT_READY),
-            (self.unchecked, UnitWord.UNCHECKED),
-            (self.refused, UnitWord.PROVIDER_REFUSED),
-        )
-        return next((str(word) for applies, word in reasons if applies), None)
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The facts of an attach handle."""
-
-    state: str
-    lost: bool
-    #: The pools of its device have no room for it; only free units are ever blocked.
-    blocked: bool = False
-    #: Its host removes the data of its last guest; only units that are released are ever cleaned.
-    cleaning: bool = False
-
-
-@dataclass(frozen=True)
 class Pooled:
     """A unit of a device with pools; each of its ``deployable`` costs the same."""
 
     id: int
     deployable: int
-    state: str
+    #: No ARQ has it, and its last guest has released it.
+    free: bool
     lost: bool
     cost: Mapping[str, int]
 
@@ -102,7 +50,7 @@ def taken(units: Iterable[Pooled]) -> dict[str, int]:
     """Return what the units of a device take of its pools: those that are not free."""
     amounts: dict[str, int] = defaultdict(int)
     for unit in units:
-        if unit.state != HandleState.FREE:
+        if not unit.free:
             for pool, amount in unit.cost.items():
                 amounts[pool] += amount
     return dict(amounts)
@@ -126,7 +74,7 @@ def blocked(pools: Mapping[str, int], units: Sequence[Pooled]) -> set[int]:
     remaining = {pool: size - amounts.get(pool, 0) for pool, size in pools.items()}
     candidates: dict[int, list[Pooled]] = defaultdict(list)
     for unit in sorted(units, key=lambda unit: unit.id):
-        if unit.state == HandleState.FREE and not unit.lost:
+        if unit.free and not unit.lost:
             candidates[unit.deployable].append(unit)
     return {
         unit.id
@@ -134,19 +82,3 @@ def blocked(pools: Mapping[str, int], units: Sequence[Pooled]) -> set[int]:
         for room in (fitting(free[0].cost, remaining),)
         for unit in (() if room is None else free[room:])
     }
-
-
-def reserved(standing: Standing, units: Iterable[Unit]) -> int:
-    """Return how many units of a deployable Placement must not allocate.
-
-    These are all units if none may be given out, else those that are lost, quarantined, cleaned now
-    or blocked.
-    A refused provider is published as if it were not refused: that is how Placement accepts it in
-    the end.
-    """
-    if standing.reason in (None, UnitWord.PROVIDER_REFUSED):
-        return sum(
-            unit.lost or unit.blocked or unit.cleaning or unit.state == HandleState.QUARANTINED
-            for unit in units
-        )
-    return sum(1 for _ in units)

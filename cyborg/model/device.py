@@ -108,10 +108,9 @@ class AttachType(StrEnum):
 
 
 class HandleState(StrEnum):
-    """The state of an attach handle."""
+    """The state of an attach handle, whether an ARQ has it or not."""
 
-    FREE = "free"
-    HELD = "held"
+    READY = "ready"
     RELEASING = "releasing"
     QUARANTINED = "quarantined"
 
@@ -123,33 +122,23 @@ UNRELEASED = frozenset({HandleState.RELEASING, HandleState.QUARANTINED})
 class HandleEvent(StrEnum):
     """The events that change the state of an attach handle."""
 
-    HOLD = "hold"
     CLEAN_FIRST = "clean first"
-    RELEASE = "release"
     BEGIN_RELEASE = "begin release"
     QUARANTINE = "quarantine"
     SET_ASIDE = "set aside"
     FINISH_RELEASE = "finish release"
-    PASS_ON = "pass on"  # noqa: S105 - an event
 
 
 HANDLE_MOVES: Mapping[HandleEvent, Move[HandleState]] = MappingProxyType(
     {
-        HandleEvent.HOLD: Move(frozenset({HandleState.FREE}), HandleState.HELD),
         # The data of a guest may be on a unit that no guest has: it is cleaned before its next one.
-        HandleEvent.CLEAN_FIRST: Move(frozenset({HandleState.FREE}), HandleState.RELEASING),
-        # Nothing was prepared for the guest.
-        HandleEvent.RELEASE: Move(frozenset({HandleState.HELD}), HandleState.FREE),
-        # The host cleans up after the guest; FINISH_RELEASE or PASS_ON follows.
-        HandleEvent.BEGIN_RELEASE: Move(frozenset({HandleState.HELD}), HandleState.RELEASING),
+        HandleEvent.CLEAN_FIRST: Move(frozenset({HandleState.READY}), HandleState.RELEASING),
+        # The host cleans up after the guest. The next ARQ can have the unit already and waits.
+        HandleEvent.BEGIN_RELEASE: Move(frozenset({HandleState.READY}), HandleState.RELEASING),
         HandleEvent.QUARANTINE: Move(frozenset({HandleState.RELEASING}), HandleState.QUARANTINED),
         # A server without an ARQ may have the unit; only an operator frees it.
-        HandleEvent.SET_ASIDE: Move(
-            frozenset({HandleState.FREE, *UNRELEASED}), HandleState.QUARANTINED
-        ),
-        HandleEvent.FINISH_RELEASE: Move(UNRELEASED, HandleState.FREE),
-        # As FINISH_RELEASE, for a handle that the next ARQ has claimed already.
-        HandleEvent.PASS_ON: Move(UNRELEASED, HandleState.HELD),
+        HandleEvent.SET_ASIDE: Move(frozenset(HandleState), HandleState.QUARANTINED),
+        HandleEvent.FINISH_RELEASE: Move(UNRELEASED, HandleState.READY),
     }
 )
 

@@ -43,6 +43,16 @@ CLEAN_KEY: Final = f"accel:{CLEAN}"
 SKIP_CLEANING: Final = "cyborg:device_profile:skip_cleaning"
 CHOOSE_IMAGE: Final = "cyborg:device_profile:choose_image"
 
+#: How many equal groups Placement combines without its optimisation, as its own help says.
+EQUAL_GROUPS: Final = 4
+#: How many candidates of one query are enough: Nova reads no more by default.
+CANDIDATES: Final = 1000
+#: That optimisation: two options of Placement's configuration, as operators read them.
+WIDE_TREES: Final = (
+    "[workarounds] optimize_for_wide_provider_trees = true and [placement] "
+    f"max_allocation_candidates = {CANDIDATES}"
+)
+
 Group = Mapping[str, str]
 
 
@@ -201,6 +211,28 @@ def image_warnings(groups: Sequence[Group], programmable: frozenset[str]) -> lis
                 "has a driver that can load an image; its accelerator requests cannot be bound."
             )
     return warnings
+
+
+def equal_group_warnings(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence for each set of equal groups that Placement may not be able to combine.
+
+    Groups are equal if they ask for the same resource classes and traits. Placement tries every
+    provider for every group (bug 2126751): with eight free devices in one host, its work grows by a
+    factor of eight per group.
+    """
+    equal: dict[frozenset[str], list[int]] = {}
+    for index, group in enumerate(groups):
+        if units(group):
+            traits = (f"{key}={group[key]}" for key in group if key.startswith("trait:"))
+            equal.setdefault(resource_classes(group).union(traits), []).append(index)
+    return [
+        f"groups {', '.join(map(str, indexes))} ask for the same: {', '.join(sorted(conditions))}. "
+        f"A query of more than {EQUAL_GROUPS} equal groups can take Placement minutes, unless its "
+        f"configuration has {WIDE_TREES}. Write one group with the sum of the amounts where one "
+        "device, or functions that a host gives out together, have that many units."
+        for conditions, indexes in equal.items()
+        if len(indexes) > EQUAL_GROUPS
+    ]
 
 
 def parse_name(name: object) -> str:

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 #: Characters of a reason that are kept, and reasons of a device.
 _REASON: Final = 1000
@@ -73,15 +73,44 @@ class DeviceHealth:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One fact that the agent itself observed about a device.
+class Signal:
+    """One fact about the health of a device, which the health policy of the host judges.
 
-    ``evidence`` is a clause, ``action`` a sentence for the operator, None: nothing is to be done.
+    ``kind`` and ``name`` say what is told: ``nvidia`` and ``xid``, for example. ``code`` is its
+    value, a word or a number. ``evidence`` is a clause for the operator: what was observed.
+    """
+
+    kind: str
+    name: str
+    code: str | int
+    evidence: str
+
+
+class Recovery(StrEnum):
+    """What can recover a device from a fault that lasts."""
+
+    #: A driver of the host was bound to it.
+    BIND = "bind"
+    #: The agent has reset it.
+    RESET = "reset"
+    #: It was removed from the bus, and added again.
+    REPLUG = "replug"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a signal means; ``evidence`` is a clause, ``action`` a sentence or None.
+
+    ``until`` names what recovers the device: the fault stays until the agent has seen one of it.
+    Empty: the fault ends when it is not told any more. ``signal`` None: an earlier process has
+    reported the fault.
     """
 
     condition: Condition
     evidence: str
     action: str | None = None
+    until: frozenset[Recovery] = frozenset()
+    signal: Signal | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -89,28 +118,36 @@ class Finding:
         return legible_all((self.evidence, self.action))
 
 
-def merged(
-    key: str, answer: DeviceHealth | None, findings: Sequence[Finding] | None
-) -> DeviceHealth | None:
-    """Return the health of a device from the driver's answer and the findings of the agent.
+@dataclass(frozen=True)
+class Judgement:
+    """What all signals about a device mean together; the worst finding is first.
 
-    The worst condition counts, and the reasons of all are kept, those of the worst first.
-    ``answer`` is None while the driver has not answered or has no health check, ``findings`` while
-    the agent has not checked the device. None: nothing is known that could be reported.
+    Without findings the device is ``ok``.
     """
-    parts: list[tuple[Condition, tuple[str, ...]]] = []
-    if answer is not None and answer.condition is not None:
-        parts.append((answer.condition, answer.reasons))
-    if findings is not None:
-        parts += [(finding.condition, finding.reasons) for finding in findings]
-        parts.append((Condition.OK, ()))
-    if not parts:
-        return answer
-    parts.sort(key=lambda part: -_SEVERITY[part[0]])
-    reasons = [
-        reason for condition, texts in parts if condition is not Condition.OK for reason in texts
-    ]
-    return DeviceHealth(key, parts[0][0], tuple(dict.fromkeys(reasons))[:_REASONS])
+
+    findings: tuple[Finding, ...] = ()
+
+    @classmethod
+    def of(cls, findings: Iterable[Finding]) -> Self:
+        """Return the judgement of findings in any order; those that mean ``ok`` do not count."""
+        faults = [finding for finding in findings if finding.condition is not Condition.OK]
+        return cls(tuple(sorted(faults, key=lambda fault: -_SEVERITY[fault.condition])))
+
+    @property
+    def condition(self) -> Condition:
+        """Return the worst condition."""
+        return self.findings[0].condition if self.findings else Condition.OK
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """Return what was observed."""
+        return tuple(dict.fromkeys(finding.evidence for finding in self.findings))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Return what was observed and what to do about it, as far as a device keeps reasons."""
+        reasons = dict.fromkeys(text for finding in self.findings for text in finding.reasons)
+        return tuple(reasons)[:_REASONS]
 
 
 _SEVERITY: Final = {condition: number for number, condition in enumerate(Condition)}

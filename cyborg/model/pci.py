@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI addresses: one canonical spelling, whatever form they arrive in."""
+"""PCI addresses: one canonical spelling, whatever form they arrive in; and names made of them."""
 
 import re
 from collections.abc import Mapping
@@ -53,3 +53,11 @@ class PciAddress:
             "device": f"{self.device:02x}",
             "function": f"{self.function:x}",
         }
+
+
+def deployable_name(node: str, address: PciAddress) -> str:
+    """Return the name of a function's deployable, and of its provider in Placement.
+
+    The format must not change, because existing allocations refer to the name.
+    """
+    return f"{node}_{address}"

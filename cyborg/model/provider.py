@@ -161,7 +161,7 @@ class SetTraits:
     traits: frozenset[str]
 
 
-Change = SetInventories | SetTraits
+ProviderChange = SetInventories | SetTraits
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def is_custom(name: str) -> bool:
     return name.startswith("CUSTOM_")
 
 
-def changes(desired: Provider, actual: Actual, ours: frozenset[str]) -> tuple[Change, ...]:
+def changes(desired: Provider, actual: Actual, ours: frozenset[str]) -> tuple[ProviderChange, ...]:
     """Return the changes, in order, from ``actual`` to ``desired``; none if they are equal.
 
     ``ours`` are traits that this service has set at some time: those that are no longer desired

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages between an agent and the conductor about a host: reports and heartbeats."""
 
+import functools
 import hashlib
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Final
 
-from cyborg.model.device import Backend, Deployable, Device, Hardware, flaw_of_text
+from cyborg.model.device import Backend, Device, Hardware, flaw_of_text
 from cyborg.model.health import DeviceHealth, legible
 from cyborg.model.provider import ProviderTree
 from cyborg.model.text import escaped
@@ -112,8 +113,7 @@ class DriverReport:
 
     One that is installed but not enabled is STOPPED and has no devices, but hardware. ``hardware``
     and ``backends`` are None where the driver could not tell: what was known of them stands.
-    ``accepts`` follows from the driver's package and configuration, so it is no fact of the digest;
-    None: the driver could not be loaded.
+    ``accepts`` is None if the driver could not be loaded.
     ``health`` holds the devices about which the driver has answered. A device that is missing there
     keeps the health that the conductor has stored.
     """
@@ -142,20 +142,10 @@ class Report:
     def digest(self) -> str:
         """Return a hex SHA-256 that is equal exactly when the facts are, in any order.
 
-        A report without health, identity, topology, pools, costs, groups and cleaning has the
-        digest that releases without them compute.
+        A field counts unless it has its default. So a report of a release that has one more field
+        has the digest that a release without the field computes, while no driver uses the field.
         """
-        facts = [
-            _sorted(
-                {
-                    name: fact
-                    for name, fact in vars(driver).items()
-                    if name != "accepts" and (name != "health" or fact)
-                }
-            )
-            for driver in self.drivers
-        ]
-        text = json.dumps(sorted(facts, key=_word), sort_keys=True)
+        text = json.dumps(_sorted(self.drivers), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def kept_out(self, taken: "Acknowledged") -> dict[str, dict[str, str]]:
@@ -212,32 +202,35 @@ class Report:
         )
 
 
-#: Fields of devices and deployables that a digest has only if their value is another than this one,
-#: because releases without them compute the digest, too.
-_LATER: Final[Mapping[str, Any]] = {
-    "identity": (),
-    "topology": None,
-    "pools": {},
-    "cost": {},
-    "group_size": 1,
-    "clean": None,
-}
-
-
 def _sorted(value: Any) -> Any:
-    """Return the facts in a fixed order: the order in which a driver found them is no fact."""
+    """Return the facts in a fixed order: the order in which a driver found them is no fact.
+
+    Fields that have their default are left out.
+    """
     if isinstance(value, dict):
         return {key: _sorted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return sorted(map(_sorted, value), key=_word)
-    if isinstance(value, Device | Deployable):
-        return {
-            name: _sorted(fact)
-            for name, fact in vars(value).items()
-            if name not in _LATER or fact != _LATER[name]
-        }
+    if not is_dataclass(value):
+        return value
     # Not asdict: it copies every word, which for many devices takes longer than all the rest.
-    return _sorted(vars(value)) if is_dataclass(value) else value
+    kind: Any = type(value)
+    defaults = _defaults(kind)
+    return {
+        name: _sorted(fact)
+        for name, fact in vars(value).items()
+        if name not in defaults or fact != defaults[name]
+    }
+
+
+@functools.cache
+def _defaults(kind: Any) -> Mapping[str, Any]:
+    """Return the default of each field of a dataclass that has one."""
+    defaults = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(kind)
+    }
+    return {name: default for name, default in defaults.items() if default is not MISSING}
 
 
 def _word(fact: Any) -> str:
@@ -250,7 +243,7 @@ def _word(fact: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Changes:
+class DeviceCounts:
     """The numbers of devices that are present, and new, changed and lost since another report."""
 
     discovered: int
@@ -259,11 +252,11 @@ class Changes:
     lost: int
 
 
-def changes(before: Iterable[Device], after: Iterable[Device]) -> Changes:
+def count_changes(before: Iterable[Device], after: Iterable[Device]) -> DeviceCounts:
     """Return the differences between the devices of one driver in two reports."""
     old = {device.key: _sorted(device) for device in before}
     new = {device.key: _sorted(device) for device in after}
-    return Changes(
+    return DeviceCounts(
         discovered=len(new),
         added=len(new.keys() - old.keys()),
         changed=sum(new[key] != old[key] for key in new.keys() & old.keys()),
@@ -319,8 +312,7 @@ class HeartbeatReply:
     ``digest`` is that of the last report the conductor took in (None: none yet);
     ``desired_generation`` differs from what the agent has when the desired state changed.
     ``history`` names the last event of the host: a database that does not have it later is older
-    than what the host has seen. It is empty while the host has no event, and None if the conductor
-    is of an earlier release.
+    than what the host has seen. It is empty while the host has no event.
     """
 
     KIND: ClassVar[str] = "HeartbeatReply"
@@ -328,7 +320,7 @@ class HeartbeatReply:
     epoch: int
     digest: str | None
     desired_generation: int
-    history: str | None = None
+    history: str = ""
 
 
 @dataclass(frozen=True)

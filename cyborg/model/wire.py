@@ -42,7 +42,7 @@ def dump(value: Sendable) -> dict[str, Any]:
     A value of a class without ``KIND`` gets the name of its class, which ``load`` refuses.
     """
     kind = getattr(value, "KIND", type(value).__name__)
-    return {"kind": kind, "version": VERSION, "body": _plain(value)}
+    return {"kind": kind, "version": VERSION, "body": plain(value)}
 
 
 def load(kind: type[T], envelope: Any) -> T:
@@ -69,7 +69,7 @@ def pack(value: Any) -> Any:
     """Return an argument or an answer as plain JSON data: each dataclass gets an envelope."""
     if is_dataclass(value):
         return dump(value)  # type: ignore[arg-type]  # dump names a class without KIND
-    return [pack(item) for item in value] if isinstance(value, list) else _plain(value)
+    return [pack(item) for item in value] if isinstance(value, list) else plain(value)
 
 
 def unpack(kind: Any, value: Any, field: str) -> Any:
@@ -83,18 +83,19 @@ def unpack(kind: Any, value: Any, field: str) -> Any:
         raise exception.Invalid(field=field, reason="it is nested too deeply") from None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as plain JSON data: dataclasses as objects, enumerations as their values."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | frozenset):
         items = sorted(value) if isinstance(value, frozenset) else value
-        return [_plain(item) for item in items]
+        return [plain(item) for item in items]
     return value
 
 

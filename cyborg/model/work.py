@@ -26,8 +26,6 @@ class WorkKind(StrEnum):
     REMOVE_SERVICE = "remove_service"
     SET_UP_DEVICE = "set_up_device"
     CREATE_DEVICE = "create_device"
-    #: 18.0.0.0b1 sends notifications with this work; a conductor of this release ends it.
-    PUBLISH_NOTIFICATIONS = "publish_notifications"
 
 
 class Unit(NamedTuple):

@@ -22,7 +22,7 @@ RULES = [
         "cyborg:device:get_own",
         base.READER_OR_ADMIN,
         "List and show the devices that the ARQs of the caller's project hold, without host "
-        "names and addresses (from microversion 2.4).",
+        "names and addresses (from microversion 2.100).",
         "GET /v2/devices",
         "GET /v2/devices/{uuid}",
     ),

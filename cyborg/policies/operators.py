@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of the operators' resources: what microversions 2.4 and 2.5 add.
+"""Policy rules of the operators' resources: what microversion 2.100 adds.
 
 An attach gives an instance more than its flavor grants, so it is limited to operators until there
 are quotas. A rule that allows it to members of a project applies to the instances of that project.
@@ -122,13 +122,13 @@ RULES = [
         "cyborg:event:get_all",
         base.OPERATOR,
         "List events: the history of devices, hosts, instances and ARQs of all projects "
-        "(from microversion 2.5).",
+        "(from microversion 2.100).",
         "GET /v2/events",
     ),
     base.rule(
         "cyborg:limits:get",
         base.READER_OR_OPERATOR,
-        "Show the limits and the usage of one's own project (from microversion 2.5).",
+        "Show the limits and the usage of one's own project (from microversion 2.100).",
         "GET /v2/limits",
     ),
     base.rule(

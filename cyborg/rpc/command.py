@@ -2,9 +2,9 @@
 """A verb of the bus is a class: its fields are the arguments, its keywords say all the rest.
 
 Clients, endpoints, the page of the internal API and ``[upgrade_levels]`` follow from the classes in
-``cyborg.rpc.verbs``. Every verb with all its arguments has version 1.0 (microversion 2.4) unless it
-names a later one. Every addition gets the next minor version. A removal or a change of meaning
-needs a new verb.
+``cyborg.rpc.verbs``. Every verb with all its arguments has version 1.0, that of the first release,
+unless it names a later one. Every addition gets the next minor version. A removal or a change of
+meaning needs a new verb.
 """
 
 import typing

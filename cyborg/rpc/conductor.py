@@ -7,7 +7,13 @@ from typing import Final, TypeVar
 
 from cyborg.model.process import API
 from cyborg.rpc import verbs
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, RPCClient
+from cyborg.rpc.transport import (
+    AGENT_TOPIC,
+    CONDUCTOR_AGENTS_TOPIC,
+    CONDUCTOR_TOPIC,
+    Bus,
+    RPCClient,
+)
 
 Answer = TypeVar("Answer")
 
@@ -37,7 +43,7 @@ class ConductorClient(RPCClient):
     ) -> None:
         super().__init__(
             bus,
-            bus.topic_of_agents() if sender.startswith(AGENT_TOPIC) else CONDUCTOR_TOPIC,
+            CONDUCTOR_AGENTS_TOPIC if sender.startswith(AGENT_TOPIC) else CONDUCTOR_TOPIC,
             peer="conductor",
             timeout=timeout,
             sender=sender,

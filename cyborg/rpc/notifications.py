@@ -12,7 +12,7 @@ from oslo_messaging import opts
 
 from cyborg import exception
 from cyborg.model.notification import Notification
-from cyborg.rpc.transport import in_thread
+from cyborg.rpc.threads import in_thread
 
 LOG = logging.getLogger(__name__)
 

@@ -43,6 +43,8 @@ _LONGEST_PAUSE: Final = 10.0
 _LONGEST_HOST: Final = 180
 #: What a broker answers; py-amqp is a requirement of oslo.messaging's driver, not of this service.
 _AMQPError: Final = impl_rabbit.amqp_ex.AMQPError
+#: The argument of a consumer that is its priority at RabbitMQ.
+_PRIORITY: Final = "x-priority"
 #: The methods of AMQP that a broker answers within a connection that it has accepted.
 _OF_CHANNELS: Final = ("Basic", "Channel", "Exchange", "Queue")
 #: What ``ensure`` raises about one message and not about the connection.
@@ -97,6 +99,50 @@ class Troubles:
         return self._parts.get(part)
 
 
+class Precedence:
+    """Whether the RPC servers of a process receive only requests that no other process can take.
+
+    Any thread may write and read; a server follows within seconds.
+    """
+
+    def __init__(self) -> None:
+        self.is_last = False
+
+
+class _RankedConsumer(impl_rabbit.Consumer):
+    """A consumer of an RPC server; its connection decides the priority at the broker."""
+
+    def declare(self, conn: "WatchedConnection") -> None:
+        """Declare the queue again after a connection; see the parent.
+
+        Raises BrokerFailure, with exchange and queue, if one of them exists with another
+        durability or type. The broker names the queue alone, although the exchange may be the one
+        to remove: the parent tries a queue that is not durable after a refused exchange.
+        """
+        try:
+            super().declare(conn)
+        except impl_rabbit.amqp_ex.PreconditionFailed as error:
+            reason, _ = explain(error)
+            raise BrokerFailure(
+                f"{reason}. The exchange {self.exchange_name} or the queue {self.queue_name} was "
+                "declared with another durability or type",
+                refused=True,
+            ) from error
+        self.rank(conn.ranks_last)
+
+    def rank(self, last: bool) -> None:
+        """Set the priority with which the consumer begins the next time.
+
+        RabbitMQ gives a message to consumers of the highest priority alone.
+        """
+        queue = self.queue
+        arguments = dict(queue.consumer_arguments or {})
+        arguments.pop(_PRIORITY, None)
+        if last:
+            arguments[_PRIORITY] = -1
+        queue.consumer_arguments = arguments
+
+
 class WatchedConnection(impl_rabbit.Connection):
     """A connection that tries once, and whose consumers pause after a failure.
 
@@ -104,10 +150,23 @@ class WatchedConnection(impl_rabbit.Connection):
     consumer again, so that the consumer recovers from whatever the broker has lost or refused.
     """
 
+    #: The consumers that have to begin, by the tags that the parent has given to them.
+    _new_tags: set[int]
+
     def __init__(
-        self, conf: Any, url: Any, purpose: str, retry: int | None = None, *, troubles: Troubles
+        self,
+        conf: Any,
+        url: Any,
+        purpose: str,
+        retry: int | None = None,
+        *,
+        troubles: Troubles,
+        precedence: Precedence,
     ) -> None:
         self._troubles = troubles
+        self._precedence = precedence
+        #: Whether other processes have precedence over the RPC server of this connection.
+        self.ranks_last = False
         # A consumer replaces this when it declares its queue.
         self._part = SENDER if purpose == rpc_common.PURPOSE_SEND else _CONSUMER
         self._error: BaseException | None = None
@@ -164,7 +223,15 @@ class WatchedConnection(impl_rabbit.Connection):
     ) -> None:
         """Declare the consumer of an RPC server; see the parent."""
         self._part = server_part(topic)
+        self.ranks_last = self._precedence.is_last
         super().declare_topic_consumer(exchange_name, topic, *args, **kwargs)
+
+    def declare_consumer(self, consumer: Any) -> Any:
+        """Declare a consumer, with a priority if it is one of an RPC server; see the parent."""
+        if self._part in (SERVER, AGENTS_SERVER):
+            # The parent constructs it.
+            consumer.__class__ = _RankedConsumer
+        return super().declare_consumer(consumer)
 
     def declare_direct_consumer(self, *args: Any, **kwargs: Any) -> None:
         """Declare the consumer of a queue for replies; see the parent."""
@@ -175,6 +242,7 @@ class WatchedConnection(impl_rabbit.Connection):
         """Handle messages; raise ``Timeout`` if none arrive, after a pause if none can arrive."""
         self._error = None
         try:
+            self._follow_precedence()
             super().consume(timeout=timeout)
         except rpc_common.Timeout:
             # The parent also raises it out of a failure. Tags are new until the broker has
@@ -194,6 +262,22 @@ class WatchedConnection(impl_rabbit.Connection):
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._drop()
         raise rpc_common.Timeout
+
+    def _follow_precedence(self) -> None:
+        """Begin to consume again, with another priority, if that of this process has changed."""
+        last = self._precedence.is_last
+        if self._part not in (SERVER, AGENTS_SERVER) or self.ranks_last is last:
+            return
+        with self._connection_lock:
+            for consumer, tag in list(self._consumers.items()):
+                if tag not in self._new_tags:
+                    consumer.cancel(tag)
+                consumer.rank(last)
+                # A quorum queue may keep the priority of a consumer whose tag is used again.
+                self._consumers[consumer] = next(self._tags)
+                self._active_tags[consumer.queue_name] = self._consumers[consumer]
+            self._new_tags = set(self._consumers.values())
+        self.ranks_last = last
 
     def has_consumer(self, queue: str) -> bool:
         """Return whether a process receives from a queue; False if there is no such queue.
@@ -263,7 +347,9 @@ class _ReplyQueues:
         return f"{self._owner}.{uuid4().hex}"
 
 
-def watch(transport: Any, troubles: Troubles, *, role: str, host: str) -> None:
+def watch(
+    transport: Any, troubles: Troubles, precedence: Precedence, *, role: str, host: str
+) -> None:
     """Make a transport use ``WatchedConnection``, if it is one of RabbitMQ.
 
     The queue for replies has the name ``reply_ROLE.HOST.ID``, so that an account at the broker can
@@ -272,7 +358,7 @@ def watch(transport: Any, troubles: Troubles, *, role: str, host: str) -> None:
     driver = transport._driver  # oslo.messaging has no public interface for this
     if isinstance(driver, impl_rabbit.RabbitDriver):
         pool = driver._connection_pool
-        pool.connection_cls = partial(WatchedConnection, troubles=troubles)
+        pool.connection_cls = partial(WatchedConnection, troubles=troubles, precedence=precedence)
         driver._q_manager = _ReplyQueues(role, host)
 
 

@@ -24,11 +24,12 @@ from oslo_messaging import opts
 from oslo_messaging.rpc.server import RPCServer
 
 from cyborg import exception, tracing
-from cyborg.context import REQUEST_ID, carried, ids, working_for
+from cyborg.context import REQUEST_ID, ids, working_for
 from cyborg.model.process import BusFault
 from cyborg.rpc import command, rabbit, signing, verbs
 from cyborg.rpc.endpoint import unwrap
 from cyborg.rpc.keys import CONTROLLER, GRACE, HOST, KeyRing
+from cyborg.rpc.threads import in_thread
 
 LOG = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ _MANDATORY: Final = oslo_messaging.TransportOptions(at_least_once=True)
 _MOST_WRONG_CLOCKS = 3
 #: The shortest timeout of a call, in seconds.
 _SHORTEST = 0.1
+#: The pause before a call is repeated whose server cannot use its database, in seconds.
+_ELSEWHERE = 0.25
 #: How long a server with a call may send nothing, in seconds; a working server sends heartbeats.
 #: A stopping server of oslo.messaging loses the calls that arrive while its last calls end (its
 #: consumer takes them from RabbitMQ and does not process them). The caller then repeats them.
@@ -388,7 +391,8 @@ class Bus:
                 "rabbit://user:password@host:port/virtual_host."
             ) from fault
         self.troubles = rabbit.Troubles()
-        rabbit.watch(self._transport, self.troubles, role=role, host=conf.host)
+        self.precedence = rabbit.Precedence()
+        rabbit.watch(self._transport, self.troubles, self.precedence, role=role, host=conf.host)
         self._exchange = exchange or conf.control_exchange
         # RabbitMQ names a queue by its topic alone, so the topic must contain the exchange.
         self._prefix = "" if self._exchange == EXCHANGE else f"{self._exchange}."
@@ -399,15 +403,6 @@ class Bus:
         }
         self._pins[CONDUCTOR_AGENTS_TOPIC] = self._pins[CONDUCTOR_TOPIC]
         self._signer = _signer(conf, now)
-
-    def topic_of_agents(self) -> str:
-        """Return the topic on which conductors listen to agents.
-
-        Conductors of version 1.0 have one topic for all requests, and sign nothing.
-        """
-        signs = self._signer.mode is signing.Mode.REQUIRED
-        is_old = self._pins[CONDUCTOR_TOPIC] == command.FIRST and not signs
-        return CONDUCTOR_TOPIC if is_old else CONDUCTOR_AGENTS_TOPIC
 
     def server(
         self,
@@ -486,6 +481,8 @@ class RPCClient:
         self._pinger: threading.Thread | None = None
         self._since = 0.0
         self._trouble = ""
+        #: Whether all servers had no database until the deadline of the last call.
+        self._no_database = False
         self._closed: Future[None] = Future()
 
     @property
@@ -519,7 +516,8 @@ class RPCClient:
 
         The repeats have the same arguments, and so the same request key. Raises Unavailable if the
         broker has refused the message or no server listens, and OutcomeUnknown only after that
-        time: a message that was sent waits on the queue, and a server that starts may take it.
+        time: a message that was sent waits on the queue, and a server that starts may take it. The
+        call is also repeated if the server cannot use its database: see ``_elsewhere``.
         """
         self.require_peer()
         end = self._clock() + within
@@ -546,17 +544,27 @@ class RPCClient:
                 if wrong_clocks == attempts == _MOST_WRONG_CLOCKS:
                     raise self._wrong_clock(untimely) from None
             else:
-                return unwrap(reply, self._peer, request_id)
+                try:
+                    return self._body(reply, request_id)
+                except exception.DatabaseUnavailable:
+                    if not self._elsewhere(end):
+                        raise
+                    continue
             if self._clock() >= end:
                 self._lost()
                 raise exception.OutcomeUnknown(peer=self._peer, reason="no answer")
 
     def call(self, verb: str, *, request_id: str = "", **arguments: Any) -> Any:
-        """Call any server of the topic; repeat a call that times out once, without a change."""
+        """Call any server of the topic; repeat a call that times out once, without a change.
+
+        A call whose server cannot use its database is repeated for ``timeout`` seconds.
+        """
         self.require_peer()
+        end = self._clock() + self._timeout
         wrong_clocks = []
-        is_sent = False
-        for _ in range(2):
+        attempts, is_sent = 0, False
+        while attempts < 2:
+            attempts += 1
             try:
                 reply = self._call_once(self._default, verb, request_id, arguments)
             except oslo_messaging.MessageUndeliverable:
@@ -567,7 +575,12 @@ class RPCClient:
             except signing.Untimely as untimely:
                 wrong_clocks.append(untimely)
             else:
-                return unwrap(reply, self._peer, request_id)
+                try:
+                    return self._body(reply, request_id)
+                except exception.DatabaseUnavailable:
+                    if not self._elsewhere(end):
+                        raise
+                    attempts -= 1
         if len(wrong_clocks) == 2:
             raise self._wrong_clock(wrong_clocks[-1])
         self._lost()
@@ -671,6 +684,28 @@ class RPCClient:
             raise exception.OutcomeUnknown(peer=self._peer, reason=reason) from error
         raise exception.Unavailable(peer=self._peer, reason=reason) from error
 
+    def _body(self, reply: Any, request_id: str) -> Any:
+        """Return the body of a reply, or raise its error; see ``unwrap``."""
+        was_down, self._no_database = self._no_database, False
+        try:
+            return unwrap(reply, self._peer, request_id)
+        except exception.DatabaseUnavailable:
+            self._no_database = was_down
+            raise
+
+    def _elsewhere(self, end: float) -> bool:
+        """Return, after a pause, whether to repeat a call whose server cannot use its database.
+
+        Another server may reach another node of the database, so the call is repeated until
+        ``end``. If that did not help, the database is down for all of them: later calls are not
+        repeated until one of them succeeds.
+        """
+        if self._no_database or self._clock() >= end:
+            self._no_database = True
+            return False
+        wait((self._closed,), _ELSEWHERE)
+        return True
+
     def _wrong_clock(self, untimely: signing.Untimely) -> exception.Unavailable:
         """Return the error for requests that servers refuse because of the clock of this host."""
         reason = f"the clock of this host is {untimely.refusal.difference}"
@@ -754,20 +789,3 @@ def _log_unusable_keys(error: exception.ConfigError, has_keys: bool) -> None:
         LOG.error("%s The keys that were read before stay in use for %d seconds.", error, GRACE)
     else:
         LOG.error("%s This process has no keys until the file can be used.", error)
-
-
-def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]:
-    """Call in a daemon thread: unlike an executor's, it does not delay the end of the process."""
-    future: Future[Any] = Future()
-    call = carried(call)
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except Exception as error:  # noqa: BLE001
-            # The libraries of the broker's driver raise errors of their own while they connect.
-            # The caller gets each error from the future.
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future

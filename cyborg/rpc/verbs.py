@@ -55,7 +55,7 @@ from cyborg.model.work import (
     ProgramTask,
     UnitUses,
 )
-from cyborg.rpc.command import Command, added, history
+from cyborg.rpc.command import Command, history
 
 Answer = TypeVar("Answer")
 TaskAnswer = TypeVar("TaskAnswer", bound=Discovered | Outcome)
@@ -154,14 +154,9 @@ class Detach(
 
 
 class CreateDeviceProfile(Write[DeviceProfile], verb="create_device_profile", raises=(Duplicate,)):
-    """Store a validated profile.
-
-    ``names_projects`` is True for a private profile: a conductor that would ignore its projects
-    refuses the request.
-    """
+    """Store a validated profile."""
 
     profile: DeviceProfile
-    names_projects: bool | None = added("1.1")
 
 
 class UpdateDeviceProfile(
@@ -169,15 +164,13 @@ class UpdateDeviceProfile(
 ):
     """Change the profile with this UUID or name.
 
-    ``names_projects`` is True if the change sets the projects: a conductor that would ignore them
-    refuses the request. ``denied`` has the rules of the policy that the caller does not pass, see
-    ``refuse_denied`` of the model: such a profile must not result from the change.
+    ``denied`` has the rules of the policy that the caller does not pass, see ``refuse_denied`` of
+    the model: such a profile must not result from the change.
     """
 
     key: str
     change: ProfileChange
-    names_projects: bool | None = added("1.1")
-    denied: list[str] | None = added("1.1")
+    denied: list[str] | None = None
 
 
 class DeleteDeviceProfiles(
@@ -211,7 +204,7 @@ class RemoveService(Write[Operation], verb="remove_service", raises=(NotFound, C
     """
 
     uuid: str
-    force: bool | None = added("1.1")
+    force: bool | None = None
 
 
 class UpdateDevice(
@@ -230,9 +223,9 @@ class UpdateDevice(
     labels: dict[str, str | None]
     project: str | None
     facts: dict[str, Any] = field(default_factory=dict)
-    reason: str | None = added("1.1")
-    free_unit: str | None = added("1.1")
-    health: HealthOrder | None = added("1.1")
+    reason: str | None = None
+    free_unit: str | None = None
+    health: HealthOrder | None = None
 
 
 class CreateDevice(
@@ -252,7 +245,7 @@ class DeleteDevice(Write[None], verb="delete_device", raises=(NotFound, DeviceIn
     """
 
     uuid: str
-    force: bool | None = added("1.1")
+    force: bool | None = None
 
 
 class ProgramDeployable(
@@ -292,7 +285,7 @@ class DiscoverServices(HostsCommand, verb="discover_services"):
     hosts: list[str] | None
     driver: str | None
     wait: bool
-    setup: bool | None = added("1.1")
+    setup: bool | None = None
 
 
 class InstallDriver(HostsCommand, verb="install_driver"):
@@ -322,7 +315,7 @@ class UninstallDriver(HostsCommand, verb="uninstall_driver"):
     driver: str
     drain: bool
     wait: bool
-    force: bool | None = added("1.1")
+    force: bool | None = None
 
 
 class AgentRequest(ToConductor[Answer], raises=(StaleEpoch, Forbidden)):
@@ -378,7 +371,7 @@ class SendPublished(HostRequest[None], verb="published"):
     """
 
     refused: dict[str, str]
-    published: dict[str, list[int]] | None = added("1.1")
+    published: dict[str, list[int]]
 
 
 class SendProvidersRemoved(HostRequest[None], verb="providers_removed"):
@@ -387,7 +380,7 @@ class SendProvidersRemoved(HostRequest[None], verb="providers_removed"):
     names: list[str]
 
 
-class SendGuests(HostRequest[None], verb="guests", raises=(Invalid,), since="1.1"):
+class SendGuests(HostRequest[None], verb="guests", raises=(Invalid,)):
     """Report the guests that run on this host, and the processes that have its units."""
 
     guests: HostGuests
@@ -422,7 +415,7 @@ class Prepare(Task[Outcome], verb="prepare"):
     """Prepare an attach handle for its guest; with ``image`` load that image first."""
 
     task: HandleTask
-    image: ImageOrder | None = added("1.1")
+    image: ImageOrder | None = None
 
 
 class Release(Task[Outcome], verb="release"):
@@ -462,6 +455,6 @@ class DesiredChanged(ToAgent[None], verb="desired_changed"):
     """Hint that the desired state has changed; without it the next heartbeat shows this."""
 
 
-#: What was added to the verbs of conductors and agents.
+#: What was added to the verbs of conductors and agents since the first release.
 CONDUCTOR: Final = history(ToConductor)
 AGENT: Final = history(ToAgent)

@@ -45,16 +45,14 @@ _LISTS = (
     "/proc/self/mountinfo",
     "/proc/1/mountinfo",
     "/proc/swaps",
-    "/proc/net/route",
-    "/proc/net/ipv6_route",
-    "/proc/net/if_inet6",
+    "/.cyborg-network",
 )
 _LINES = (
     b"27 1\n",
     b"27 1 259:1 / / rw - ext4 /dev/x rw\n",
     b"/dev/\n/dev\n",
-    b"eno1\t\t\t\t\t\t\t\t\t\t\n",
-    b"zz 00 zz 00 zz 00 00 00 00 eno1\n",
+    b"eno1\n",
+    b"eno1 default-route\nx y z\n",
     b"\xff" * 100,
 )
 

@@ -52,7 +52,9 @@ class AbsenceContract(ReadingContract):
         for address in self._functions(host):
             with contextlib.suppress(exception.CyborgError):
                 health = look(driver).health(address)
-                pytest.fail(f"health({address}) must fail for other devices, not return {health}")
+                pytest.fail(
+                    f"signals({address}) must fail for other devices, not mean {health.condition}"
+                )
             with contextlib.suppress(exception.CyborgError):
                 stats = look(driver).stats(address)
                 assert not stats, f"stats({address}) must be empty for other devices, not {stats}"

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cyborg import exception
-from cyborg.drivers.base import CardLayouts, Driver, Health, Progress, clean_calls, no_progress
+from cyborg.drivers import health_policy
+from cyborg.drivers.base import CardLayouts, Driver, Progress, clean_calls, no_progress
 from cyborg.drivers.scan import Scan
 from cyborg.model import creation
 from cyborg.model.creation import Creation
@@ -22,6 +23,7 @@ from cyborg.model.device import (
     Hardware,
     IdentityKind,
 )
+from cyborg.model.health import Judgement, Signal
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
 
@@ -57,9 +59,14 @@ class Look:
         """See Driver."""
         return self._driver.layouts(Scan(self._driver.host))
 
-    def health(self, device_key: str) -> Health:
+    def signals(self, device_key: str) -> list[Signal]:
         """See Driver."""
-        return self._driver.health(Scan(self._driver.host, all_managed=True), device_key)
+        return list(self._driver.signals(Scan(self._driver.host, all_managed=True), device_key))
+
+    def health(self, device_key: str) -> Judgement:
+        """Return what the signals of a device mean: by the shipped entries and the driver's own."""
+        policy = health_policy.shipped().with_entries(self._driver.health_entries)
+        return policy.judge(self.signals(device_key))
 
     def stats(self, device_key: str) -> Mapping[str, float]:
         """See Driver."""
@@ -249,7 +256,7 @@ def verbs(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], ob
         yield functools.partial(driver.install, task.device_key, task.request_key)
         yield functools.partial(change, driver, "prepare", task)
         yield functools.partial(change, driver, "release", task)
-        yield functools.partial(look(driver).health, task.device_key)
+        yield functools.partial(look(driver).signals, task.device_key)
         yield functools.partial(look(driver).stats, task.device_key)
 
 
@@ -266,7 +273,7 @@ def readers(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], 
     yield look(driver).prepared
     yield look(driver).layouts
     for device in devices:
-        yield functools.partial(look(driver).health, device.key)
+        yield functools.partial(look(driver).signals, device.key)
         yield functools.partial(look(driver).stats, device.key)
 
 
@@ -275,7 +282,7 @@ def results_of(driver: Driver, devices: Sequence[Device]) -> dict[str, object]:
     results: dict[str, object] = {}
     for device in devices:
         for text, verb in (
-            ("health", look(driver).health),
+            ("signals", look(driver).health),
             ("stats", lambda key: sorted(look(driver).stats(key))),
         ):
             try:

@@ -19,15 +19,17 @@ import inspect
 import json
 import math
 import re
+import socket
 
 import pytest
+from os_resource_classes import STANDARDS
 
 from cyborg import exception
 from cyborg.drivers.base import Driver, ImageFile, no_progress
 from cyborg.model import wire
 from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import Backend, Hardware
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal, legible
 from cyborg.model.provider import Provider, provider_uuid
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.model.work import ProgramTask, Unit
@@ -125,6 +127,21 @@ class DriverContract(SituationContract):
             )
             flaw = provider.validate()
             assert flaw is None, f"Placement refuses deployable {one.name}: {flaw}"
+            assert one.resource_class in STANDARDS or one.resource_class.startswith("CUSTOM_"), (
+                f"deployable {one.name}: resource class {one.resource_class} must be one of the "
+                "standard classes (os_resource_classes.STANDARDS), or begin with CUSTOM_"
+            )
+
+    def test_deployables_of_two_hosts_differ(self) -> None:
+        """The name identifies the resource provider in the whole cloud.
+
+        Drivers of the existing service use the name of the machine; allocations refer to it.
+        """
+        for one in deployables_of(look(self.make_driver(self.make_host())).discover()):
+            assert self.host_name in one.name or socket.gethostname() in one.name, (
+                f"deployable {one.name}: the name must contain that of the host, {self.host_name} "
+                "(option [DEFAULT] host), or two hosts share one resource provider"
+            )
 
     def test_shows_what_operators_made(self) -> None:
         """On backends that allow it, or tells why the host cannot have it; and nothing unasked."""
@@ -314,12 +331,14 @@ class DriverContract(SituationContract):
         driver = self.make_driver(self.make_host())
         for device in look(driver).discover():
             with contextlib.suppress(exception.DriverCannot):
-                health = look(driver).health(device.key)
-                where = f"health({device.key})"
-                assert isinstance(health.evidence, tuple), f"{where}: evidence must be a tuple"
-                assert bool(health.evidence) is (health.verdict is not Condition.OK), (
-                    f"{where}: evidence must be given exactly when the verdict is not ok"
-                )
+                for signal in look(driver).signals(device.key):
+                    where = f"signals({device.key})"
+                    assert isinstance(signal, Signal), (
+                        f"{where} must yield cyborg.drivers.base.Signal, not {signal!r}"
+                    )
+                    assert legible(signal.evidence) == signal.evidence, (
+                        f"{where}: the evidence must be one printable line, not {signal.evidence!r}"
+                    )
             with contextlib.suppress(exception.DriverCannot):
                 stats = look(driver).stats(device.key)
                 assert all(name and math.isfinite(value) for name, value in stats.items()), (

@@ -9,6 +9,7 @@ from cyborg.drivers.base import Driver
 from cyborg.model.device import Device
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.subject import HOST
 
 
 class DriverSetup(abc.ABC):
@@ -20,7 +21,8 @@ class DriverSetup(abc.ABC):
     ``calls`` and ``calls_per_device`` bound how often a verb that only looks calls the host beside
     what the scan reads. ``commands_in_discover`` says that ``discover`` runs commands.
     ``selects_by_address`` says that the options of the driver name addresses, so that a card in
-    another slot is not offered.
+    another slot is not offered. ``host_name`` is option ``[DEFAULT] host`` of the drivers that
+    ``make_driver`` makes.
     """
 
     rounds = 50
@@ -32,6 +34,7 @@ class DriverSetup(abc.ABC):
     calls_per_device = 20
     commands_in_discover = False
     selects_by_address = False
+    host_name = HOST
 
     @abc.abstractmethod
     def make_host(self) -> FakeHost:
@@ -42,9 +45,9 @@ class DriverSetup(abc.ABC):
         """Return a new driver on this host, as after a restart of the agent."""
 
     def break_device(self, host: FakeHost, key: str) -> None:
-        """Let the host show that a device is broken, as ``health`` would see it on a machine."""
+        """Let the host show that a device is broken, as ``signals`` would see it on a machine."""
         pytest.fail(
-            f"health({key}) cannot be tested: derive a class from DriverContract that defines "
+            f"signals({key}) cannot be tested: derive a class from DriverContract that defines "
             "break_device(host, key) and mend_device(host, key), and name it with "
             "--cyborg-contract=module:Class"
         )

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, merge_identity
-from cyborg.model.health import OFFERED, Condition
+from cyborg.model.health import OFFERED, Condition, Judgement
 from cyborg.model.work import HandleTask
 from cyborg.testing import interruption, situations
 from cyborg.testing.driver_checks import (
@@ -206,7 +206,7 @@ class SituationContract(ReadingContract):
         """The verdict changes when the device breaks, and back, and a removed card has none."""
         host = self.make_host()
         driver = self.make_driver(host)
-        if type(driver).health is Driver.health:
+        if type(driver).signals is Driver.signals:
             return
         devices = self.found(driver)
         for device in sample(devices, 3):
@@ -215,36 +215,36 @@ class SituationContract(ReadingContract):
                 health = look(driver).health(key)
             except exception.DriverCannot:
                 continue
-            assert health.verdict is Condition.OK, (
-                f"health({key}) must be ok on the host of the test"
+            assert health.condition is Condition.OK, (
+                f"signals({key}) must mean ok on the host of the test"
             )
             others = [other for other in devices if other.key != key]
             before = results_of(driver, sample(others, 4))
             self.break_device(host, key)
             for kind in (driver, self.make_driver(host)):
-                verdict = results_of(kind, [device])[f"health({key})"]
-                assert isinstance(verdict, Health), (
-                    f"health({key}) must return a verdict when the device is broken, and raises "
+                verdict = results_of(kind, [device])[f"signals({key})"]
+                assert isinstance(verdict, Judgement), (
+                    f"signals({key}) must yield a fault when the device is broken, and raises "
                     f"{verdict}"
                 )
-                assert verdict.verdict not in OFFERED, (
-                    f"health({key}) must be drain or dead when the device is broken; read the "
-                    "device in each call"
+                assert verdict.condition not in OFFERED, (
+                    f"signals({key}) must mean drain or dead when the device is broken; read the "
+                    "device in each call, and have an entry for each signal in health_entries"
                 )
             assert results_of(driver, sample(others, 4)) == before, (
-                f"health() of the other devices must not change when {key} breaks"
+                f"signals() of the other devices must not change when {key} breaks"
             )
             self.mend_device(host, key)
-            assert look(driver).health(key).verdict is Condition.OK, (
-                f"health({key}) must be ok again when the device works again"
+            assert look(driver).health(key).condition is Condition.OK, (
+                f"signals({key}) must mean ok again when the device works again"
             )
             if situations.directory(host, key):
                 gone = host.copy()
                 situations.unplug(gone, key)
                 with contextlib.suppress(exception.CyborgError):
                     health = look(self.make_driver(gone)).health(key)
-                    assert health.verdict not in OFFERED, (
-                        f"health({key}) must be drain or dead without a card"
+                    assert health.condition not in OFFERED, (
+                        f"signals({key}) must mean drain or dead without a card"
                     )
 
     def test_moved_card_is_offered_at_its_new_address(self) -> None:
@@ -349,7 +349,7 @@ class SituationContract(ReadingContract):
                     self._check_waiting(host, driver, device, path)
                     self._check_others(driver, device, others, path)
                     assert results_of(driver, sample(others, 4)) == results, (
-                        f"health() and stats() of the other devices must not change when {path} "
+                        f"signals() and stats() of the other devices must not change when {path} "
                         "hangs"
                     )
 
@@ -370,7 +370,7 @@ class SituationContract(ReadingContract):
                 self._check_waiting(host, driver, device, f"a tool for {device.key}")
                 self._check_others(driver, device, others, f"a tool for {device.key}")
                 assert results_of(driver, sample(others, 4)) == results, (
-                    "health() and stats() of the other devices must not change when a tool for "
+                    "signals() and stats() of the other devices must not change when a tool for "
                     f"{device.key} hangs"
                 )
 

@@ -64,6 +64,7 @@ def _contract(
         return subject.make_driver(host)
 
     members = {
+        "host_name": subject.conf.host,
         **subject.limits,
         **limits,
         "__doc__": contract.__doc__,

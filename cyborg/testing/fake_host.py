@@ -13,7 +13,7 @@ from typing import Protocol, Self
 from cyborg import exception
 from cyborg.drivers.archive import OUTPUT_FILE, ArchivedHost, os_error
 from cyborg.drivers.command import OUTPUT_CAP, Completed
-from cyborg.drivers.host import TEXT_LIMIT, host_errors, resolve
+from cyborg.drivers.files import TEXT_LIMIT, host_errors, resolve
 from cyborg.drivers.uevents import Uevent
 from cyborg.drivers.unix_socket import Complete
 from cyborg.testing.fake_privileges import SimulatedPrivileges

@@ -7,21 +7,24 @@ real machine is the command of the field here, so a test answers it like any oth
 -a N``, ``virt-mgmt /dev/nvme0 -c N -a N -r N -n N``, and with ``-o json`` ``sanitize-log``,
 ``id-ctrl``, ``id-ns``, ``list-ns``, ``list-ctrl``, ``primary-ctrl-caps`` and ``list-secondary``.
 The content of a namespace is that of its node. A disk whose node below /dev has the fault EBUSY is
-claimed exclusively.
+claimed exclusively. A host without the file of the kernel's log has logged nothing.
 """
 
 import contextlib
 import errno
 import json
 import os
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from cyborg import exception
-from cyborg.drivers.command import Completed
-from cyborg.drivers.host import Host, host_errors
-from cyborg.drivers.local_command import summary
+from cyborg.drivers import kernel_log
+from cyborg.drivers.command import Completed, summary
+from cyborg.drivers.files import host_errors
+from cyborg.drivers.host import Host
+from cyborg.drivers.kernel_log import DeviceError
 from cyborg.drivers.privileged import nvme
 from cyborg.drivers.privileged.action import Action
 from cyborg.drivers.privileged.kernel import Node, digest
@@ -54,6 +57,10 @@ class SimulatedKernel:
         self._refuse_links("reading", path)
         return self._host.read_text(path)
 
+    def read_start(self, path: str, length: int) -> bytes:
+        self._refuse_links("reading", path)
+        return self._host.read_start(path, length)[0]
+
     @contextlib.contextmanager
     def copied(self, path: str, start: bytes, name: str) -> Iterator[str]:
         """See Kernel; nobody changes a file of a simulated host, so it is not copied."""
@@ -77,6 +84,16 @@ class SimulatedKernel:
 
     def links(self, path: str) -> dict[str, str]:
         return {name: self._host.readlink(f"{path}/{name}") for name in self.names(path)}
+
+    def device(self, path: str) -> str | None:
+        mapped = re.fullmatch(r"/proc/[0-9]+/root(/.*)", path)
+        target = mapped[1] if mapped else self._host.readlink(path)
+        return self._host.open_files().devices.get(target)
+
+    def device_errors(self) -> list[DeviceError]:
+        if not self._host.exists(kernel_log.PATH):
+            return []
+        return kernel_log.find_errors(self._host.read_text(kernel_log.PATH))
 
     def has_all_processes(self) -> bool:
         return True

@@ -8,6 +8,7 @@ written to the machine itself, apart from the recording.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -16,14 +17,9 @@ from pathlib import Path
 from cyborg import exception
 from cyborg.drivers import loader
 from cyborg.drivers.command import OUTPUT_CAP, Completed
-from cyborg.drivers.host import (
-    INITIAL_PROCESSES,
-    TEXT_LIMIT,
-    LocalHost,
-    OpenFiles,
-    is_missing,
-    resolve,
-)
+from cyborg.drivers.files import INITIAL_PROCESSES, TEXT_LIMIT, OpenFiles, is_missing, resolve
+from cyborg.drivers.host import LocalHost
+from cyborg.drivers.rtnetlink import NETWORK, Use
 from cyborg.drivers.unix_socket import Complete
 from cyborg.testing import subject
 from cyborg.testing.driver_checks import look
@@ -109,12 +105,23 @@ class RecordingHost(LocalHost):
         namespace = INITIAL_PROCESSES if files.reason is None else files.reason
         self.tree.add_link("/proc/self/ns/pid", namespace)
         for number, (path, process) in enumerate(sorted(files.holders.items())):
-            # The name of a process ends with its number; see host.find_open_files.
+            # The name of a process ends with its number; see files.find_open_files.
             name, _, end = process.rpartition("process ")
             place = f"/proc/{end.rstrip(')')}"
             self.tree.add_file(f"{place}/comm", name.rstrip(" ("))
             self.tree.add_link(f"{place}/fd/{number}", path)
+        for path, place in files.devices.items():
+            if path.startswith("/dev/"):
+                # The name in this file is how an archive knows the node of a device.
+                with contextlib.suppress(exception.HostError):
+                    self.read_text(f"{place}/uevent")
         return files
+
+    def network_uses(self) -> Sequence[Use]:
+        """See Host."""
+        uses = super().network_uses()
+        self.tree.add_file(NETWORK, "".join(f"{use.interface} {use.traffic}\n" for use in uses))
+        return uses
 
     def is_claimed(self, path: str) -> bool:
         """See Host."""

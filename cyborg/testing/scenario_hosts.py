@@ -34,6 +34,8 @@ _CHILDREN = (
     *("accel", "ata*", "drm", "fpga_region", "habanalabs", "hwmon", "infiniband", "infiniband_mad"),
     *("infiniband_verbs", "msi_irqs", "net", "nvme", "ptp"),
 )
+#: The directories below /dev with the nodes of some classes.
+_NODE_DIRECTORIES = {"accel": "accel/", "drm": "dri/"}
 #: Host drivers that leave an IOMMU group viable.
 _SHARING = frozenset({"pcieport", "pci-stub"})
 _VENDORS = {
@@ -268,10 +270,12 @@ class _Builder:
         if function.slot is not None:
             self._file(f"{PCI}/slots/{function.slot}/address", str(function.place)[:-2])
         for name in function.classes:
-            kind = name.rpartition("/")[0]
-            self._file(f"{path}/{name}/uevent", "")
+            kind, _, base = name.rpartition("/")
+            device = f"{_NODE_DIRECTORIES.get(kind, '')}{base}"
+            self._file(f"{path}/{name}/uevent", f"DEVNAME={device}")
             self._link(f"{path}/{name}/device", path)
-            self._link(f"/sys/class/{kind}/{name.rpartition('/')[2]}", f"{path}/{name}")
+            self._link(f"/sys/class/{kind}/{base}", f"{path}/{name}")
+            self._file(f"/dev/{device}", "")
         for name in function.dev:
             self._file(name, "")
         for name, target in function.links.items():
@@ -338,6 +342,7 @@ class _Builder:
             "cntlid": "1",
             # The major number of nvme-generic is the kernel's choice.
             "dev": f"239:{nvme.name.removeprefix('nvme')}",
+            "uevent": f"DEVNAME={nvme.name}",
             "transport": "pcie",
             "address": function.address,
             "state": "live",
@@ -390,8 +395,10 @@ class _Builder:
             self._link(f"/sys/class/fpga_region/{place.rpartition('/')[2]}", place)
         self._link(f"/sys/class/fpga_manager/fpga{number}", manager)
         self._link(f"{region}/device", path)
-        for name in (f"dfl-fme.{number}", f"dfl-port.{number}"):
-            self._file(f"/dev/{name}", "")
+        for place in (engine, port):
+            device = place.rpartition("/")[2]
+            self._file(f"{place}/uevent", f"DEVNAME={device}")
+            self._file(f"/dev/{device}", "")
 
     def _add_disk(self, above: str, name: str, *, partition: bool = False) -> None:
         path = f"{above}/{name}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated servers: sysfs and /proc trees as real machines show them, written by code."""
 
-from cyborg.drivers.host import INITIAL_PROCESSES
+from cyborg.drivers.files import INITIAL_PROCESSES
 from cyborg.drivers.pci_function import parse_name
+from cyborg.drivers.rtnetlink import NETWORK, Traffic
 from cyborg.model.pci import PciAddress
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.ip_tool import IpTool
@@ -21,7 +22,6 @@ NIC_DEFAULT_ROUTE = "0000:18:00.0"
 NIC_IDLE = "0000:18:00.1"
 FPGA = "0000:af:00.0"
 
-_ROUTE_HEADER = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 _SWAP_HEADER = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
 _PCI_IDS = """\
 # A comment
@@ -42,9 +42,7 @@ C 03  Display controller
 def bare() -> FakeHost:
     """Return a machine without a PCI bus, such as some virtual machines and s390."""
     host = FakeHost()
-    host.add_file("/proc/net/route", _ROUTE_HEADER)
-    host.add_file("/proc/net/ipv6_route", "")
-    host.add_file("/proc/net/if_inet6", "")
+    host.add_file(NETWORK, "")
     host.add_file("/proc/swaps", _SWAP_HEADER)
     host.add_file("/proc/self/mountinfo", "")
     host.add_link("/proc/self/ns/pid", INITIAL_PROCESSES)
@@ -79,7 +77,6 @@ def server() -> FakeHost:
     add_default_route(host, "eno1")
     add_function(host, NIC_IDLE, "8086:1572:020000", driver="i40e", node=0)
     add_interface(host, NIC_IDLE, "eno2")
-    append(host, "/proc/net/if_inet6", f"fe80{'0' * 26}01 05 40 20 80     eno2\n")
     add_function(host, FPGA, "10ee:5001:120000", node=1)
     return host
 
@@ -170,8 +167,12 @@ def add_interface(host: FakeHost, address: str | None, name: str) -> str:
 
 def add_default_route(host: FakeHost, interface: str) -> None:
     """Send all IPv4 traffic over this interface."""
-    line = f"{interface}\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
-    append(host, "/proc/net/route", line)
+    add_use(host, interface, Traffic.DEFAULT_ROUTE)
+
+
+def add_use(host: FakeHost, interface: str, traffic: Traffic) -> None:
+    """Let an interface carry traffic."""
+    append(host, NETWORK, f"{interface} {traffic}\n")
 
 
 def open_vfio(host: FakeHost, node: str, process: int, command: str) -> None:

@@ -10,14 +10,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from cyborg.drivers.rtnetlink import Traffic
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _MOUNTS = "/proc/self/mountinfo"
-_ROUTES = "/proc/net/route"
 #: Names and numbers that no recording has.
 _DISK, _DISK_NUMBER, _INTERFACE, _PROCESS = "kitdisk", "251:4095", "kitnet", 4190001
+_NODE = "kitnode"
 _PART = "5a1fbd6e-6f5c-4c59-9c0b-6d1f1f0d3c11"
 
 
@@ -45,11 +46,16 @@ def uses() -> tuple[Situation, ...]:
         Situation("it has a disk, and the list of mounts cannot be read", _hide_mounts),
         Situation("a disk behind it is claimed exclusively", _claim_disk),
         Situation("an interface behind it has the default route", _route),
+        Situation("an interface behind it has an address", _address),
+        Situation("an interface behind it has a VLAN", _vlan),
         Situation("Nova offers it", lambda host, address: None, claimed=True),
+        Situation("a process has a device file of it open", _open_node, whole=True),
+        Situation("a process has its memory mapped", _map_memory, whole=True),
         Situation("a process holds it through VFIO", hold, whole=True),
         Situation(
             "a host driver has another function of its IOMMU group", _share_group, whole=True
         ),
+        Situation("the firmware reserves memory for its group", _reserve, whole=True),
         Situation("it has a mediated device", _carve, whole=True),
         Situation("its sriov_numvfs is not 0", _split, whole=True),
     )
@@ -169,11 +175,45 @@ def _add_disk(host: FakeHost, address: str) -> None:
 
 
 def _route(host: FakeHost, address: str) -> None:
+    _add_interface(host, address)
+    servers.add_default_route(host, _INTERFACE)
+
+
+def _address(host: FakeHost, address: str) -> None:
+    _add_interface(host, address)
+    servers.add_use(host, _INTERFACE, Traffic.ADDRESS)
+
+
+def _vlan(host: FakeHost, address: str) -> None:
+    """Put an interface without an address above the one of the function."""
+    path = _add_interface(host, address)
+    above = f"/sys/devices/virtual/net/{_INTERFACE}.7"
+    host.add_link(f"/sys/class/net/{_INTERFACE}.7", above)
+    host.add_link(f"{above}/lower_{_INTERFACE}", path)
+    host.add_link(f"{path}/upper_{_INTERFACE}.7", above)
+
+
+def _add_interface(host: FakeHost, address: str) -> str:
     path = f"{_real(host, address)}/net/{_INTERFACE}"
     host.add_file(f"{path}/operstate", "up\n")
     host.add_link(f"/sys/class/net/{_INTERFACE}", path)
-    line = f"{_INTERFACE}\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
-    servers.append(host, _resolved(host, _ROUTES), line)
+    return path
+
+
+def _open_node(host: FakeHost, address: str) -> None:
+    node = f"/dev/{_NODE}"
+    host.add_file(f"{_real(host, address)}/misc/{_NODE}/uevent", f"DEVNAME={_NODE}\n")
+    host.add_file(node, "")
+    host.add_file(f"/proc/{_PROCESS}/comm", "trainer\n")
+    host.add_link(f"/proc/{_PROCESS}/fd/17", node)
+
+
+def _map_memory(host: FakeHost, address: str) -> None:
+    """Let a process have the memory mapped, and the file closed."""
+    line = f"7f1c00000000-7f1c00001000 rw-s 00000000 00:17 4190 {_real(host, address)}/resource0\n"
+    host.add_file(f"/proc/{_PROCESS}/comm", "trainer\n")
+    host.add_dir(f"/proc/{_PROCESS}/fd")
+    host.add_file(f"/proc/{_PROCESS}/maps", line)
 
 
 def _share_group(host: FakeHost, address: str) -> None:
@@ -181,6 +221,12 @@ def _share_group(host: FakeHost, address: str) -> None:
     other = free_addresses(host)[1]
     path = servers.add_function(host, other, "144d:a808:010802", driver="nvme")
     host.add_link(f"{path}/iommu_group", _group(host, _real(host, address)))
+
+
+def _reserve(host: FakeHost, address: str) -> None:
+    group = _group(host, _real(host, address)).rpartition("/")[2]
+    path = f"/sys/kernel/iommu_groups/{group}/reserved_regions"
+    host.add_file(path, "0x000000007a000000 0x000000007affffff direct\n")
 
 
 def _carve(host: FakeHost, address: str) -> None:

@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 _TOGETHER: Final = frozenset({"keystone", "long", "races"})
 #: Packages of files that take minutes; what comes last must be short, for it leaves workers idle.
 _LONG: Final = frozenset(
-    {"crash", "daemons", "devstack", "readiness", "schema", "services", "testing", "watching"}
+    {"crash", "daemons", "devstack", "enabling", "schema", "services", "testing", "watching"}
 )
 #: The contract of drivers on many hosts: a class for each host, which shares nothing with others.
 _BY_CLASS: Final = "testing"

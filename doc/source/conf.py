@@ -14,6 +14,7 @@ extensions = [
     "oslo_policy.sphinxext",
     "oslo_policy.sphinxpolicygen",
     "examples",
+    "pictures",
     "tables",
 ]
 
@@ -35,6 +36,8 @@ pygments_style = "native"
 highlight_language = "shell"
 
 html_theme = "openstackdocs"
+html_static_path = ["_css"]
+html_css_files = ["cyborg.css"]
 # Search in the side bar; a page asks nothing of other sites.
 html_theme_options = {
     "sidebar_search": True,

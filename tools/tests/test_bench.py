@@ -11,6 +11,8 @@ from cyborg_tools.bench.figures import (
     Results,
     Samples,
     ScanFigure,
+    WideQuery,
+    WideTreeFigure,
     tables,
 )
 
@@ -75,6 +77,13 @@ def test_tables_and_json_tell_what_is_exceeded():
     assert "1,000              20,000    80     90    120           1     70" in tables(
         Results("sqlite 3", "fake", scans=scans), in_process=True
     )
+    queries = [
+        WideTreeFigure(5, 8, 60, WideQuery(2.093, 1000), WideQuery(0.27, 1000)),
+        WideTreeFigure(8, 8, 60, None, WideQuery(3.0, 1000)),
+    ]
+    shown = tables(Results("sqlite 3", "fake", wide_trees=queries), in_process=True)
+    assert "5             8      2.09       1,000     0.27       1,000" in shown
+    assert "8             8      > 60           -     3.00       1,000" in shown
 
 
 def test_defaults_need_no_server_and_measure_all_sizes():
@@ -87,6 +96,10 @@ def test_defaults_need_no_server_and_measure_all_sizes():
     assert (audit.audits, audit.scans, audit.only_parts) == ((10, 20), (), True)
     scan = options.parse(["--scan", "10"])
     assert (scan.audits, scan.scans, scan.only_parts) == ((), (10,), True)
+    assert (plan.wide_trees, plan.query_limit) == ((), 60)
+    wide = options.parse(["--wide-tree"])
+    assert (wide.wide_trees, wide.signing, wide.only_parts) == ((5, 6, 8), False, True)
+    assert options.parse(["--wide-tree", "5"]).wide_trees == (5,)
 
 
 def test_wrong_usage_prints_a_hint(capsys: pytest.CaptureFixture[str]):

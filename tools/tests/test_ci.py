@@ -470,7 +470,7 @@ def test_work_on_a_branch_begins_where_it_left_main(repository: Repository) -> N
 
 # The functional tests of the gate.
 
-_NAMES = [f"life/test_{name}.py" for name in "abcdef"]
+_NAMES = [f"life/test_{name}.py" for name in "abcdefghij"]
 _FILES = [f"cyborg/tests/functional/{name}" for name in [*_NAMES, "races/test_a.py"]]
 
 
@@ -485,7 +485,7 @@ def test_successive_commits_take_all_functional_tests(repository: Repository) ->
     for _ in range(sample.SHARES):
         left.append(left_out(repository, passed))
         repository.commit("unrelated.py")
-    assert [len(names) for names in left] == [4, 4, 4]
+    assert [len(names) for names in left] == [8] * 5
     assert set.intersection(*left) == set()
     assert set.union(*left) == set(_NAMES)
 
@@ -506,9 +506,21 @@ def test_gate_takes_the_functional_tests_of_what_has_changed(repository: Reposit
     (repository.root / "cyborg/tests/functional" / other).write_text("import cyborg.agent.loop\n")
     passed = repository.commit()
     repository.commit("cyborg/agent/app.py")
-    repository.commit()
+    for _ in range(sample.SHARES - 2):
+        repository.commit()
     assert before - left_out(repository, passed) == {one}
     passed = repository.commit("cyborg/tests/functional/life/http.py")
     assert left_out(repository, passed) != set()
     repository.commit("cyborg/tests/functional/life/http.py")
     assert left_out(repository, passed) <= {"audit/test_g.py"}
+
+
+def test_change_of_a_tool_concerns_the_tests_of_all_tools(repository: Repository) -> None:
+    tests = [f"tools/tests/test_{name}.py" for name in "abcde"]
+    passed = repository.commit(*tests, "tools/tests/services/test_f.py")
+    repository.commit("unrelated.py")
+    names = left_out(repository, passed)
+    assert len(names) == 4
+    assert names < set(tests)
+    repository.commit("tools/cyborg_tools/chaos/faults.py")
+    assert left_out(repository, passed) == set()

@@ -9,14 +9,15 @@ from cyborg.testing import scenario_hosts
 from cyborg_tools.quickstart.options import parse
 
 
-def test_all_options_are_parsed() -> None:
+def test_all_options_are_parsed(tmp_path: Path) -> None:
     default = parse([])
     assert (default.port, default.whitelist) == (6666, [])
     assert (default.demo, default.clean, default.host) == (False, False, None)
     assert default.state.parts[-2:] == (".quickstart", "state")
+    archive = str(tmp_path)
     arguments = ["--demo", "--clean", "--port", "0", "--state", "x"]
-    asked = parse([*arguments, "--whitelist", "{}", "--whitelist=[]", "--host", "h.tar.gz"])
-    assert asked.host == "h.tar.gz"
+    asked = parse([*arguments, "--whitelist", "{}", "--whitelist=[]", "--host", archive])
+    assert asked.host == archive
     assert (asked.demo, asked.clean) == (True, True)
     assert (asked.port, asked.state, asked.whitelist) == (0, Path("x"), ["{}", "[]"])
 
@@ -26,6 +27,18 @@ def test_help_lists_all_scenario_hosts(capsys: pytest.CaptureFixture[str]) -> No
         parse(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert ", ".join(scenario_hosts.names()) in text.replace("- ", "-")
+
+
+def test_unknown_host_is_refused_with_the_names_of_all_hosts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert parse(["--host", "dgx-h100"]).host == "dgx-h100"
+    with pytest.raises(SystemExit) as ended:
+        parse(["--host", "dgx-h101"])
+    assert ended.value.code == 2
+    text = " ".join(capsys.readouterr().err.split())
+    assert "'dgx-h101' is neither a file nor a scenario host; the scenario hosts are" in text
+    assert ", ".join(scenario_hosts.names()) in text
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "http", "", "\u00b2"])

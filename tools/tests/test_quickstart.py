@@ -21,6 +21,8 @@ import pytest
 import requests
 
 import cyborg
+from cyborg.testing import scenario_hosts
+from cyborg.tests.fixtures import choice
 from cyborg.tests.fixtures.waiting import PATIENCE
 
 ROOT = Path(cyborg.__file__).resolve().parent.parent
@@ -126,10 +128,30 @@ def test_scenario_host_is_offered_with_drivers_that_fit(loaded: Loaded, tmp_path
         r"^0000:18:00.0 .* no: its interface eno0 carries$", ended.stdout, re.MULTILINE
     )
     assert '"resources:FPGA": "2"' in ended.stdout
+    check_readme(ended.stdout)
     assert ended.stdout.endswith("\nEvery step held.\n")
     again = loaded.run(state, "--demo", "--brief", "--host", "mixed")
     assert (again.returncode, again.stderr) == (0, "")
     assert again.stdout.endswith("\nEvery step held.\n")
+
+
+def check_readme(printed: str) -> None:
+    """The README shows lines of this output, in their order."""
+    sample = (ROOT / "README.rst").read_text().partition("alveo-u250``, abridged:")[2]
+    lines = sample.partition(".. code-block:: text\n\n")[2].partition("\n\nThe command")[0]
+    rest = iter(printed.splitlines())
+    for line in lines.splitlines():
+        assert line[4:] in rest, f"the README shows a line that is not printed here: {line}"
+
+
+@pytest.mark.parametrize("host", choice.chosen(scenario_hosts.names(), "hosts of quickstart"))
+def test_each_step_holds_on_each_scenario_host(host: str, loaded: Loaded, tmp_path: Path) -> None:
+    """Their drivers clean what a server had, which takes a while after the release."""
+    ended = loaded.run(tmp_path / "state", "--demo", "--host", host)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert f"\n{host}, simulated: " in ended.stdout
+    assert "releasing" not in ended.stdout.partition("\n10. ")[2]
+    assert ended.stdout.endswith("\nEvery step held.\n")
 
 
 def test_file_that_is_no_archive_is_refused(loaded: Loaded, tmp_path: Path) -> None:

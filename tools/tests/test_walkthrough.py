@@ -22,6 +22,7 @@ from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
 from cyborg_tools import servers
 from cyborg_tools.quickstart.clients import StepFailed
 from cyborg_tools.quickstart.screen import WIDTH, Screen
+from cyborg_tools.walkthrough import pages
 from cyborg_tools.walkthrough.__main__ import parse
 from cyborg_tools.walkthrough.environment import Place
 from cyborg_tools.walkthrough.operator import Operator
@@ -63,6 +64,70 @@ def test_default_servers_are_those_of_the_tests():
     # CI hands on what it was given for the tests.
     plan = parse(["--mysql-url", "a", "--postgresql-url", "b", "--rabbit-url", "c"])
     assert (plan.mysql_url, plan.rabbit_url) == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Text ``cyborg x``::\n\n    cyborg a \\\n      --b\n\n    cyborg c\n\nMore.\n",
+         [("cyborg a \\\n  --b\n\ncyborg c", None)]),
+        ("1. Do::\n\n       cyborg a\n\n   Then::\n\n       cyborg b\n",
+         [("cyborg a", None), ("cyborg b", None)]),
+        (".. code-block:: bash\n   :caption: x\n\n   C=$(cyborg c)\n", [("C=$(cyborg c)", None)]),
+        ("::\n\n  for a in b; do cyborg-audit; done\n",
+         [("for a in b; do cyborg-audit; done", None)]),
+        ("::\n\n  curl \\\n    http://a\n", [("curl \\\n  http://a", None)]),
+        ("::\n\n  openstack --os-cloud a accelerator arq list\n",
+         [("openstack --os-cloud a accelerator arq list", None)]),
+        (".. not run: it needs root\n\n::\n\n  sudo -u cyborg cyborg-api\n\n::\n\n  cyborg a\n",
+         [("sudo -u cyborg cyborg-api", "it needs root"), ("cyborg a", None)]),
+        (".. code-block:: text\n\n   cyborg-audit [--fix]\n", []),
+        ("::\n\n  openstack service create --name cyborg accelerator\n", []),
+        ("::\n\n  podman run --rm \\\n    cyborg-agent --list-functions a\n", []),
+        ("::\n\n  sudo rabbitmqctl set_permissions a \\\n    \"^(cyborg|b)$\" '(cyborg|c)'\n", []),
+        (".. image:: cyborg a\n\n   cyborg b\n", []),
+    ],
+)  # fmt: skip
+def test_examples_are_the_blocks_with_our_commands(
+    text: str, found: list[tuple[str, str | None]]
+) -> None:
+    assert [(block.text, block.reason) for block in pages.blocks(text)] == found
+
+
+@pytest.mark.parametrize(
+    "text", [".. not run: a\n", ".. not run: a\n\n.. not run: b\n\n::\n\n  cyborg c\n"]
+)
+def test_reason_without_a_block_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no block with our commands follows: a"):
+        list(pages.blocks(text))
+
+
+def test_block_that_would_change_the_machine_is_refused() -> None:
+    with pytest.raises(ValueError, match="why this does not run: sudo cyborg-privileged"):
+        list(pages.blocks("::\n\n  sudo cyborg-privileged\n"))
+
+
+def test_variables_that_commands_set_before_they_use_them_need_no_value() -> None:
+    assert pages.variables("A=$(cyborg a $B)\ncyborg b $A ${C} \\\n  $D\nD=1") == ["B", "C", "D"]
+
+
+def test_each_page_with_commands_runs() -> None:
+    listed = [page.name for page in pages.PAGES]
+    assert sorted(listed) == list(pages.names()), (
+        "List each page with commands in cyborg_tools.walkthrough.pages.PAGES, or write before the "
+        "block why it does not run: .. not run: REASON"
+    )
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_each_variable_of_a_page_has_a_value(page: pages.Page) -> None:
+    assert set(page.unset) <= {*pages.LOOKUPS, *pages.GIVEN}
+
+
+def test_examples_are_not_run_over_tls(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--examples", "--tls"])
+    assert "exclude each other" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import webob.exc
 
 from cyborg.api import expose, microversion, openapi
 from cyborg.api.framework import ROUTE, Noun, Request, Routes, handler
-from cyborg.api.rendering import VERSION_SEGMENT, Links
+from cyborg.api.viewer import VERSION_SEGMENT, Links
 
 _V2: Final = frozenset({VERSION_SEGMENT, f"{VERSION_SEGMENT}.json"})
 _OTHER_VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?(\.json)?")
@@ -93,5 +93,7 @@ def _version(id_: str, href: str) -> dict[str, Any]:
         "status": "CURRENT",
         "max_version": microversion.MAXIMUM,
         "min_version": microversion.MINIMUM,
+        # The range has a gap; clients that know only the range get 406 inside it.
+        "microversions": list(microversion.SPELLED),
         "links": [{"href": href, "rel": "self"}],
     }

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cyborg import version
+from cyborg.api.clock import CachedClock
 from cyborg.api.framework import WsgiApp
-from cyborg.db.clock import CachedClock
 from cyborg.model.process import API
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import ApiHeartbeat

@@ -16,7 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from cyborg import exception, version
 from cyborg.api.framework import ROUTE, WsgiApp
-from cyborg.api.health import PATH as HEALTH
+from cyborg.api.readiness import PATH as HEALTH
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import PATH, BuildInfo
 from cyborg.model.process import API

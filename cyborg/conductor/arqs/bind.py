@@ -2,17 +2,17 @@
 """Bind ARQs to instances, and complete a bind after its device is prepared."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from cyborg import exception
-from cyborg.conductor.arqs import claims, release
+from cyborg.conductor.arqs import claims, quotas, release
 from cyborg.conductor.arqs.claims import ClaimedUnit, repeated
-from cyborg.conductor.arqs.quotas import NO_QUOTAS, Check, Quotas
+from cyborg.conductor.arqs.quotas import Check
+from cyborg.conductor.context import Conductor, handles
 from cyborg.db import arqs, attachments, deployables, events, instances, work
 from cyborg.db.arqs import LockedArq
 from cyborg.db.deployables import Offer
-from cyborg.db.engine import Database, retried
+from cyborg.db.engine import retried
 from cyborg.db.instances import LockedInstance
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
@@ -20,148 +20,134 @@ from cyborg.model import device_profile
 from cyborg.model.arq import MOVES, Binding, Event, State
 from cyborg.model.caller import Caller
 from cyborg.model.work import WorkKind
-from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import PatchArqs
 
 LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArqBinder:
-    """Binds and unbinds ARQs.
+@handles(PatchArqs)
+def patch(ctx: Conductor, c: PatchArqs) -> None:
+    """Bind and unbind ARQs, all or none; a repeated request changes nothing more.
 
-    It calls ``wake`` after each commit, since there may be new work, and ``agents`` publish what a
-    bind leaves of a device whose units share capacity. ``bind_timeout`` is the time
-    in milliseconds that an agent has to prepare a device.
+    Raises what ``cyborg.rpc.verbs.PatchArqs`` lists.
     """
-
-    db: Database
-    agents: AgentClient
-    wake: Callable[[], None]
-    bind_timeout: int
-    quotas: Quotas = NO_QUOTAS
-
-    def patch(
-        self,
-        caller: Caller,
-        request_key: str,
-        bindings: Sequence[Binding],
-        unbindings: Sequence[str],
-    ) -> None:
-        """Bind and unbind ARQs, all or none; a repeated request changes nothing more.
-
-        Raises what ``cyborg.rpc.verbs.PatchArqs`` lists.
-        """
-        units = self.quotas.run(
-            lambda check: self._patch(caller, request_key, bindings, unbindings, check=check),
-            required=False,
-        )
-        for unit in units:
-            claim, device = unit.claim, unit.claim.deployable
-            place = (claim.hostname, device.device_uuid, unit.handle.id)
-            facts = (claim.arq_uuid, claim.instance_uuid, *place)
-            if unit.state is State.BOUND:
-                LOG.info("ARQ %s bound to instance %s on host %s (device %s, handle %s)", *facts)
-            else:
-                LOG.info(
-                    "ARQ %s is being prepared for instance %s on host %s (device %s, handle %s)",
-                    *facts,
-                )
-            if claim.hostname != device.hostname:
-                LOG.debug(
-                    "ARQ %s is bound on host %s to a device of host %s",
-                    *(claim.arq_uuid, claim.hostname, device.hostname),
-                )
-        self.wake()
-        claims.publish(self.agents, (unit.claim.deployable for unit in units))
-
-    @repeated
-    @retried
-    def _patch(
-        self,
-        caller: Caller,
-        request_key: str,
-        bindings: Sequence[Binding],
-        unbindings: Sequence[str],
-        *,
-        check: Check,
-        wait: bool = False,
-    ) -> Sequence[ClaimedUnit]:
-        units: Sequence[ClaimedUnit] = ()
-        with self.db.writer(caller, request_key) as tx:
-            if bindings:
-                units = self._bind(tx, caller, request_key, bindings, check=check, wait=wait)
-            if unbindings:
-                release.unbind(tx, caller, unbindings, request_key=request_key)
-        return units
-
-    def _bind(
-        self,
-        tx: Transaction,
-        caller: Caller,
-        request_key: str,
-        bindings: Sequence[Binding],
-        *,
-        check: Check,
-        wait: bool,
-    ) -> Sequence[ClaimedUnit]:
-        """Move the ARQs and return their units; none when this request has already been done."""
-        providers = deployables.by_provider(tx, (binding.device_rp_uuid for binding in bindings))
-        claims.lock_pools(tx, providers.values())
-        existing = instances.lock(tx, (binding.instance_uuid for binding in bindings))
-        bound = [row for row in existing.values() if row.bound]
-        if bound:
-            if all(row.operation_id == request_key for row in bound):
-                return ()
-            raise exception.InstanceAlreadyBound(instance=bound[0].uuid)
-        uuids = [binding.arq_uuid for binding in bindings]
-        own = arqs.of_caller(caller)
-        rows = {row.uuid: row for row in arqs.lock(tx, Arq.uuid.in_(uuids), *own)}
-        missing = sorted(set(uuids) - rows.keys())
-        if missing:
-            raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
-        if all(row.operation_id == request_key for row in rows.values()):
-            # A new instance has no row to wait for: an earlier attempt of this request committed
-            # after the instances were read.
-            return ()
-        unbound = any(row.state == State.UNBOUND for row in rows.values())
-        if unbound and events.is_repeated(tx, request_key):
-            # A late repetition must not bind again what has been unbound in the meantime.
-            return ()
-        for row in rows.values():
-            arqs.check(row, Event.BIND)
-        requests = [
-            claims.Claim(
-                binding.arq_uuid,
-                row.group_spec or {},
-                _deployable(row, binding, providers),
-                binding.instance_uuid,
-                binding.hostname,
-                _owner(caller, binding, row, existing.get(binding.instance_uuid)),
+    units = quotas.run(ctx, lambda check: _patch(ctx, c, check=check), required=False)
+    for unit in units:
+        claim, device = unit.claim, unit.claim.deployable
+        place = (claim.hostname, device.device_uuid, unit.handle.id)
+        facts = (claim.arq_uuid, claim.instance_uuid, *place)
+        if unit.state is State.BOUND:
+            LOG.info("ARQ %s bound to instance %s on host %s (device %s, handle %s)", *facts)
+        else:
+            LOG.info(
+                "ARQ %s is being prepared for instance %s on host %s (device %s, handle %s)",
+                *facts,
             )
-            for binding in bindings
-            for row in (rows[binding.arq_uuid],)
-        ]
-        partial = claims.partial_group(requests)
-        if partial is not None:
-            raise exception.Invalid(field="device_rp_uuid", reason=partial)
-        claims.check_quotas(tx, requests, check)
-        values = {
-            claim.instance_uuid: {
-                "uuid": claim.instance_uuid,
-                "project_id": claim.project_id,
-                "hostname": claim.hostname,
-                "operation_id": request_key,
-            }
-            for claim in requests
+        if claim.hostname != device.hostname:
+            LOG.debug(
+                "ARQ %s is bound on host %s to a device of host %s",
+                *(claim.arq_uuid, claim.hostname, device.hostname),
+            )
+
+
+@repeated
+@retried
+def _patch(
+    ctx: Conductor, c: PatchArqs, *, check: Check, wait: bool = False
+) -> Sequence[ClaimedUnit]:
+    units: Sequence[ClaimedUnit] = ()
+    with ctx.db.writer(*c.origin) as tx:
+        if c.bindings:
+            units = _bind(ctx, tx, c, check=check, wait=wait)
+        if c.unbindings:
+            release.unbind(tx, c.caller, c.unbindings, request_key=c.request_key)
+    return units
+
+
+def _bind(
+    ctx: Conductor, tx: Transaction, c: PatchArqs, *, check: Check, wait: bool
+) -> Sequence[ClaimedUnit]:
+    """Move the ARQs and return their units; none when this request has already been done.
+
+    An identical bind by another request has been done as well: clients repeat a PATCH whose
+    answer they did not get.
+    """
+    caller, request_key, bindings = c.caller, c.request_key, c.bindings
+    providers = deployables.by_provider(tx, (binding.device_rp_uuid for binding in bindings))
+    claims.lock_pools(tx, providers.values())
+    existing = instances.lock(tx, (binding.instance_uuid for binding in bindings))
+    bound = instances.bound(tx, existing)
+    if bound and all(row.operation_id == request_key for row in bound):
+        return ()
+    uuids = [binding.arq_uuid for binding in bindings]
+    own = arqs.of_caller(caller)
+    rows = {row.uuid: row for row in arqs.lock(tx, Arq.uuid.in_(uuids), *own)}
+    if all(_is_done(binding, rows, providers) for binding in bindings):
+        return ()
+    if bound:
+        raise exception.InstanceAlreadyBound(instance=bound[0].uuid)
+    missing = sorted(set(uuids) - rows.keys())
+    if missing:
+        raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
+    if all(row.operation_id == request_key for row in rows.values()):
+        # A new instance has no row to wait for: an earlier attempt of this request committed
+        # after the instances were read.
+        return ()
+    unbound = any(row.state == State.UNBOUND for row in rows.values())
+    if unbound and events.is_repeated(tx, request_key):
+        # A late repetition must not bind again what has been unbound in the meantime.
+        return ()
+    for row in rows.values():
+        arqs.check(row, Event.BIND)
+    requests = [
+        claims.Claim(
+            binding.arq_uuid,
+            row.group_spec or {},
+            _deployable(row, binding, providers),
+            binding.instance_uuid,
+            binding.hostname,
+            _owner(caller, binding, row, existing.get(binding.instance_uuid)),
+        )
+        for binding in bindings
+        for row in (rows[binding.arq_uuid],)
+    ]
+    partial = claims.partial_group(requests)
+    if partial is not None:
+        raise exception.Invalid(field="device_rp_uuid", reason=partial)
+    claims.check_quotas(tx, requests, check)
+    values = {
+        claim.instance_uuid: {
+            "uuid": claim.instance_uuid,
+            "project_id": claim.project_id,
+            "hostname": claim.hostname,
+            "operation_id": request_key,
         }
-        instances.bind(tx, existing, [values[uuid] for uuid in sorted(values)])
-        units = claims.lock(tx, requests, wait=wait)
-        moves = {
-            rows[unit.claim.arq_uuid].id: (unit.state, unit.columns(request_key)) for unit in units
-        }
-        arqs.move_each(tx, moves, set(MOVES[Event.BIND].sources))
-        claims.store(tx, units, bind_timeout=self.bind_timeout)
-        return units
+        for claim in requests
+    }
+    instances.bind(tx, existing, [values[uuid] for uuid in sorted(values)])
+    units = claims.lock(tx, requests, wait=wait)
+    moves = {
+        rows[unit.claim.arq_uuid].id: (unit.state, unit.columns(request_key)) for unit in units
+    }
+    arqs.move_each(tx, moves, set(MOVES[Event.BIND].sources))
+    claims.store(tx, units, bind_timeout=ctx.settings.bind_ms)
+    return units
+
+
+def _is_done(
+    binding: Binding, rows: Mapping[str, LockedArq], providers: Mapping[str, Offer]
+) -> bool:
+    """Return whether the ARQ is bound, or being bound, exactly as the binding requests."""
+    row, deployable = rows.get(binding.arq_uuid), providers.get(binding.device_rp_uuid)
+    return (
+        row is not None
+        and deployable is not None
+        and row.state in (State.BIND_STARTED, State.BOUND)
+        and not row.hidden
+        and row.deployable_id == deployable.id
+        and (row.hostname, row.instance_uuid) == (binding.hostname, binding.instance_uuid)
+        and binding.project_id in (None, row.project_id)
+    )
 
 
 def _deployable(row: LockedArq, binding: Binding, providers: Mapping[str, Offer]) -> Offer:
@@ -228,7 +214,7 @@ def resolve(
         return False
     arqs.move(tx, event, [row.id for row in started], fault=fault)
     if event is Event.FAIL:
-        release.release_units(tx, release.held_units(started), request_key=request_key)
+        release.release_units(tx, started, request_key=request_key)
         arqs.clear_handle(tx, [row.id for row in started])
     notifications = [
         {

@@ -13,15 +13,13 @@ from typing import Any, ParamSpec, TypeVar
 from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.conductor.arqs.quotas import Check
-from cyborg.db import attach_handles, dirty_units, events, hosts, pools, projects, work
+from cyborg.db import attach_handles, dirty_units, events, pools, projects, work
 from cyborg.db.deployables import Offer
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import MOVES, Event, State
 from cyborg.model.cleaning import CLEANING, level, profile_level
 from cyborg.model.device_profile import accel_requirements, parse_image
 from cyborg.model.work import WorkKind
-from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.verbs import DesiredChanged
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,7 +98,6 @@ class ClaimedUnit:
             "device_rp_uuid": claim.deployable.rp_uuid,
             "instance_uuid": claim.instance_uuid,
             "project_id": claim.project_id,
-            "attach_handle_id": self.handle.id,
             "deployable_id": claim.deployable.id,
             # Nothing can have been prepared while the unit is still being released for its last
             # instance; the work sets this before it calls the agent.
@@ -112,17 +109,11 @@ class ClaimedUnit:
 def lock_pools(tx: Transaction, offers: Iterable[Offer]) -> None:
     """Lock the hosts of devices whose units share capacity, and have their agents publish it.
 
-    Call it before instances are locked; the agents are told after the commit, see ``publish``.
+    Call it before instances are locked. Other units fit then, and Placement follows at once.
     """
-    for host_id in sorted({int(offer.host_id) for offer in offers if offer.pooled}):
-        hosts.bump_desired_generation(tx, host_id)
-
-
-def publish(agents: AgentClient, offers: Iterable[Offer]) -> None:
-    """Tell the agents of pooled devices that other units fit now: Placement follows at once."""
-    hosts_changed = {offer.service_host for offer in offers if offer.pooled}
-    for host in sorted(host for host in hosts_changed if host is not None):
-        agents.cast(host, DesiredChanged())
+    pooled = {offer.host_id: offer.service_host for offer in offers if offer.pooled}
+    for host_id, agent in sorted(pooled.items()):
+        tx.publish(host_id, agent)
 
 
 def partial_group(claims: Sequence[Claim]) -> str | None:
@@ -161,8 +152,8 @@ def check_quotas(tx: Transaction, claims: Iterable[Claim], check: Check) -> None
 def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[ClaimedUnit]:
     """Lock a handle for each claim, in the order of the deployables' ids.
 
-    Handles that take shared capacity are held and booked before the next deployable is claimed,
-    which may be one of the same device. Raises TooFewHandles (never with ``wait``), NoFreeHandle,
+    Handles that take shared capacity are booked before the next deployable is claimed, which may be
+    one of the same device. Raises TooFewHandles (never with ``wait``), NoFreeHandle,
     DeviceUnavailable.
     """
     requested = {
@@ -177,21 +168,25 @@ def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[Claime
         images_by_arq = {claim.arq_uuid: requested[claim.arq_uuid] for claim in group}
         groups.append((deployable, group, images.admit(tx, deployable, images_by_arq)))
     units: list[ClaimedUnit] = []
+    claimed: set[int] = set()
     for deployable, group, loads in groups:
         # Placement has allocated these units, so a handle that is still being released counts too.
         handles = attach_handles.claim(tx, deployable.id, len(group), wait=wait)
+        claimed |= {handle.id for handle in handles}
         if len(handles) < len(group):
             if not wait:
                 raise TooFewHandles
             fields = {"provider": deployable.rp_uuid, "requested": len(group)}
             if deployable.cost:
                 waiting = sum(handle.waits for handle in handles)
-                full = pools.full(tx, deployable.device_uuid, deployable.cost, len(group) - waiting)
+                full = pools.full(
+                    *(tx, deployable.device_uuid, deployable.cost, len(group) - waiting),
+                    claimed=claimed,
+                )
                 fields |= {"pools": full} if full is not None else {}
             raise exception.NoFreeHandle(**fields)
         if deployable.cost:
-            attach_handles.hold(tx, [handle.id for handle in handles if not handle.waits])
-            pools.book(tx, [deployable.device_uuid])
+            pools.book(tx, [deployable.device_uuid], claimed=claimed)
         for claim, handle in zip(group, handles, strict=True):
             prepares = handle.waits or loads or deployable.prepare
             units.append(ClaimedUnit(claim, handle, prepares))
@@ -199,13 +194,11 @@ def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[Claime
 
 
 def store(tx: Transaction, units: Sequence[ClaimedUnit], *, bind_timeout: int) -> None:
-    """Hold the handles, add the work, and record the states of the ARQs, which are stored.
+    """Give the handles to the ARQs, which are stored; add the work, and record their states.
 
-    ``lock`` has held those that take shared capacity. An agent has ``bind_timeout`` milliseconds to
-    prepare a unit; Nova is notified after that.
+    An agent has ``bind_timeout`` milliseconds to prepare a unit; Nova is notified after that.
     """
-    free = [unit for unit in units if not unit.handle.waits and not unit.claim.deployable.cost]
-    attach_handles.hold(tx, [unit.handle.id for unit in free])
+    attach_handles.hold(tx, {unit.handle.id: unit.claim.arq_uuid for unit in units})
     dirty_units.mark(tx, list(_uses(units)))
     tasks: list[dict[str, Any]] = []
     entries = []

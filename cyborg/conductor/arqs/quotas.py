@@ -9,10 +9,10 @@ were not read yet, and then once more.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from cyborg import exception
-from cyborg.clients.limits import ProjectLimits
+from cyborg.conductor.context import Conductor
 from cyborg.db import projects
 from cyborg.db.transaction import Transaction
 
@@ -40,7 +40,7 @@ class Check:
     def apply(self, tx: Transaction, project_id: str | None, requested: Mapping[str, int]) -> None:
         """Raise OverLimit if ``requested`` (resource → amount) is too much for a project.
 
-        Locks the project. Raises LimitsNeeded, which ``Quotas.run`` handles.
+        Locks the project. Raises LimitsNeeded, which ``run`` handles.
         """
         if not self.enabled or project_id is None or not requested:
             return
@@ -61,39 +61,30 @@ class Check:
                 )
 
 
-@dataclass(frozen=True)
-class Quotas:
-    """Runs use cases within the ``limits`` of projects; None: there are no quotas."""
+def run(ctx: Conductor, use_case: Callable[[Check], R], *, required: bool) -> R:
+    """Return what the use case returns, which passes its check to the transaction.
 
-    limits: ProjectLimits | None = None
-
-    def run(self, use_case: Callable[[Check], R], *, required: bool) -> R:
-        """Return what the use case returns, which passes its check to the transaction.
-
-        If Keystone cannot be read: raise Unavailable if the limits are ``required``; otherwise run
-        the use case without them, because its requests were within them when they were created.
-        """
-        check = Check(self.limits is not None)
-        while True:
+    If Keystone cannot be read: raise Unavailable if the limits are ``required``; otherwise run
+    the use case without them, because its requests were within them when they were created.
+    """
+    check = Check(ctx.limits is not None)
+    while True:
+        try:
+            return use_case(check)
+        except LimitsNeeded as needed:
+            assert ctx.limits is not None  # noqa: S101 - for mypy
             try:
-                return use_case(check)
-            except LimitsNeeded as needed:
-                assert self.limits is not None  # noqa: S101 - for mypy
-                try:
-                    limits = self.limits.of_project(needed.project_id, needed.resources)
-                except exception.Unavailable as error:
-                    result = "request refused" if required else "bind not checked"
-                    LOG.warning(
-                        "Quota of project %s cannot be read, %s: %s",
-                        *(needed.project_id, result, error),
-                    )
-                    if required:
-                        raise
-                    check.enabled = False
-                else:
-                    check.by_resource |= {
-                        (needed.project_id, name): limits.get(name, 0) for name in needed.resources
-                    }
-
-
-NO_QUOTAS: Final = Quotas()
+                limits = ctx.limits.of_project(needed.project_id, needed.resources)
+            except exception.Unavailable as error:
+                result = "request refused" if required else "bind not checked"
+                LOG.warning(
+                    "Quota of project %s cannot be read, %s: %s",
+                    *(needed.project_id, result, error),
+                )
+                if required:
+                    raise
+                check.enabled = False
+            else:
+                check.by_resource |= {
+                    (needed.project_id, name): limits.get(name, 0) for name in needed.resources
+                }

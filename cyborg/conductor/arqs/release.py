@@ -7,7 +7,7 @@ transaction.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,12 +15,13 @@ from typing import Any
 from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.conductor.arqs.claims import repeated
+from cyborg.conductor.context import Conductor, handles
 from cyborg.db import arqs, attach_handles, attachments, dirty_units, events, instances, work
 from cyborg.db.arqs import LockedArq
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
-from cyborg.model.arq import Event, State
+from cyborg.model.arq import BINDING, Event, State
 from cyborg.model.caller import Caller
 from cyborg.model.cleaning import (
     CLEAN,
@@ -32,6 +33,7 @@ from cyborg.model.cleaning import (
 )
 from cyborg.model.device_profile import accel_requirements
 from cyborg.model.work import WorkKind
+from cyborg.rpc.verbs import DeleteArqs, DeleteInstanceArqs
 
 LOG = logging.getLogger(__name__)
 
@@ -51,85 +53,89 @@ def expire(db: Database, before: datetime, limit: int) -> int:
     return len(uuids)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArqReleaser:
-    """Deletes ARQs; it calls ``wake`` when a commit has added work."""
+@handles(DeleteArqs)
+def by_uuid(ctx: Conductor, c: DeleteArqs) -> None:
+    """See ``delete``."""
+    delete(ctx.db, c)
 
-    db: Database
-    wake: Callable[[], None]
 
-    @repeated
-    @retried
-    def by_uuid(self, caller: Caller, request_key: str, uuids: Sequence[str]) -> None:
-        """Delete the ARQs that exist and may be deleted, then raise for the others.
+@handles(DeleteInstanceArqs)
+def by_instance(ctx: Conductor, c: DeleteInstanceArqs) -> None:
+    """See ``delete_of_instance``."""
+    delete_of_instance(ctx.db, c)
 
-        Raises BoundArqs for bound ARQs without a service token, else NotFound naming those that
-        do not exist and that an earlier attempt of this request did not delete.
-        """
-        uuids = list(dict.fromkeys(uuids))
-        with self.db.writer(caller, request_key) as tx:
-            rows = _lock(tx, caller, uuids)
-            missing = set(uuids) - {row.uuid for row in rows}
-            if missing:
-                missing -= events.subjects_of(tx, request_key, _DELETED, missing)
-            bound = {row.uuid for row in rows if row.instance_uuid and not caller.service}
-            deletable = [row for row in rows if row.uuid not in bound]
-            waiting = self._delete(tx, deletable)
-            instance_uuids = {row.instance_uuid for row in deletable if row.instance_uuid}
-            instances.release(tx, instance_uuids)
-        if waiting:
-            self.wake()
-        if bound:
-            raise exception.BoundArqs(uuids=", ".join(sorted(bound)))
+
+@repeated
+@retried
+def delete(db: Database, c: DeleteArqs) -> None:
+    """Delete the ARQs that exist and may be deleted, then raise for the others.
+
+    Raises BoundArqs for bound ARQs without a service token, else NotFound naming those that
+    do not exist and that an earlier attempt of this request did not delete.
+    """
+    uuids = list(dict.fromkeys(c.uuids))
+    with db.writer(*c.origin) as tx:
+        rows = _lock(tx, c.caller, uuids)
+        missing = set(uuids) - {row.uuid for row in rows}
         if missing:
-            raise exception.NotFound(noun="Accelerator request", key=", ".join(sorted(missing)))
+            missing -= events.subjects_of(tx, c.request_key, _DELETED, missing)
+        bound = {row.uuid for row in rows if row.instance_uuid and not c.caller.service}
+        deletable = [row for row in rows if row.uuid not in bound]
+        _delete(tx, deletable)
+        instance_uuids = {row.instance_uuid for row in deletable if row.instance_uuid}
+        instances.release(tx, instance_uuids)
+    if bound:
+        raise exception.BoundArqs(uuids=", ".join(sorted(bound)))
+    if missing:
+        raise exception.NotFound(noun="Accelerator request", key=", ".join(sorted(missing)))
 
-    @retried
-    def by_instance(self, caller: Caller, request_key: str, instance_uuid: str) -> None:
-        """Delete all ARQs of an instance that are in the caller's scope, if there are any.
 
-        A repeated request does not delete ARQs that were bound after its first attempt.
-        """
-        with self.db.writer(caller, request_key) as tx:
-            scope = [*arqs.of_caller(caller), ~events.has_operation(request_key)]
-            # This comes first because it also locks the instance against a bind.
-            opened = instances.release(tx, [instance_uuid], removing=scope)
-            rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
-            waiting = self._delete(tx, rows)
-            attached = sum(1 for row in rows if row.origin == attachments.ATTACHED)
-            if attached:
-                # The instance may go on (evacuated, offloaded), without these accelerators.
-                LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, attached)
-                reason = (
-                    f"{attached} attached accelerator(s) were deleted with all others of the "
-                    "instance; Nova creates only those of its flavor again"
-                )
-                action = "attached ones deleted"
-                entry = events.Entry("instance", instance_uuid, action, reason=reason)
-                events.record(tx, [entry])
-            if rows and not opened:
-                # There was no row to lock: the first bind of the instance committed afterwards.
-                instances.release(tx, [instance_uuid])
-            if not rows and not events.is_repeated(tx, request_key):
-                # This entry marks the request as done, so that a late repetition does not delete
-                # what was bound since.
-                entry = events.Entry("instance", instance_uuid, _DELETED)
-                events.record(tx, [entry])
-        if waiting:
-            self.wake()
+@repeated
+@retried
+def delete_of_instance(db: Database, c: DeleteInstanceArqs) -> None:
+    """Delete all ARQs of an instance that are in the caller's scope, if there are any.
 
-    def _delete(self, tx: Transaction, rows: Sequence[LockedArq]) -> bool:
-        """Delete locked ARQs; return True when an agent has work to do now."""
-        if not rows:
-            return False
-        cancel_and_release(tx, rows, request_key=tx.request_key)
-        arqs.remove(tx, [row.id for row in rows])
-        # Every member can create and delete requests without a limit.
-        never_bound = {row.uuid for row in rows if row.state == State.INITIAL}
-        events.expire_soon(tx, "arq", sorted(never_bound))
-        entries = [arq_entry(row, _DELETED, brief=row.uuid in never_bound) for row in rows]
-        events.record(tx, entries)
-        return any(unit.prepared or unit.pooled or unit.cleans for unit in held_units(rows))
+    A repeated request does not delete ARQs that were bound after its first attempt.
+    """
+    instance_uuid = c.instance_uuid
+    with db.writer(*c.origin) as tx:
+        scope = [*arqs.of_caller(c.caller), ~events.has_operation(c.request_key)]
+        # This comes first because it also locks the instance against a bind.
+        opened = instances.release(tx, [instance_uuid], removing=scope)
+        rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
+        _delete(tx, rows)
+        attached = sum(1 for row in rows if row.origin == attachments.ATTACHED)
+        if attached:
+            # The instance may go on (evacuated, offloaded), without these accelerators.
+            LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, attached)
+            reason = (
+                f"{attached} attached accelerator(s) were deleted with all others of the "
+                "instance; Nova creates only those of its flavor again"
+            )
+            action = "attached ones deleted"
+            entry = events.Entry("instance", instance_uuid, action, reason=reason)
+            events.record(tx, [entry])
+        if rows and not opened:
+            # There was no row to lock: the first bind of the instance committed afterwards.
+            instances.release(tx, [instance_uuid])
+        if not rows and not events.is_repeated(tx, c.request_key):
+            # This entry marks the request as done, so that a late repetition does not delete
+            # what was bound since.
+            entry = events.Entry("instance", instance_uuid, _DELETED)
+            events.record(tx, [entry])
+
+
+def _delete(tx: Transaction, rows: Sequence[LockedArq]) -> None:
+    """Delete locked ARQs."""
+    if not rows:
+        return
+    cancel_and_release(tx, rows, request_key=tx.request_key)
+    arqs.remove(tx, [row.id for row in rows])
+    # Every member can create and delete requests without a limit.
+    never_bound = {row.uuid for row in rows if row.state == State.INITIAL}
+    events.expire_soon(tx, "arq", sorted(never_bound))
+    entries = [arq_entry(row, _DELETED, brief=row.uuid in never_bound) for row in rows]
+    events.record(tx, entries)
 
 
 def unbind(
@@ -170,57 +176,49 @@ def cancel_and_release(
     started = [row.uuid for row in rows if row.state == State.BIND_STARTED]
     if started:
         work.cancel_prepare(tx, started)
-    release_units(tx, held_units(rows), request_key=request_key)
+    release_units(tx, rows, request_key=request_key)
 
 
 @dataclass(frozen=True)
-class HeldUnit:
-    """A unit to release; ``arq`` is the request that holds it (None: no request does any more)."""
+class _HeldUnit:
+    """A unit that an ARQ has."""
 
+    arq: LockedArq
     handle_id: int
-    deployable_id: int | None
     #: Whether the agent may have prepared the device.
     prepared: bool
-    arq: LockedArq | None = None
-    #: Whether it takes shared capacity of its device.
-    pooled: bool = False
     #: How the agent cleans it, see ``cyborg.model.cleaning.level``.
-    level: CleanLevel | None = None
+    level: CleanLevel | None
 
     @property
     def cleans(self) -> bool:
         """Return whether the agent must remove the data of the guest."""
         return self.level in CLEANING
 
-    def work(self, request_key: str | None) -> dict[str, Any]:
-        """Return the work in which an agent cleans up what was prepared."""
-        spec: dict[str, Any] = {}
-        if self.arq and images.may_be_loading(self.arq):
-            spec[images.LOADING] = True
-        if self.level is not None:
-            spec[CLEAN] = self.level.value
-        return {
-            "kind": WorkKind.RELEASE,
-            "arq_uuid": self.arq and self.arq.uuid,
-            "instance_uuid": self.arq and self.arq.instance_uuid,
-            "deployable_id": self.deployable_id,
-            "attach_handle_id": self.handle_id,
-            "operation_id": request_key,
-            "spec": spec or None,
-        }
 
-
-def held_units(rows: Iterable[LockedArq]) -> list[HeldUnit]:
-    """Return the units that ARQs hold."""
-    return [
-        HeldUnit(
-            *(row.attach_handle_id, row.deployable_id, row.prepared, row),
-            pooled=bool(row.pooled),
-            level=_level(row),
-        )
-        for row in rows
-        if row.attach_handle_id is not None
-    ]
+def release_work(
+    handle_id: int,
+    deployable_id: int | None,
+    level: CleanLevel | None,
+    *,
+    arq: LockedArq | None = None,
+    request_key: str | None = None,
+) -> dict[str, Any]:
+    """Return the work in which an agent cleans a unit up; ``arq`` had it, None: not known."""
+    spec: dict[str, Any] = {}
+    if arq is not None and images.may_be_loading(arq):
+        spec[images.LOADING] = True
+    if level is not None:
+        spec[CLEAN] = level.value
+    return {
+        "kind": WorkKind.RELEASE,
+        "arq_uuid": arq and arq.uuid,
+        "instance_uuid": arq and arq.instance_uuid,
+        "deployable_id": deployable_id,
+        "attach_handle_id": handle_id,
+        "operation_id": request_key,
+        "spec": spec or None,
+    }
 
 
 def _level(row: LockedArq) -> CleanLevel | None:
@@ -229,43 +227,59 @@ def _level(row: LockedArq) -> CleanLevel | None:
     return stricter(now, None if row.dirty_level is None else CleanLevel(row.dirty_level))
 
 
-def release_units(tx: Transaction, units: Sequence[HeldUnit], *, request_key: str | None) -> None:
-    """Release units; add work where the agent may have prepared the device, or must clean it.
+def release_units(tx: Transaction, rows: Iterable[LockedArq], *, request_key: str | None) -> None:
+    """Release the units of ARQs; add work where an agent may have prepared one, or must clean it.
 
     A handle that an ARQ was only waiting for stays ``releasing``, and its release goes on.
-    ``request_key`` is None when no request is the reason, as in a repair.
+    ``request_key`` is None when no request is the reason, as in a repair. Raises a plain Conflict,
+    see ``claims.repeated``, when a handle was released or bound while the caller waited for the
+    locks of the ARQs.
     """
-    waiting = [
-        unit.handle_id for unit in units if (unit.pooled or unit.cleans) and not unit.prepared
+    rows = list(rows)
+    units = [
+        _HeldUnit(row, row.attach_handle_id, row.prepared, _level(row))
+        for row in rows
+        if row.attach_handle_id is not None
     ]
-    if waiting:
+    binding = [row.id for row in rows if row.state in BINDING and row.attach_handle_id is None]
+    attach_handles.check_none(tx, binding)
+    rest = [
+        unit.handle_id for unit in units if (unit.arq.pooled or unit.cleans) and not unit.prepared
+    ]
+    if rest:
         # Only the end of a release returns shared capacity, and a guest may have had a unit that
-        # is held, even if nothing was prepared. A unit that its last guest has left by now is held,
-        # so that its agent releases it once more.
-        held = attach_handles.lock_held(tx, waiting)
-        units = [replace(unit, prepared=True) if unit.handle_id in held else unit for unit in units]
+        # is ready, even if nothing was prepared. A unit that its last guest has left by now is
+        # ready, so that its agent releases it once more.
+        ready = attach_handles.lock_ready(tx, rest)
+        units = [
+            replace(unit, prepared=True) if unit.handle_id in ready else unit for unit in units
+        ]
+    used = [unit for unit in units if unit.prepared]
     attach_handles.release(
         tx,
-        clean=[unit.handle_id for unit in units if not unit.prepared],
-        used=[unit.handle_id for unit in units if unit.prepared],
+        {unit.handle_id: unit.arq.id for unit in units},
+        used=[unit.handle_id for unit in used],
     )
     dirty_units.mark(
         tx,
         [
-            dirty_units.Use(
-                unit.handle_id,
-                unit.level,
-                None if unit.arq is None else unit.arq.uuid,
-                None if unit.arq is None else unit.arq.instance_uuid,
-            )
-            for unit in units
-            # Bound before its host could clean it, or held without a request.
-            if unit.prepared
-            and unit.level in CLEANING
-            and (unit.arq is None or unit.arq.dirty_level != unit.level)
+            dirty_units.Use(unit.handle_id, unit.level, unit.arq.uuid, unit.arq.instance_uuid)
+            for unit in used
+            # Bound before its host could clean it.
+            if unit.level in CLEANING and unit.arq.dirty_level != unit.level
         ],
     )
-    work.add(tx, [unit.work(request_key) for unit in units if unit.prepared])
+    work.add(
+        tx,
+        [
+            release_work(
+                *(unit.handle_id, unit.arq.deployable_id, unit.level),
+                arq=unit.arq,
+                request_key=request_key,
+            )
+            for unit in used
+        ],
+    )
 
 
 def _lock(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[LockedArq]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.nova import Servers
+from cyborg.clients.nova import Server, Servers
 from cyborg.clients.placement import Placement
 from cyborg.conductor.audit import unattached
 from cyborg.conductor.audit.placement_view import HostComparison, PlacementView, misnamed_providers
@@ -21,13 +21,16 @@ from cyborg.conductor.audit.unattached import UnattachedServer
 from cyborg.db import audit, audit_processes, guests
 from cyborg.db.engine import Reader
 from cyborg.db.models import Host
-from cyborg.model import health_view
+from cyborg.model import readiness
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
-from cyborg.model.health_view import Process, duration
 from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.model.readiness import Process, duration
 
 #: The repairs that release a unit.
 _RELEASES = frozenset({Fix.RELEASE_HANDLE, Fix.DROP_HANDLE, Fix.DELETE_ARQS})
+#: The servers that use units without an ARQ, by host; and the resource classes of which the flavor
+#: of the server requests these units itself.
+Holders = Mapping[str, Mapping[str, frozenset[str]]]
 #: The values of ``page`` of the violations of each check.
 Violations = Mapping[audit.Check, Collection[int | str]]
 
@@ -91,7 +94,7 @@ class Auditor:
         differences = self._differences(hosts, unasked)
         consumers = {consumer for _, _, consumer in differences.unbound}
         vanished: frozenset[str] = frozenset()
-        holders: dict[str, set[str]] = {}
+        holders: Holders = {}
         running: list[UnattachedServer] = []
         if self._servers is not None:
             try:
@@ -116,6 +119,7 @@ class Auditor:
         if running:
             still = unattached.find(self._db, self._ages, {server.uuid for server in running})
             findings += [unattached.finding(server) for server in still]
+        findings += _foreign(confirmed, holders)
         unknown = list(_unknown(confirmed, holders))
         findings, unknown = self._named(findings), self._named(unknown)
         findings = unknown + list(
@@ -146,7 +150,7 @@ class Auditor:
             now = audit.read_clock(tx, self._db)
             conductors = audit_processes.conductors(tx, now)
             limits = {AGENT: self._ages.agent_silence, CONDUCTOR: self._ages.conductor_silence}
-            processes = health_view.Cloud(conductors, limits)
+            processes = readiness.Cloud(conductors, limits)
             findings += [
                 _not_receiving(processes, conductor, None)
                 for conductor in conductors
@@ -219,8 +223,8 @@ class Auditor:
 
     def _holders(
         self, servers: Servers, differences: _Differences, vanished: Collection[str]
-    ) -> dict[str, set[str]]:
-        """Return host → its servers that use units without an ARQ, as Nova shows them.
+    ) -> Holders:
+        """Return the servers that use units without an ARQ, as Nova shows them.
 
         A server that Nova builds, moves or deletes may be between its allocation and its bind, and
         one that was evacuated still has the allocation of the host that failed.
@@ -236,13 +240,29 @@ class Auditor:
         changing = audit.changing(self._db, consumers)
         with self._db.reader() as tx:
             now = audit.read_clock(tx, self._db)
-        holders: dict[str, set[str]] = {}
+        holders: dict[str, dict[str, frozenset[str]]] = {}
         for consumer, host in sorted(surplus):
             recent = now - released.get(consumer, 0) <= self._ages.settle
             server = None if recent or consumer in changing else servers.server(consumer)
             if server is not None and server.settled and server.node == host:
-                holders.setdefault(host, set()).add(consumer)
+                foreign = self._foreign_classes(server, differences.comparisons[host])
+                holders.setdefault(host, {})[consumer] = foreign
         return holders
+
+    def _foreign_classes(self, server: Server, comparison: HostComparison) -> frozenset[str]:
+        """Return the classes of which the flavor of a server requests all units without an ARQ.
+
+        If Placement counts one unit more, the server may have a device that the database does not
+        know, such as an attached one.
+        """
+        if server.profile is not None or not server.requested or self._placement_view is None:
+            return frozenset()
+        allocated = self._placement_view.units_of(server.uuid)
+        return frozenset(
+            name
+            for name, amount in server.requested.items()
+            if allocated.get(name, 0) - comparison.bound(server.uuid, name) == amount
+        )
 
     def _named(self, findings: Sequence[Finding]) -> list[Finding]:
         """Return the findings; those about units that somebody may have tell who has them."""
@@ -294,18 +314,32 @@ class Auditor:
                 yield Finding(kind, "consumer", consumer, cause, host)
 
 
-def _unknown(
-    differences: _Differences, holders: Mapping[str, Collection[str]]
-) -> Iterator[Finding]:
+def _unknown(differences: _Differences, holders: Holders) -> Iterator[Finding]:
     """Yield the providers of which these servers still use units without an ARQ."""
     for host, servers in holders.items():
         comparison = differences.comparisons.get(host)
         if comparison is not None:
             units: dict[str, dict[str, int]] = {}
             for provider, consumer, missing in comparison.surplus():
-                if consumer in servers:
+                if (
+                    consumer in servers
+                    and comparison.resource_class(provider) not in servers[consumer]
+                ):
                     units.setdefault(provider, {})[consumer] = missing
             yield from comparison.unknown_holders(units)
+
+
+def _foreign(differences: _Differences, holders: Holders) -> Iterator[Finding]:
+    """Yield the servers whose flavors still have units that they request themselves."""
+    for host, servers in holders.items():
+        comparison = differences.comparisons.get(host)
+        if comparison is not None:
+            units: dict[str, dict[str, int]] = {}
+            for provider, consumer, missing in comparison.surplus():
+                if comparison.resource_class(provider) in servers.get(consumer, ()):
+                    units.setdefault(consumer, {})[provider] = missing
+            for consumer, of_consumer in units.items():
+                yield comparison.foreign(consumer, of_consumer)
 
 
 def _seen(holders: Mapping[str, str]) -> str:
@@ -336,7 +370,7 @@ def _in_both(first: Sequence[Finding], second: Sequence[Finding]) -> Iterator[Fi
     return (finding for finding in second if finding.identity in seen)
 
 
-def _of_agent(processes: health_view.Cloud, host: str, agent: Process | None) -> Iterator[Finding]:
+def _of_agent(processes: readiness.Cloud, host: str, agent: Process | None) -> Iterator[Finding]:
     """Yield the findings for an agent that is silent, receives nothing, or cannot publish."""
     if agent is None:
         cause = "Its agent has never reported to this release."
@@ -350,12 +384,12 @@ def _of_agent(processes: health_view.Cloud, host: str, agent: Process | None) ->
     if agent.bus_error or agent.clock_error:
         yield _not_receiving(processes, agent, host)
     if agent.publish_error:
-        cause, remedy = health_view.not_publishing(agent)
+        cause, remedy = readiness.not_publishing(agent)
         key = f"{agent.binary}@{agent.host}"
         yield Finding(Kind.CANNOT_PUBLISH, "service", key, cause, host, advice=remedy)
 
 
-def _not_receiving(processes: health_view.Cloud, process: Process, host: str | None) -> Finding:
+def _not_receiving(processes: readiness.Cloud, process: Process, host: str | None) -> Finding:
     component = processes.process(process)
     key = f"{process.binary}@{process.host}"
     return Finding(

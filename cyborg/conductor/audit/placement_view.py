@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from cyborg import exception
 from cyborg.clients.placement import Node, Placement
-from cyborg.db.audit import DeployableRow, HostRow
+from cyborg.db.audit import HostRow
+from cyborg.db.providers import Part
 from cyborg.model.audit_findings import Ages, Finding, Kind
 from cyborg.model.provider import Inventory, Provider, provider_uuid
 
@@ -52,6 +53,7 @@ class PlacementView:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
+        self.units_of = placement.units_of
         self._roots: dict[str, str] = {}
         #: Generation, inventories and traits of a provider as JSON, and whether it had allocations.
         #: Equal documents share their memory.
@@ -144,7 +146,8 @@ class HostComparison:
         for deployable in self.host.deployables:
             shown = self._shown(deployable)
             if shown is not None:
-                for consumer in shown.allocations.keys() - deployable.bound.keys():
+                bound = self.host.bound[deployable.desired.uuid]
+                for consumer in shown.allocations.keys() - bound.keys():
                     yield deployable.desired.uuid, consumer
 
     def surplus(self) -> Iterator[tuple[str, str, int]]:
@@ -153,9 +156,42 @@ class HostComparison:
             shown = self._shown(deployable)
             for consumer, resources in () if shown is None else shown.allocations.items():
                 units = resources.get(deployable.desired.resource_class, 0)
-                missing = units - deployable.bound[consumer]
+                missing = units - self.host.bound[deployable.desired.uuid][consumer]
                 if missing > 0:
                     yield deployable.desired.uuid, consumer, missing
+
+    def resource_class(self, provider: str) -> str:
+        """Return the resource class of one of the host's providers."""
+        return next(
+            deployable.desired.resource_class
+            for deployable in self.host.deployables
+            if deployable.desired.uuid == provider
+        )
+
+    def bound(self, consumer: str, resource_class: str) -> int:
+        """Return how many units of a class the ARQs of a consumer have on this host."""
+        return sum(
+            self.host.bound[deployable.desired.uuid][consumer]
+            for deployable in self.host.deployables
+            if deployable.desired.resource_class == resource_class
+        )
+
+    def foreign(self, consumer: str, units: Mapping[str, int]) -> Finding:
+        """Return the finding for units (by provider) that the flavor of a server requests itself.
+
+        They are units of this service by their class alone: the server boots without a device.
+        """
+        parts = [
+            f"{units[deployable.desired.uuid]} unit(s) of {deployable.desired.name} "
+            f"({deployable.desired.resource_class})"
+            for deployable in self.host.deployables
+            if deployable.desired.uuid in units
+        ]
+        cause = (
+            f"It uses {', '.join(parts)} without a device: its flavor requests this class itself, "
+            "and no device profile."
+        )
+        return Finding(Kind.FOREIGN_ALLOCATION, "instance", consumer, cause, self.host.name)
 
     def unknown_holders(self, holders: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
         """Yield the providers that ``holders`` (provider, consumer, units) use without an ARQ.
@@ -178,19 +214,19 @@ class HostComparison:
         silence = self.host.agent_silence
         return silence is None or silence > self.ages.agent_silence
 
-    def _shown(self, deployable: DeployableRow) -> ProviderView | None:
+    def _shown(self, deployable: Part) -> ProviderView | None:
         return self.view.providers.get(deployable.desired.uuid)
 
-    def _compare(self, deployable: DeployableRow) -> Iterator[Finding]:
+    def _compare(self, deployable: Part) -> Iterator[Finding]:
         """Yield the differences of one provider; a refused one has a finding already."""
         name, shown = deployable.desired.name, self._shown(deployable)
         if shown is None:
-            if not deployable.refused:
+            if deployable.row.publish_error is None:
                 cause = f"Placement has no provider {name}."
                 yield self._late(Kind.MISSING_PROVIDER, deployable, cause)
             return
         if shown.parent_uuid != self.view.root:
-            if not deployable.refused:
+            if deployable.row.publish_error is None:
                 cause = f"{name} is not below {self.host.name} in Placement."
                 yield _of_provider(Kind.MISPLACED_PROVIDER, self.host, deployable, cause)
             return
@@ -198,18 +234,18 @@ class HostComparison:
         if not difference:
             return
         cause = f"{name}: {difference}."
-        excess = _excess(deployable, shown)
+        excess = _excess(deployable, shown, self.host.bound[deployable.desired.uuid])
         if excess:
             cause += f" Placement gives out {excess} unit(s) more than can be bound."
             yield self._late(Kind.EXCESS_INVENTORY, deployable, cause)
-        elif not deployable.refused:
+        elif deployable.row.publish_error is None:
             yield self._late(Kind.DRIFT, deployable, cause)
 
-    def _unallocated(self, deployable: DeployableRow) -> Iterator[Finding]:
+    def _unallocated(self, deployable: Part) -> Iterator[Finding]:
         shown = self._shown(deployable)
         if shown is None:
             return
-        for instance, count in deployable.owed.items():
+        for instance, count in self.host.owed[deployable.desired.uuid].items():
             of_instance = shown.allocations.get(instance, {})
             allocated = of_instance.get(deployable.desired.resource_class, 0)
             if allocated < count:
@@ -219,7 +255,7 @@ class HostComparison:
                 )
                 yield Finding(Kind.UNALLOCATED, "instance", instance, cause, self.host.name)
 
-    def _late(self, kind: Kind, deployable: DeployableRow, cause: str) -> Finding:
+    def _late(self, kind: Kind, deployable: Part, cause: str) -> Finding:
         """Return the finding for a difference that the agent must remove; PUBLISHING if new.
 
         An agent that is silent, or that cannot publish, removes no difference.
@@ -236,14 +272,14 @@ class HostComparison:
 def misnamed_providers(host: HostRow) -> Iterator[Finding]:
     """Yield the deployables of a host whose provider is not the one of their name."""
     for deployable in host.deployables:
-        name, uuid = deployable.desired.name, deployable.rp_uuid
+        name, uuid = deployable.desired.name, deployable.row.rp_uuid
         if uuid != provider_uuid(name):
             cause = f"{name} has provider {uuid}, which its name does not make."
             yield _of_provider(Kind.MISNAMED_PROVIDER, host, deployable, cause)
 
 
-def _of_provider(kind: Kind, host: HostRow, deployable: DeployableRow, cause: str) -> Finding:
-    key = deployable.rp_uuid or deployable.desired.name
+def _of_provider(kind: Kind, host: HostRow, deployable: Part, cause: str) -> Finding:
+    key = deployable.desired.uuid or deployable.desired.name
     return Finding(kind, "provider", key, cause, host.name)
 
 
@@ -279,17 +315,17 @@ def _difference(desired: Provider, shown: ProviderView, *, silent: bool) -> str:
     return ", ".join(parts)
 
 
-def _excess(deployable: DeployableRow, shown: ProviderView) -> int:
+def _excess(deployable: Part, shown: ProviderView, bound: Mapping[str, int]) -> int:
     """Return how many more units Placement offers or has allocated for binds than can be bound.
 
-    With a correct inventory this needs a leaked handle, or an ARQ that has a handle without an
-    allocation; both have their own kinds of findings.
+    With a correct inventory this needs an ARQ that has a handle without an allocation, which has
+    its own kind of finding.
     """
     inventory = shown.inventories.get(deployable.desired.resource_class, {})
     pending = used = 0
     for consumer, resources in shown.allocations.items():
         units = resources.get(deployable.desired.resource_class, 0)
         used += units
-        pending += max(0, units - deployable.bound[consumer])
+        pending += max(0, units - bound.get(consumer, 0))
     offered = int(inventory.get("total", 0) - inventory.get("reserved", 0)) - used
     return max(0, offered + pending - deployable.claimable) if offered > 0 else 0

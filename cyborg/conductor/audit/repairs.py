@@ -15,9 +15,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.arqs import bind, release
-from cyborg.conductor.arqs.release import ArqReleaser
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.reports import suspicion
 from cyborg.db import (
     arqs,
@@ -39,16 +37,16 @@ from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
 from cyborg.model.caller import Caller
-from cyborg.model.cleaning import CleanResult, level, stricter
-from cyborg.model.device import UNRELEASED, HandleState
+from cyborg.model.cleaning import CLEANING, CleanResult, level, stricter
+from cyborg.model.device import UNRELEASED
 from cyborg.model.work import WorkKind
+from cyborg.rpc.verbs import DeleteArqs, DeleteInstanceArqs
 
 LOG = logging.getLogger(__name__)
 
 #: The caller that deletes ARQs: of every project, but bound ones only with their instance.
 _AUDITOR = Caller(None, None, "audit", all_projects=True)
 _NO_WORK = "no work was left to finish this bind; an audit ended it"
-_BINDING = frozenset({State.BOUND, State.BIND_STARTED})
 _HANDLELESS = frozenset({State.INITIAL, State.UNBOUND, State.BIND_FAILED})
 
 
@@ -60,79 +58,60 @@ class Repaired:
     reason: str = ""
 
 
-class Repairs:
-    """Repairs findings; it calls ``wake`` when a commit may have added work."""
+def repair(db: Database, findings: Iterable[Finding], limit: int) -> list[Repaired]:
+    """Repair findings in the given order, with at most ``limit`` changes.
 
-    def __init__(self, *, db: Database, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._arq_releaser = ArqReleaser(db=db, wake=wake)
-        self._repairs: Mapping[Fix, Callable[[Finding], bool]] = {
-            Fix.RELEASE_HANDLE: lambda finding: release_handle(db, finding.key),
-            Fix.HOLD_HANDLE: lambda finding: hold_handle(db, finding.key),
-            Fix.DROP_HANDLE: lambda finding: release_handle_of_arq(db, finding.key),
-            Fix.FAIL_BIND: lambda finding: fail_bind(db, finding.key),
-            Fix.OPEN_INSTANCE: lambda finding: open_instance(db, finding.key),
-            Fix.GUARD_INSTANCE: lambda finding: guard_instance(db, finding.key),
-            Fix.REPUBLISH: lambda finding: republish(db, finding.host or ""),
-            Fix.SET_ASIDE: lambda finding: set_units_aside(db, finding.key, finding.cause),
-            Fix.DELETE_ARQS: self._delete_arqs,
-            Fix.DELETE_ARQ: self._delete_arq,
-        }
+    All providers of a host that differ count as one change. A repair that fails does not stop the
+    others. Return the results of all findings that have a repair.
+    """
+    results: list[Repaired] = []
+    republished: set[str | None] = set()
+    changes = 0
+    for finding in findings:
+        if finding.fix is None:
+            continue
+        if finding.fix is Fix.REPUBLISH and finding.host in republished:
+            results.append(Repaired(finding))
+            continue
+        limited = changes >= limit
+        reason = "the limit of one pass is reached" if limited else _try(db, finding, finding.fix)
+        results.append(Repaired(finding, reason))
+        if not reason:
+            changes += 1
+            republished |= {finding.host} if finding.fix is Fix.REPUBLISH else set()
+    return results
 
-    def repair(self, findings: Iterable[Finding], limit: int) -> list[Repaired]:
-        """Repair findings in the given order, with at most ``limit`` changes.
 
-        All providers of a host that differ count as one change. A repair that fails does not stop
-        the others. Return the results of all findings that have a repair.
-        """
-        results: list[Repaired] = []
-        republished: set[str | None] = set()
-        changes = 0
-        for finding in findings:
-            if finding.fix is None:
-                continue
-            if finding.fix is Fix.REPUBLISH and finding.host in republished:
-                results.append(Repaired(finding))
-                continue
-            reason = "the limit of one pass is reached" if changes >= limit else self._try(finding)
-            results.append(Repaired(finding, reason))
-            if not reason:
-                changes += 1
-                republished |= {finding.host} if finding.fix is Fix.REPUBLISH else set()
-        self._wake()
-        return results
+def _try(db: Database, finding: Finding, fix: Fix) -> str:
+    """Make one repair; return why it was not made, an empty text if it was."""
+    try:
+        repaired = _REPAIRS[fix](db, finding)
+    except exception.CyborgError as error:
+        return str(error)
+    if not repaired:
+        return "it has changed meanwhile"
+    LOG.info(
+        "Audit finding on %s %s repaired (%s): %s",
+        *(finding.noun, finding.key, finding.fix, finding.cause),
+    )
+    return ""
 
-    def _try(self, finding: Finding) -> str:
-        """Make one repair; return why it was not made, an empty text if it was."""
-        assert finding.fix is not None  # noqa: S101 - for mypy
-        try:
-            repaired = self._repairs[finding.fix](finding)
-        except exception.CyborgError as error:
-            return str(error)
-        if not repaired:
-            return "it has changed meanwhile"
-        LOG.info(
-            "Audit finding on %s %s repaired (%s): %s",
-            *(finding.noun, finding.key, finding.fix, finding.cause),
-        )
-        return ""
 
-    def _delete_arqs(self, finding: Finding) -> bool:
-        """Delete the ARQs of an instance that Nova no longer has, as Nova would have done it."""
-        self._arq_releaser.by_instance(_AUDITOR, str(uuid4()), finding.key)
-        return True
+def _delete_arqs(db: Database, finding: Finding) -> bool:
+    """Delete the ARQs of an instance that Nova no longer has, as Nova would have done it."""
+    release.delete_of_instance(db, DeleteInstanceArqs(_AUDITOR, str(uuid4()), finding.key))
+    return True
 
-    def _delete_arq(self, finding: Finding) -> bool:
-        """Delete an ARQ that was not bound; an ARQ that is bound by now is refused."""
-        self._arq_releaser.by_uuid(_AUDITOR, str(uuid4()), [finding.key])
-        return True
+
+def _delete_arq(db: Database, finding: Finding) -> bool:
+    """Delete an ARQ that was not bound; an ARQ that is bound by now is refused."""
+    release.delete(db, DeleteArqs(_AUDITOR, str(uuid4()), [finding.key]))
+    return True
 
 
 @retried
 def release_handle(db: Database, uuid: str) -> bool:
-    """Release a handle that is held without an ARQ, or that waits for its release without work.
-
-    A handle in quarantine whose work is lost counts as well.
+    """Release a handle that waits for its release without work, in quarantine or not.
 
     Where binds need preparation, the unit may still be prepared, and the data of a guest may be on
     it: its agent cleans up first.
@@ -141,18 +120,16 @@ def release_handle(db: Database, uuid: str) -> bool:
         host_id = attach_handles.quarantined_on(tx, uuid)
         if host_id is not None:
             # Placement must show one more unit; the lock of the host precedes that of the handle.
-            hosts.bump_desired_generation(tx, host_id)
+            tx.publish(host_id)
         row = _lock_handle(tx, uuid)
         if row is None:
             return False
         required = stricter(level(row.clean, None), dirty_units.level_of(tx, uuid))
-        leaked = release.HeldUnit(row.id, row.deployable_id, prepared=row.prepare, level=required)
-        if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
-            release.release_units(tx, [leaked], request_key=None)
-        elif row.state not in UNRELEASED or _is_being_released(tx, row.id):
+        releasing = sa.and_(Work.attach_handle_id == row.id, Work.kind == WorkKind.RELEASE.value)
+        if row.state not in UNRELEASED or _is_any(tx, releasing):
             return False
-        elif row.prepare or leaked.cleans:
-            work.add(tx, [leaked.work(None)])
+        if row.prepare or required in CLEANING:
+            work.add(tx, [release.release_work(row.id, row.deployable_id, required)])
         else:
             attach_handles.finish_release(tx, row.id)
             work.make_due(tx, row.id)
@@ -164,42 +141,13 @@ def release_handle(db: Database, uuid: str) -> bool:
 
 
 @retried
-def hold_handle(db: Database, uuid: str) -> bool:
-    """Mark a handle as held by the ARQ that has it."""
-    with db.writer() as tx:
-        handle_id = sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).scalar_subquery()
-        host_id = attach_handles.pooled_on(tx, uuid)
-        if host_id is not None:
-            # Its units share capacity; the lock of the host precedes those of ARQs.
-            hosts.bump_desired_generation(tx, host_id)
-        rows = arqs.lock(tx, Arq.attach_handle_id == handle_id)
-        row = _lock_handle(tx, uuid)
-        if row is None or not any(arq.state in _BINDING for arq in rows):
-            return False
-        if row.state == HandleState.FREE:
-            attach_handles.hold(tx, [row.id])
-            if host_id is not None:
-                pools.book(tx, [row.device_uuid])
-        elif row.state == HandleState.RELEASING and not _is_being_released(tx, row.id):
-            attach_handles.finish_release(tx, row.id)
-        else:
-            return False
-        entry = events.Entry(
-            "handle", uuid, "held by audit", hostname=row.hostname, device_uuid=row.device_uuid
-        )
-        events.record(tx, [entry])
-    return True
-
-
-@retried
 def release_handle_of_arq(db: Database, arq_uuid: str) -> bool:
     """Release the handle of an ARQ whose state has no handle."""
     with db.writer() as tx:
         rows = [row for row in arqs.lock(tx, Arq.uuid == arq_uuid) if row.state in _HANDLELESS]
-        units = release.held_units(rows)
-        if not units:
+        if all(row.attach_handle_id is None for row in rows):
             return False
-        release.release_units(tx, units, request_key=None)
+        release.release_units(tx, rows, request_key=None)
         arqs.clear_handle(tx, [row.id for row in rows])
         entries = [
             events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=row.device_uuid)
@@ -231,44 +179,6 @@ def fail_bind(db: Database, arq_uuid: str) -> bool:
 
 
 @retried
-def open_instance(db: Database, uuid: str) -> bool:
-    """Let an instance that counts as bound, but has no ARQ, be bound again."""
-    with db.writer() as tx:
-        existing = instances.lock(tx, [uuid])
-        if uuid not in existing or not existing[uuid].bound:
-            return False
-        if arqs.lock(tx, Arq.instance_uuid == uuid):
-            return False
-        instances.release(tx, [uuid])
-        entry = events.Entry("instance", uuid, "opened by audit", instance_uuid=uuid)
-        events.record(tx, [entry])
-    return True
-
-
-@retried
-def guard_instance(db: Database, uuid: str) -> bool:
-    """Store that an instance with ARQs is bound, for the project that owns them.
-
-    Raises Conflict when a bind inserts the row of the instance at the same time.
-    """
-    with db.writer() as tx:
-        existing = instances.lock(tx, [uuid])
-        rows = arqs.lock(tx, Arq.instance_uuid == uuid)
-        if not rows or (uuid in existing and existing[uuid].bound):
-            return False
-        values = {
-            "uuid": uuid,
-            "project_id": rows[0].project_id,
-            "hostname": rows[0].hostname,
-            "operation_id": None,
-        }
-        instances.bind(tx, existing, [values])
-        entry = events.Entry("instance", uuid, "guarded by audit", instance_uuid=uuid)
-        events.record(tx, [entry])
-    return True
-
-
-@retried
 def set_units_aside(db: Database, provider: str, cause: str) -> bool:
     """Put the units of a provider that no ARQ has into quarantine, until an operator frees them.
 
@@ -278,7 +188,7 @@ def set_units_aside(db: Database, provider: str, cause: str) -> bool:
         row = deployables.by_provider(tx, [provider]).get(provider)
         if row is None:
             return False
-        hosts.bump_desired_generation(tx, row.host_id)
+        tx.publish(row.host_id, row.service_host)
         handles = attach_handles.set_aside(tx, row.id)
         for handle in handles:
             work.cancel_release(tx, handle.id)
@@ -338,8 +248,19 @@ def republish(db: Database, host: str) -> bool:
         host_id = tx.execute(sa.select(Host.id).where(Host.name == host)).scalar_one_or_none()
         if host_id is None:
             return False
-        hosts.bump_desired_generation(tx, host_id)
+        tx.publish(host_id)
     return True
+
+
+_REPAIRS: Mapping[Fix, Callable[[Database, Finding], bool]] = {
+    Fix.RELEASE_HANDLE: lambda db, finding: release_handle(db, finding.key),
+    Fix.DROP_HANDLE: lambda db, finding: release_handle_of_arq(db, finding.key),
+    Fix.FAIL_BIND: lambda db, finding: fail_bind(db, finding.key),
+    Fix.REPUBLISH: lambda db, finding: republish(db, finding.host or ""),
+    Fix.SET_ASIDE: lambda db, finding: set_units_aside(db, finding.key, finding.cause),
+    Fix.DELETE_ARQS: _delete_arqs,
+    Fix.DELETE_ARQ: _delete_arq,
+}
 
 
 class _LockedHandle(Row):
@@ -366,73 +287,54 @@ def _lock_handle(tx: Transaction, uuid: str) -> _LockedHandle | None:
     )
 
 
-def _is_being_released(tx: Transaction, handle_id: int) -> bool:
-    return _is_any(
-        tx, sa.and_(Work.attach_handle_id == handle_id, Work.kind == WorkKind.RELEASE.value)
-    )
-
-
 def _is_any(tx: Transaction, term: sa.ColumnElement[bool]) -> bool:
     return bool(tx.execute(sa.select(sa.exists().where(term))).scalar_one())
 
 
-class AuditJob:
-    """A periodic job of every conductor; only the first living conductor does something in it.
+class AuditMemory:
+    """What a conductor remembers of its audits: the auditor, and the findings that were logged."""
+
+    def __init__(self) -> None:
+        self.auditor: Auditor | None = None
+        self.logged: set[tuple[Kind, str, str]] = set()
+
+    def forget(self) -> None:
+        """Forget all audits."""
+        self.auditor, self.logged = None, set()
+
+
+def audit(
+    db: Database, memory: AuditMemory, make_auditor: Callable[[], Auditor], limit: int
+) -> None:
+    """Audit the cloud, log new findings, and make at most ``limit`` repairs.
 
     For a moment several conductors may do it at once. This is harmless, since every repair checks
-    its finding again under lock. ``limit`` is the largest number of changes in one pass. A
-    conductor counts as alive for ``lease_ms`` milliseconds after its last heartbeat.
+    its finding again under lock. Raises exception.Unavailable, without a repair, when Placement or
+    Nova does not answer.
     """
-
-    def __init__(
-        self,
-        *,
-        lease: ConductorLease,
-        auditor: Callable[[], Auditor],
-        repairs: Repairs,
-        lease_ms: int,
-        limit: int,
-    ) -> None:
-        self._lease = lease
-        self._make_auditor = auditor
-        self._auditor: Auditor | None = None
-        self._repairs = repairs
-        self._lease_ms = lease_ms
-        self._limit = limit
-        self._logged: set[tuple[Kind, str, str]] = set()
-
-    def run_once(self) -> None:
-        """Audit the cloud, log new findings, and repair.
-
-        Raises exception.Unavailable, without a repair, when Placement or Nova does not answer.
-        """
-        if not self._lease.is_oldest(self._lease_ms):
-            # The memory of an earlier turn of this conductor is too old for its next turn.
-            self._auditor, self._logged = None, set()
-            return
-        if self._auditor is None:
-            self._auditor = self._make_auditor()
-        verdict = self._auditor.look()
-        findings = {
-            finding.identity: finding
-            for finding in verdict.findings
-            if finding.severity > Severity.INFO
-        }
-        # Each finding is logged once, for as long as it stays.
-        for identity in findings.keys() - self._logged:
-            finding = findings[identity]
+    if memory.auditor is None:
+        memory.auditor = make_auditor()
+    verdict = memory.auditor.look()
+    findings = {
+        finding.identity: finding
+        for finding in verdict.findings
+        if finding.severity > Severity.INFO
+    }
+    # Each finding is logged once, for as long as it stays.
+    for identity in findings.keys() - memory.logged:
+        finding = findings[identity]
+        LOG.warning(
+            "Audit finding %s: %s %s: %s %s",
+            *(finding.kind, finding.noun, finding.key, finding.cause, finding.remedy),
+        )
+    memory.logged = set(findings)
+    if verdict.unasked:
+        raise exception.Unavailable(
+            peer="A service that the audit reads", reason=" ".join(verdict.unasked)
+        )
+    for answer in repair(db, verdict.findings, limit):
+        if answer.reason:
             LOG.warning(
-                "Audit finding %s: %s %s: %s %s",
-                *(finding.kind, finding.noun, finding.key, finding.cause, finding.remedy),
+                "Audit finding on %s %s is not repaired: %s",
+                *(answer.finding.noun, answer.finding.key, answer.reason),
             )
-        self._logged = set(findings)
-        if verdict.unasked:
-            raise exception.Unavailable(
-                peer="A service that the audit reads", reason=" ".join(verdict.unasked)
-            )
-        for answer in self._repairs.repair(verdict.findings, self._limit):
-            if answer.reason:
-                LOG.warning(
-                    "Audit finding on %s %s is not repaired: %s",
-                    *(answer.finding.noun, answer.finding.key, answer.reason),
-                )

@@ -10,11 +10,11 @@ import itertools
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from cyborg import exception
 from cyborg.clients.nova import Nova
-from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.context import Conductor
+from cyborg.conf.conductor import REBOOT
 from cyborg.db import events, guests, instances
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.guests import UnattachedBind
@@ -26,13 +26,6 @@ LOG = logging.getLogger(__name__)
 #: Nova's status of a server whose guest runs and has all that it was started with. A guest in
 #: rescue mode has no accelerators.
 _RUNNING = "ACTIVE"
-
-
-class Repair(StrEnum):
-    """What is done about a server without its accelerators: see ``[conductor]``."""
-
-    NOTIFY = "notify"
-    REBOOT = "reboot"
 
 
 @dataclass(frozen=True)
@@ -98,42 +91,20 @@ def finding(server: UnattachedServer) -> Finding:
     return Finding(Kind.UNATTACHED_BIND, "instance", server.uuid, server.cause, server.hostname)
 
 
-class UnattachedJob:
-    """A periodic job of every conductor; only the first living conductor does something in it."""
+def report(ctx: Conductor) -> None:
+    """Report each server once for each boot of its host, and reboot it if that is configured.
 
-    def __init__(
-        self,
-        *,
-        db: Database,
-        nova: Nova,
-        lease: ConductorLease,
-        lease_ms: int,
-        ages: Ages,
-        repair: Repair,
-    ) -> None:
-        self._db = db
-        self._nova = nova
-        self._lease = lease
-        self._lease_ms = lease_ms
-        self._ages = ages
-        self._repair = repair
-
-    def run_once(self) -> None:
-        """Report each server once for each boot of its host, and reboot it if that is configured.
-
-        Raises exception.Unavailable.
-        """
-        if not self._lease.is_oldest(self._lease_ms):
-            return
-        reboots = self._repair is Repair.REBOOT
-        pending = [
-            server
-            for server in find(self._db, self._ages)
-            if server.boot_id is not None
-            and (not server.is_reported or (reboots and server.may_be_rebooted))
-        ]
-        for server in confirmed(self._nova, pending):
-            handle(self._db, self._nova, self._ages, server.uuid, reboots=reboots)
+    Raises exception.Unavailable.
+    """
+    ages, reboots = ctx.settings.ages, ctx.settings.conductor.repair_unattached == REBOOT
+    pending = [
+        server
+        for server in find(ctx.db, ages)
+        if server.boot_id is not None
+        and (not server.is_reported or (reboots and server.may_be_rebooted))
+    ]
+    for server in confirmed(ctx.nova, pending):
+        handle(ctx.db, ctx.nova, ages, server.uuid, reboots=reboots)
 
 
 def handle(db: Database, nova: Nova, ages: Ages, uuid: str, *, reboots: bool) -> bool:

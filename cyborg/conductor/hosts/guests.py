@@ -2,27 +2,23 @@
 """Store the guests of a host, as its agent sees them."""
 
 from cyborg import exception
+from cyborg.conductor.context import Conductor, handles
 from cyborg.conductor.leases import check_epoch
 from cyborg.db import guests, hosts
-from cyborg.db.engine import Database, retried
-from cyborg.model.guests import HostGuests
+from cyborg.db.engine import retried
+from cyborg.rpc.verbs import SendGuests
 
 
-class HostGuestStore:
-    """Keeps what agents last reported of the processes of their hosts."""
+@handles(SendGuests)
+@retried
+def store(ctx: Conductor, c: SendGuests) -> None:
+    """Replace the guests of a host; units that the database does not have are left out.
 
-    def __init__(self, *, db: Database) -> None:
-        self._db = db
-
-    @retried
-    def store(self, service_host: str, epoch: int, reported: HostGuests) -> None:
-        """Replace the guests of a host; units that the database does not have are left out.
-
-        Raises StaleEpoch, NotFound (host), Invalid.
-        """
-        flaw = reported.validate()
-        if flaw is not None:
-            raise exception.Invalid(field="guests", reason=flaw)
-        with self._db.writer() as tx:
-            host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
-            guests.replace(tx, host.id, reported)
+    Raises StaleEpoch, NotFound (host), Invalid.
+    """
+    flaw = c.guests.validate()
+    if flaw is not None:
+        raise exception.Invalid(field="guests", reason=flaw)
+    with ctx.db.writer() as tx:
+        host = check_epoch(hosts.lock_for_agent(tx, c.host), c.host, c.epoch)
+        guests.replace(tx, host.id, c.guests)

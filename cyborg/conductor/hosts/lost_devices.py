@@ -15,16 +15,17 @@ the same way.
 """
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cyborg import exception
+from cyborg.conductor.context import Conductor, handles
 from cyborg.conductor.leases import check_epoch
 from cyborg.db import devices, dirty_units, events, hosts, lost_devices, pools, work
-from cyborg.db.engine import Database, retried
+from cyborg.db.engine import retried
 from cyborg.db.lost_devices import Due, LostDeployable
 from cyborg.db.transaction import Transaction
-from cyborg.model.caller import Caller
+from cyborg.rpc.verbs import DeleteDevice, SendProvidersRemoved
 
 LOG = logging.getLogger(__name__)
 
@@ -45,156 +46,147 @@ class Removed:
     operator_created: bool = False
 
 
-class LostDevices:
-    """Removes what has been lost for ``lost_retention`` milliseconds; 0 means never.
+def expire(ctx: Conductor) -> None:
+    """Begin to remove the lost things that are due, on every host.
 
-    It also removes lost things on an operator's order. ``down_after`` is how long, in milliseconds,
-    an agent may be silent and still count as up.
+    The agents fetch their desired state again. Things without a provider are removed at once.
     """
+    with ctx.db.reader() as tx:
+        host_ids = lost_devices.due_hosts(tx, ctx.settings.lost_ms, ctx.settings.agent_down_ms)
+    for host_id in host_ids:
+        _expire_on(ctx, host_id)
 
-    def __init__(self, *, db: Database, lost_retention: int, down_after: int) -> None:
-        self._db = db
-        self._age = lost_retention
-        self._down_after = down_after
 
-    def expire(self) -> None:
-        """Begin to remove the lost things that are due, on every host.
+@handles(DeleteDevice)
+def request_removal(ctx: Conductor, c: DeleteDevice) -> None:
+    """Begin to remove a device that is lost, or that an operator created.
 
-        The agents fetch their desired state again. Things without a provider are removed at once.
-        """
-        with self._db.reader() as tx:
-            host_ids = lost_devices.due_hosts(tx, self._age, self._down_after)
-        for host_id in host_ids:
-            self._expire_on(host_id)
+    Any other device stays, and only those of its deployables and attach handles are removed
+    that its host no longer reports. The agent must delete the providers first. Raises NotFound,
+    DeviceInUse, and Conflict when there is nothing to remove or, without ``force``, units are
+    not cleaned.
+    """
+    host_id = _request(ctx, c)
+    if host_id is not None:
+        _expire_on(ctx, host_id)
 
-    def request_removal(
-        self, caller: Caller, request_key: str, uuid: str, *, force: bool | None = None
-    ) -> str | None:
-        """Begin to remove a device that is lost, or that an operator created.
 
-        Any other device stays, and only those of its deployables and attach handles are removed
-        that its host no longer reports. Return the agent that must delete the providers first;
-        None for a repeated request. Raises NotFound, DeviceInUse, and Conflict when there is
-        nothing to remove or, without ``force``, units are not cleaned.
-        """
-        host_id, agent = self._request_removal(caller, request_key, uuid, force=force)
-        if host_id is not None:
-            self._expire_on(host_id)
-        return agent
+@retried
+def _request(ctx: Conductor, c: DeleteDevice) -> int | None:
+    """Return the id of the device's host; None for a repeated request."""
+    with ctx.db.writer(*c.origin) as tx:
+        if events.is_repeated(tx, c.request_key):
+            return None
+        row = devices.with_agent(tx, c.uuid)
+        if row is None:
+            raise exception.NotFound(noun="Device", key=c.uuid)
+        tx.publish(row.host_id, row.service_host)
+        lost_devices.lock_handles_of_device(tx, row.id)
+        # Read after the locks, so that a bind or a report that was faster shows.
+        held = devices.arqs_of(tx, row.id)
+        if held:
+            raise exception.DeviceInUse(uuid=c.uuid, arqs=", ".join(held))
+        dirty_units.check_clean(tx, *lost_devices.removable(row.id), force=c.force)
+        work.cancel_install(tx, row.id)
+        whole = devices.request_removal(tx, row.id)
+        if not whole and not lost_devices.request_part_removal(tx, row.id):
+            raise exception.Conflict(
+                reason=f"Device {c.uuid} is present: its host would report it again. Disable "
+                "it, or delete it when it is lost."
+            )
+        action = "forgotten" if whole else "lost parts forgotten"
+        entry = events.Entry("device", c.uuid, action, hostname=row.hostname)
+        events.record(tx, [entry])
+    LOG.info(
+        "Device %s on host %s: an operator ordered the removal of %s",
+        *(c.uuid, row.hostname, "the device" if whole else "its lost parts"),
+    )
+    return row.host_id
 
-    @retried
-    def _request_removal(
-        self, caller: Caller, request_key: str, uuid: str, *, force: bool | None
-    ) -> tuple[int | None, str | None]:
-        """Return the id of the device's host, and its agent; None twice for a repeated request."""
-        with self._db.writer(caller, request_key) as tx:
-            if events.is_repeated(tx, request_key):
-                return None, None
-            row = devices.with_agent(tx, uuid)
-            if row is None:
-                raise exception.NotFound(noun="Device", key=uuid)
-            hosts.bump_desired_generation(tx, row.host_id)
-            lost_devices.lock_handles_of_device(tx, row.id)
-            # Read after the locks, so that a bind or a report that was faster shows.
-            held = devices.arqs_of(tx, row.id)
-            if held:
-                raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
-            dirty_units.check_clean(tx, *lost_devices.removable(row.id), force=force)
-            work.cancel_install(tx, row.id)
-            whole = devices.request_removal(tx, row.id)
-            if not whole and not lost_devices.request_part_removal(tx, row.id):
-                raise exception.Conflict(
-                    reason=f"Device {uuid} is present: its host would report it again. Disable "
-                    "it, or delete it when it is lost."
-                )
-            action = "forgotten" if whole else "lost parts forgotten"
-            entry = events.Entry("device", uuid, action, hostname=row.hostname)
-            events.record(tx, [entry])
-        LOG.info(
-            "Device %s on host %s: an operator ordered the removal of %s",
-            *(uuid, row.hostname, "the device" if whole else "its lost parts"),
+
+@retried
+def _expire_on(ctx: Conductor, host_id: int) -> None:
+    with ctx.db.writer() as tx:
+        tx.publish(host_id)
+        name = hosts.name_of(tx, host_id)
+        # A device without deployables has no provider that must be deleted first.
+        removed, _ = _remove(ctx, tx, host_id, frozenset())
+        # The lock of the host keeps single units lost, no bind claims a lost unit, and a held
+        # unit is not due. So the units that are due stay so until the commit.
+        units = lost_devices.due_handles(
+            tx, host_id, age_ms=ctx.settings.lost_ms, silent_ms=ctx.settings.agent_down_ms
         )
-        return row.host_id, row.service_host
+        if units:
+            lost_devices.remove_handles(tx, [row.id for row in units])
+            # A unit in quarantine took shared capacity.
+            pools.book(tx, {row.device_uuid for row in units})
+        removed += [_removed("handle", row) for row in units]
+        _record(tx, removed, name)
+    _log(removed, name)
 
-    @retried
-    def _expire_on(self, host_id: int) -> None:
-        with self._db.writer() as tx:
-            hosts.bump_desired_generation(tx, host_id)
-            name = hosts.name_of(tx, host_id)
-            # A device without deployables has no provider that must be deleted first.
-            removed, _ = self._remove(tx, host_id, frozenset())
-            # The lock of the host keeps single units lost, no bind claims a lost unit, and a held
-            # unit is not due. So the units that are due stay so until the commit.
-            units = lost_devices.due_handles(
-                tx, host_id, age_ms=self._age, silent_ms=self._down_after
-            )
-            if units:
-                lost_devices.remove_handles(tx, [row.id for row in units])
-                # A unit in quarantine took shared capacity.
-                pools.book(tx, {row.device_uuid for row in units})
-            removed += [_removed("handle", row) for row in units]
-            self._record(tx, removed, name)
-        _log(removed, name)
 
-    @retried
-    def confirm_removal(self, service_host: str, epoch: int, names: Collection[str]) -> None:
-        """Remove lost things without a provider, after the agent deleted those of ``names``.
+@handles(SendProvidersRemoved)
+@retried
+def confirm_removal(ctx: Conductor, c: SendProvidersRemoved) -> None:
+    """Remove lost things without a provider, after the agent deleted those of ``names``.
 
-        ``names`` are deployables. Things that the host reports again, or that are in use, stay and
-        are published again. Raises NotFound, StaleEpoch.
-        """
-        with self._db.writer() as tx:
-            host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
-            removed, staying = self._remove(tx, host.id, frozenset(names))
-            self._record(tx, removed, host.name)
-            # The driver learns from the desired state which created devices it must not show.
-            if staying or any(item.operator_created for item in removed):
-                hosts.bump_desired_generation(tx, host.id)
-        _log(removed, host.name)
+    ``names`` are deployables. Things that the host reports again, or that are in use, stay and
+    are published again. Raises NotFound, StaleEpoch.
+    """
+    with ctx.db.writer() as tx:
+        host = check_epoch(hosts.lock_for_agent(tx, c.host), c.host, c.epoch)
+        removed, staying = _remove(ctx, tx, host.id, frozenset(c.names))
+        _record(tx, removed, host.name)
+        # The driver learns from the desired state which created devices it must not show.
+        if staying or any(item.operator_created for item in removed):
+            tx.publish(host.id, c.host)
+    _log(removed, host.name)
 
-    def _remove(
-        self, tx: Transaction, host_id: int, names: frozenset[str]
-    ) -> tuple[list[Removed], bool]:
-        """Remove devices and deployables that have no provider left; the caller locks the host.
 
-        ``names`` are deployables whose providers are deleted. Return what was removed, and whether
-        one of ``names`` belongs to nothing that is due to be removed.
-        """
-        lost = lost_devices.all_lost(tx, host_id)
-        unpublished = _without_provider(lost, names)
-        lost_devices.lock_handles_of(tx, [row.id for row in unpublished if row.id is not None])
-        # Read after the lock, so that a bind that was faster shows.
-        due_devices = lost_devices.due_devices(tx, host_id, self._age)
-        due_parts = lost_devices.due_deployables(tx, host_id, self._age)
-        due_ids = {row.id for row in due_devices}
-        due_names = {row.name for row in lost if row.whole and row.device_id in due_ids}
-        due_names |= {row.name for row in due_parts}
-        unpublished_ids = {row.device_id for row in unpublished}
-        due_devices = [row for row in due_devices if row.id in unpublished_ids]
-        due_parts = [row for row in due_parts if row.name in names]
-        lost_devices.remove(tx, [row.id for row in due_devices])
-        lost_devices.remove_deployables(tx, [row.id for row in due_parts])
-        if pools.book(tx, {row.device_uuid for row in due_parts}):
-            hosts.bump_desired_generation(tx, host_id)
-        removed = [
-            _removed("device", row, operator_created=row.operator_created) for row in due_devices
-        ]
-        removed += [_removed("deployable", row) for row in due_parts]
-        return removed, not names <= due_names
+def _remove(
+    ctx: Conductor, tx: Transaction, host_id: int, names: frozenset[str]
+) -> tuple[list[Removed], bool]:
+    """Remove devices and deployables that have no provider left; the caller locks the host.
 
-    def _record(self, tx: Transaction, removed: list[Removed], host: str) -> None:
-        entries = [
-            events.Entry(
-                item.noun,
-                item.uuid,
-                "retired",
-                hostname=host,
-                reason=item.reason,
-                device_uuid=item.device_uuid,
-            )
-            for item in removed
-        ]
-        events.record(tx, entries)
+    ``names`` are deployables whose providers are deleted. Return what was removed, and whether
+    one of ``names`` belongs to nothing that is due to be removed.
+    """
+    lost = lost_devices.all_lost(tx, host_id)
+    unpublished = _without_provider(lost, names)
+    lost_devices.lock_handles_of(tx, [row.id for row in unpublished if row.id is not None])
+    # Read after the lock, so that a bind that was faster shows.
+    due_devices = lost_devices.due_devices(tx, host_id, ctx.settings.lost_ms)
+    due_parts = lost_devices.due_deployables(tx, host_id, ctx.settings.lost_ms)
+    due_ids = {row.id for row in due_devices}
+    due_names = {row.name for row in lost if row.whole and row.device_id in due_ids}
+    due_names |= {row.name for row in due_parts}
+    unpublished_ids = {row.device_id for row in unpublished}
+    due_devices = [row for row in due_devices if row.id in unpublished_ids]
+    due_parts = [row for row in due_parts if row.name in names]
+    lost_devices.remove(tx, [row.id for row in due_devices])
+    lost_devices.remove_deployables(tx, [row.id for row in due_parts])
+    if pools.book(tx, {row.device_uuid for row in due_parts}):
+        tx.publish(host_id)
+    removed = [
+        _removed("device", row, operator_created=row.operator_created) for row in due_devices
+    ]
+    removed += [_removed("deployable", row) for row in due_parts]
+    return removed, not names <= due_names
+
+
+def _record(tx: Transaction, removed: list[Removed], host: str) -> None:
+    entries = [
+        events.Entry(
+            item.noun,
+            item.uuid,
+            "retired",
+            hostname=host,
+            reason=item.reason,
+            device_uuid=item.device_uuid,
+        )
+        for item in removed
+    ]
+    events.record(tx, entries)
 
 
 def _without_provider(

@@ -7,19 +7,12 @@ from datetime import UTC, datetime
 from functools import partial
 
 from cyborg import exception
-from cyborg.clients.nova import Nova, Server
-from cyborg.clients.placement import Allocations
-from cyborg.conductor.arqs import claims
+from cyborg.clients.nova import Server
+from cyborg.conductor.arqs import claims, quotas
 from cyborg.conductor.arqs.claims import repeated
-from cyborg.conductor.arqs.quotas import NO_QUOTAS, Check, Quotas
-from cyborg.conductor.operations.operations import (
-    Done,
-    HostRef,
-    Operations,
-    Order,
-    Task,
-    begun_before,
-)
+from cyborg.conductor.arqs.quotas import Check
+from cyborg.conductor.context import Conductor, handles
+from cyborg.conductor.operations.operations import Done, HostRef, Task, begin, begun_before
 from cyborg.db import (
     arqs,
     attachments,
@@ -30,16 +23,15 @@ from cyborg.db import (
     instances,
     projects,
 )
-from cyborg.db.engine import Database
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
 from cyborg.model import device_profile, wire
 from cyborg.model.arq import arq_uuids
-from cyborg.model.attachment import Plan, Step
+from cyborg.model.attachment import Plan
 from cyborg.model.caller import Caller
 from cyborg.model.operation import Operation
 from cyborg.model.work import WorkKind
-from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.verbs import Attach, Detach, Write
 
 #: In these states Nova hands over the accelerators: by a hard reboot, or when the server starts.
 _READY = frozenset({"ACTIVE", "SHUTOFF"})
@@ -53,210 +45,180 @@ class AttachRequest:
     to the uuid of its provider.
     """
 
-    caller: Caller
-    request_key: str
+    command: Attach
     server: Server
     profile_name: str
     profile: device_profiles.ProfileGroups
     candidates: Sequence[Mapping[int, str]]
 
 
-class Attacher:
-    """Begin to attach and to detach.
+@handles(Attach)
+@repeated
+def attach(ctx: Conductor, c: Attach) -> Operation:
+    """Begin to attach all accelerators of a profile (None: that of the flavor), or none.
 
-    A host has ``bind_timeout`` milliseconds for its preparations. An agent is down when it has been
-    silent for ``down_after`` milliseconds.
+    Raises what ``cyborg.rpc.verbs.Attach`` lists. A repeated request changes nothing more.
     """
+    begun = _begun_before(ctx, c, WorkKind.ATTACH)
+    if begun is not None:
+        return begun
+    request = _check_request(ctx, c)
+    return quotas.run(ctx, partial(_begin_attach, ctx, request), required=True)
 
-    def __init__(
-        self,
-        *,
-        db: Database,
-        nova: Nova,
-        placement: Allocations,
-        operations: Operations,
-        agents: AgentClient,
-        bind_timeout: int,
-        down_after: int,
-        quotas: Quotas = NO_QUOTAS,
-    ) -> None:
-        self._db = db
-        self._nova = nova
-        self._placement = placement
-        self._operations = operations
-        self._agents = agents
-        self._bind_timeout = bind_timeout
-        self._down_after = down_after
-        self._quotas = quotas
 
-    @repeated
-    def attach(
-        self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
-    ) -> Operation:
-        """Begin to attach all accelerators of a profile (None: that of the flavor), or none.
+@handles(Detach)
+def detach(ctx: Conductor, c: Detach) -> Operation:
+    """Begin to detach one ARQ that attach created, or all of them (None), if there are any.
 
-        Raises what ``cyborg.rpc.verbs.Attach`` lists. A repeated request changes nothing more.
-        """
-        begun = self._begun_before(caller, request_key, WorkKind.ATTACH)
-        if begun is not None:
-            return begun
-        request = self._check_request(caller, request_key, instance_uuid, profile_name)
-        return self._quotas.run(partial(self._begin_attach, request), required=True)
+    Raises what ``cyborg.rpc.verbs.Detach`` lists. A repeated request changes nothing more.
+    """
+    begun = _begun_before(ctx, c, WorkKind.DETACH)
+    if begun is not None:
+        return begun
+    server = _server(ctx, c.caller, c.instance_uuid)
 
-    def detach(
-        self, caller: Caller, request_key: str, instance_uuid: str, arq_uuid: str | None
-    ) -> Operation:
-        """Begin to detach one ARQ that attach created, or all of them (None), if there are any.
+    arq_uuid = c.arq_uuid
 
-        Raises what ``cyborg.rpc.verbs.Detach`` lists. A repeated request changes nothing more.
-        """
-        begun = self._begun_before(caller, request_key, WorkKind.DETACH)
-        if begun is not None:
-            return begun
-        server = self._server(caller, instance_uuid)
-
-        def plan(tx: Transaction) -> list[Task | Done]:
-            instances.lock(tx, [server.uuid])
-            _check_alone(tx, server.uuid)
-            terms = [Arq.instance_uuid == server.uuid]
-            terms += [] if arq_uuid is None else [Arq.uuid == arq_uuid]
-            rows = arqs.lock(tx, *terms)
-            if arq_uuid is not None and not rows:
-                raise exception.NotFound(noun="Accelerator request", key=arq_uuid)
-            if arq_uuid is not None and rows[0].origin != attachments.ATTACHED:
-                raise exception.CannotAttach(
-                    instance=server.uuid,
-                    reason=f"accelerator request {arq_uuid} came with its flavor or a port, and "
-                    "only an attached accelerator can be detached",
-                )
-            size = 1 if arq_uuid is None else attachments.group_size(tx, arq_uuid)
-            if size > 1:
-                raise exception.CannotAttach(
-                    instance=server.uuid,
-                    reason=f"accelerator request {arq_uuid} has one unit of a group of {size}, and "
-                    "a guest has whole groups only; detach all attached accelerators",
-                )
-            rows = [row for row in rows if row.origin == attachments.ATTACHED]
-            if not rows:
-                self._record(tx, server, action="nothing to detach")
-                host = HostRef(server.node or "")
-                return [Done(host, {"arqs": []}, {"instance": server.uuid})]
-            _check_ready(server)
-            # Nova no longer sees the ARQs. Their handles are held until the guest has lost them.
-            arqs.hide(tx, [row.id for row in rows], hidden=True)
-            self._record(tx, server, action="detach")
-            uuids = tuple(row.uuid for row in rows)
-            providers = attachments.providers(tx, uuids)
-            detachment = Plan(Step.REBOOT, uuids, server.node or "", providers, being_removed=True)
-            return [_task(server, WorkKind.DETACH, detachment)]
-
-        return self._operations.begin(Order(caller, request_key, WorkKind.DETACH.value), plan)
-
-    def _begun_before(self, caller: Caller, request_key: str, verb: WorkKind) -> Operation | None:
-        with self._db.reader() as tx:
-            return begun_before(tx, caller, request_key, verb.value)
-
-    def _server(self, caller: Caller, instance_uuid: str) -> Server:
-        server = self._nova.server(instance_uuid)
-        foreign = server is not None and server.project_id != caller.project_id
-        if server is None or (foreign and not caller.all_projects):
-            raise exception.NotFound(noun="Instance", key=instance_uuid)
-        return server
-
-    def _check_request(
-        self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
-    ) -> AttachRequest:
-        """Ask Nova, the database and Placement before anything is changed."""
-        server = self._server(caller, instance_uuid)
-        with self._db.reader() as tx:
-            # Checked again under a lock. Here it goes before the state of a server that reboots.
-            _check_alone(tx, instance_uuid)
-        _check_ready(server)
-        if server.profile is None:
+    def plan(tx: Transaction) -> list[Task | Done]:
+        instances.lock(tx, [server.uuid])
+        _check_alone(tx, server.uuid)
+        terms = [Arq.instance_uuid == server.uuid]
+        terms += [] if arq_uuid is None else [Arq.uuid == arq_uuid]
+        rows = arqs.lock(tx, *terms)
+        if arq_uuid is not None and not rows:
+            raise exception.NotFound(noun="Accelerator request", key=arq_uuid)
+        if arq_uuid is not None and rows[0].origin != attachments.ATTACHED:
             raise exception.CannotAttach(
                 instance=server.uuid,
-                reason="its flavor names no device profile (accel:device_profile), and Nova hands "
-                "accelerators only to a guest whose flavor names one",
+                reason=f"accelerator request {arq_uuid} came with its flavor or a port, and "
+                "only an attached accelerator can be detached",
             )
-        name = profile_name or server.profile
-        with self._db.reader() as tx:
-            profile = device_profiles.groups(tx, name, request_key, caller)
-        if profile is None:
-            raise exception.NotFound(noun="Device profile", key=name)
-        root = self._placement.find_by_name(server.node or "")
-        candidates = [] if root is None else self._placement.candidates(root.uuid, profile.groups)
-        return AttachRequest(caller, request_key, server, name, profile, candidates)
-
-    def _begin_attach(self, request: AttachRequest, check: Check) -> Operation:
-        """Claim the handles, create the ARQs and queue the rest, in one transaction.
-
-        Raises Unavailable, naming the host, if an agent has to prepare a unit and is down.
-        """
-        server = request.server
-        claimed: list[deployables.Offer] = []
-
-        def plan(tx: Transaction) -> list[Task]:
-            offers = deployables.by_provider(
-                tx, {uuid for placement in request.candidates for uuid in placement.values()}
+        size = 1 if arq_uuid is None else attachments.group_size(tx, arq_uuid)
+        if size > 1:
+            raise exception.CannotAttach(
+                instance=server.uuid,
+                reason=f"accelerator request {arq_uuid} has one unit of a group of {size}, and "
+                "a guest has whole groups only; detach all attached accelerators",
             )
-            claims.lock_pools(tx, offers.values())
-            existing = instances.lock(tx, [server.uuid])
-            _check_alone(tx, server.uuid)
-            if server.uuid not in existing or not existing[server.uuid].bound:
-                row = {
-                    "uuid": server.uuid,
-                    "project_id": server.project_id,
-                    "hostname": server.node,
-                    "operation_id": request.request_key,
-                }
-                instances.bind(tx, existing, [row])
-            groups, requests = _choose(tx, request, offers)
-            check.apply(tx, server.project_id, {projects.REQUESTS: len(requests)})
-            claims.check_quotas(tx, requests, check)
-            units = claims.lock(tx, requests, wait=True)
-            _check_types(tx, request, units)
-            for host_id in sorted({int(u.claim.deployable.host_id) for u in units if u.prepares}):
-                agent = hosts.agent_of(tx, self._down_after, host_id)
-                if agent is None or not agent.up:
-                    raise exception.Unavailable(
-                        peer=f"The agent of {hosts.name_of(tx, host_id)}",
-                        reason="it is down, and it would have to prepare the accelerators; nothing "
-                        "was changed. Repeat it when the agent is back.",
-                    )
-            created_at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-            rows = {
-                unit.claim.arq_uuid: {
-                    **unit.columns(request.request_key),
-                    "uuid": unit.claim.arq_uuid,
-                    "state": unit.state.value,
-                    "device_profile_id": request.profile.id,
-                    "device_profile_group_id": groups[unit.claim.arq_uuid],
-                    "group_spec": unit.claim.group_spec,
-                    "origin": attachments.ATTACHED,
-                    "hidden": unit.claim.hidden,
-                    "created_at": created_at,
-                }
-                for unit in units
-            }
-            _check_access(tx, request)
-            arqs.insert(tx, [rows[uuid] for uuid in groups])
-            claims.store(tx, units, bind_timeout=self._bind_timeout)
-            self._record(tx, server, action="attach")
-            claimed[:] = [claim.deployable for claim in requests]
-            providers = {row.rp_uuid: row.resource_class for row in claimed}
-            preparing = Plan(Step.PREPARE, tuple(groups), server.node or "", providers)
-            return [_task(server, WorkKind.ATTACH, preparing)]
+        rows = [row for row in rows if row.origin == attachments.ATTACHED]
+        if not rows:
+            _record(tx, server, action="nothing to detach")
+            host = HostRef(server.node or "")
+            return [Done(host, {"arqs": []}, {"instance": server.uuid})]
+        _check_ready(server)
+        # Nova no longer sees the ARQs. Their handles are held until the guest has lost them.
+        arqs.hide(tx, [row.id for row in rows], hidden=True)
+        _record(tx, server, action="detach")
+        uuids = tuple(row.uuid for row in rows)
+        providers = attachments.providers(tx, uuids)
+        detachment = Plan(uuids, server.node or "", providers)
+        return [_task(server, WorkKind.DETACH, detachment)]
 
-        order = Order(request.caller, request.request_key, WorkKind.ATTACH.value)
-        operation = self._operations.begin(order, plan)
-        claims.publish(self._agents, claimed)
-        return operation
+    return begin(ctx, c, WorkKind.DETACH.value, plan)
 
-    def _record(self, tx: Transaction, server: Server, *, action: str) -> None:
-        entry = events.Entry(
-            "instance", server.uuid, action, instance_uuid=server.uuid, hostname=server.node
+
+def _begun_before(ctx: Conductor, c: Write[Operation], verb: WorkKind) -> Operation | None:
+    with ctx.db.reader() as tx:
+        return begun_before(tx, c, verb.value)
+
+
+def _server(ctx: Conductor, caller: Caller, instance_uuid: str) -> Server:
+    server = ctx.nova.server(instance_uuid)
+    foreign = server is not None and server.project_id != caller.project_id
+    if server is None or (foreign and not caller.all_projects):
+        raise exception.NotFound(noun="Instance", key=instance_uuid)
+    return server
+
+
+def _check_request(ctx: Conductor, c: Attach) -> AttachRequest:
+    """Ask Nova, the database and Placement before anything is changed."""
+    server = _server(ctx, c.caller, c.instance_uuid)
+    with ctx.db.reader() as tx:
+        # Checked again under a lock. Here it goes before the state of a server that reboots.
+        _check_alone(tx, c.instance_uuid)
+    _check_ready(server)
+    if server.profile is None:
+        raise exception.CannotAttach(
+            instance=server.uuid,
+            reason="its flavor names no device profile (accel:device_profile), and Nova hands "
+            "accelerators only to a guest whose flavor names one",
         )
-        events.record(tx, [entry])
+    name = c.profile_name or server.profile
+    with ctx.db.reader() as tx:
+        profile = device_profiles.groups(tx, name, c.request_key, c.caller)
+    if profile is None:
+        raise exception.NotFound(noun="Device profile", key=name)
+    root = ctx.placement.find_by_name(server.node or "")
+    candidates = [] if root is None else ctx.placement.candidates(root.uuid, profile.groups)
+    return AttachRequest(c, server, name, profile, candidates)
+
+
+def _begin_attach(ctx: Conductor, request: AttachRequest, check: Check) -> Operation:
+    """Claim the handles, create the ARQs and queue the rest, in one transaction.
+
+    Raises Unavailable, naming the host, if an agent has to prepare a unit and is down.
+    """
+    server = request.server
+
+    def plan(tx: Transaction) -> list[Task]:
+        offers = deployables.by_provider(
+            tx, {uuid for placement in request.candidates for uuid in placement.values()}
+        )
+        claims.lock_pools(tx, offers.values())
+        existing = instances.lock(tx, [server.uuid])
+        _check_alone(tx, server.uuid)
+        row = {
+            "uuid": server.uuid,
+            "project_id": server.project_id,
+            "hostname": server.node,
+            "operation_id": request.command.request_key,
+        }
+        instances.bind(tx, existing, [row])
+        groups, requests = _choose(tx, request, offers)
+        check.apply(tx, server.project_id, {projects.REQUESTS: len(requests)})
+        claims.check_quotas(tx, requests, check)
+        units = claims.lock(tx, requests, wait=True)
+        _check_types(tx, request, units)
+        for host_id in sorted({int(u.claim.deployable.host_id) for u in units if u.prepares}):
+            agent = hosts.agent_of(tx, ctx.settings.agent_down_ms, host_id)
+            if agent is None or not agent.up:
+                raise exception.Unavailable(
+                    peer=f"The agent of {hosts.name_of(tx, host_id)}",
+                    reason="it is down, and it would have to prepare the accelerators; nothing "
+                    "was changed. Repeat it when the agent is back.",
+                )
+        created_at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+        rows = {
+            unit.claim.arq_uuid: {
+                **unit.columns(request.command.request_key),
+                "uuid": unit.claim.arq_uuid,
+                "state": unit.state.value,
+                "device_profile_id": request.profile.id,
+                "device_profile_group_id": groups[unit.claim.arq_uuid],
+                "group_spec": unit.claim.group_spec,
+                "origin": attachments.ATTACHED,
+                "hidden": unit.claim.hidden,
+                "created_at": created_at,
+            }
+            for unit in units
+        }
+        _check_access(tx, request)
+        arqs.insert(tx, [rows[uuid] for uuid in groups])
+        claims.store(tx, units, bind_timeout=ctx.settings.bind_ms)
+        _record(tx, server, action="attach")
+        claimed = [claim.deployable for claim in requests]
+        providers = {row.rp_uuid: row.resource_class for row in claimed}
+        preparing = Plan(tuple(groups), server.node or "", providers)
+        return [_task(server, WorkKind.ATTACH, preparing)]
+
+    return begin(ctx, request.command, WorkKind.ATTACH.value, plan)
+
+
+def _record(tx: Transaction, server: Server, *, action: str) -> None:
+    entry = events.Entry(
+        "instance", server.uuid, action, instance_uuid=server.uuid, hostname=server.node
+    )
+    events.record(tx, [entry])
 
 
 def _check_ready(server: Server) -> None:
@@ -280,7 +242,7 @@ def _check_access(tx: Transaction, request: AttachRequest) -> None:
     server, profile = request.server, request.profile
     if device_profiles.is_usable(tx, profile.id, server.project_id):
         return
-    if not request.caller.all_projects:
+    if not request.command.caller.all_projects:
         raise exception.NotFound(noun="Device profile", key=profile.name)
     raise exception.CannotAttach(
         instance=server.uuid,
@@ -323,7 +285,7 @@ def _choose(
         for index in sorted(placement)
         for _ in range(device_profile.units(profile.groups[index]))
     ]
-    uuids = arq_uuids(request.request_key, len(indexes))
+    uuids = arq_uuids(request.command.request_key, len(indexes))
     groups = dict(zip(uuids, indexes, strict=True))
     requests = [
         claims.Claim(

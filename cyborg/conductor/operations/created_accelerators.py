@@ -6,86 +6,82 @@ whether the host can create the accelerator. The driver reports the new device l
 the report adds the rows. So a refused accelerator was never in the database or in Placement.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID, uuid5
 
 from cyborg import exception
-from cyborg.conductor.operations.discovery import VERB, AgentQuery
-from cyborg.conductor.operations.operations import Operations, Order, Task
-from cyborg.conductor.tasks.queue import Handler, WorkQueue
+from cyborg.conductor.context import Conductor, handles
+from cyborg.conductor.operations.discovery import VERB, agent_step, query
+from cyborg.conductor.operations.operations import Task, begin, choose_hosts
+from cyborg.conductor.tasks.queue import Handler
+from cyborg.conductor.tasks.workflow import Run, Workflow
 from cyborg.db import created_accelerators, devices, events, host_inventory, hosts, operations
 from cyborg.db.created_accelerators import DriverBackend, Request
-from cyborg.db.engine import retried
 from cyborg.db.hosts import HostAgent
 from cyborg.db.transaction import Transaction
-from cyborg.db.work import ClaimedWork
 from cyborg.model import creation
 from cyborg.model.creation import Creation
 from cyborg.model.device import AttachType
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, WorkKind
-from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.verbs import DesiredChanged
+from cyborg.rpc.verbs import CreateDevice
 
 CREATE = "create_device"
 #: States of a driver that reports no devices.
 _NOT_LOADED = (DriverState.FAILED, DriverState.STOPPED)
 
 
-class AcceleratorCreator:
-    """Begin to create accelerators."""
+@handles(CreateDevice)
+def create(ctx: Conductor, c: CreateDevice) -> Operation:
+    """Have an accelerator created on a backend of a host.
 
-    def __init__(self, *, operations: Operations) -> None:
-        self._operations = operations
+    Raises NotFound (host, driver, backend), Unavailable (its agent is down), Invalid (the
+    backend has no such handles), and Conflict when the driver creates no accelerators there or
+    the host has, or will get, an accelerator with the same key or name.
+    """
 
-    def create(self, order: Order, request: Creation) -> Operation:
-        """Have an accelerator created on a backend of a host.
+    request = c.creation
 
-        Raises NotFound (host, driver, backend), Unavailable (its agent is down), Invalid (the
-        backend has no such handles), and Conflict when the driver creates no accelerators there or
-        the host has, or will get, an accelerator with the same key or name.
-        """
+    def plan(tx: Transaction) -> list[Task]:
+        host = choose_hosts(ctx, tx, [request.host], wait=c.wait)[0]
+        # This locks the host: of two orders for the same place the second sees the first.
+        tx.publish(host.id, host.service_host)
+        backends = created_accelerators.backends(tx, host.id, request.driver)
+        attach_type = _attach_type(backends, request)
+        pending = [ordered.facts for ordered in created_accelerators.requests(tx, host.id)]
+        keys = {
+            *created_accelerators.drivers_by_key(tx, host.id),
+            *(device.key for device in pending),
+        }
+        handles = creation.handles(request, attach_type, keys)
+        device = creation.device(request, handles, host.service_host)
+        names = {deployable.name for deployable in device.deployables}
+        reserved = {deployable.name for other in pending for deployable in other.deployables}
+        # A card that has moved keeps the name of its first place, and its driver uses another.
+        used = {
+            name
+            for name, holder in host_inventory.taken_names(tx, names).items()
+            if holder.key == name
+        }
+        if device.key in keys or names & (reserved | used):
+            raise exception.Conflict(
+                reason=f"There is an accelerator {device.key} on {host.name} already, or there "
+                "will be one soon."
+            )
+        uuid = str(uuid5(UUID(c.request_key), "device"))
+        ordered = Request(uuid, request.driver, device, request.labels)
+        entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
+        events.record(tx, [entry])
+        subject = {
+            "device": ordered.uuid,
+            "driver": request.driver,
+            "backend": request.backend,
+        }
+        return [Task(host, WorkKind.CREATE_DEVICE, ordered.spec(), subject=subject)]
 
-        def plan(tx: Transaction) -> list[Task]:
-            host = self._operations.hosts(tx, [request.host], wait=order.wait)[0]
-            # This locks the host: of two orders for the same place the second sees the first.
-            hosts.bump_desired_generation(tx, host.id)
-            backends = created_accelerators.backends(tx, host.id, request.driver)
-            attach_type = _attach_type(backends, request)
-            pending = [ordered.facts for ordered in created_accelerators.requests(tx, host.id)]
-            keys = {
-                *created_accelerators.drivers_by_key(tx, host.id),
-                *(device.key for device in pending),
-            }
-            handles = creation.handles(request, attach_type, keys)
-            device = creation.device(request, handles, host.service_host)
-            names = {deployable.name for deployable in device.deployables}
-            reserved = {deployable.name for other in pending for deployable in other.deployables}
-            # A card that has moved keeps the name of its first place, and its driver uses another.
-            used = {
-                name
-                for name, holder in host_inventory.taken_names(tx, names).items()
-                if holder.key == name
-            }
-            if device.key in keys or names & (reserved | used):
-                raise exception.Conflict(
-                    reason=f"There is an accelerator {device.key} on {host.name} already, or there "
-                    "will be one soon."
-                )
-            uuid = str(uuid5(UUID(order.request_key), "device"))
-            ordered = Request(uuid, request.driver, device, request.labels)
-            entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
-            events.record(tx, [entry])
-            subject = {
-                "device": ordered.uuid,
-                "driver": request.driver,
-                "backend": request.backend,
-            }
-            return [Task(host, WorkKind.CREATE_DEVICE, ordered.spec(), subject=subject)]
-
-        return self._operations.begin(order, plan)
+    return begin(ctx, c, CREATE, plan, wait=c.wait)
 
 
 def _attach_type(backends: Sequence[DriverBackend], request: Creation) -> AttachType:
@@ -115,37 +111,17 @@ def _attach_type(backends: Sequence[DriverBackend], request: Creation) -> Attach
     raise exception.NotFound(noun="Backend", key=request.backend)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CreationWork:
-    """The handler of ``create`` work.
-
-    It has the host report its hardware, which adds the device, and then ends the operation.
-    """
-
-    queue: WorkQueue
-    query: AgentQuery
-    agents: AgentClient
-
-    def handlers(self) -> dict[WorkKind, Handler]:
-        """Return the handler by its kind of work."""
-        return {WorkKind.CREATE_DEVICE: self.query.discovery(VERB, self._end).run}
-
-    @retried
-    def _end(self, row: ClaimedWork, agent: HostAgent, answer: Discovered) -> None:
-        """End the operation: the report of the host has added the device, or it has not."""
-        spec = row.spec or {}
-        ordered = Request.from_spec(spec)
-        result = HostResult(spec["host"], ResultState.SUCCEEDED, {"device": ordered.uuid})
-        with self.queue.complete([row]) as tx:
-            # No report adds the device while this transaction decides, nor after it.
-            hosts.lock(tx, agent.id)
-            if devices.with_agent(tx, ordered.uuid) is None:
-                error = _refusal(tx, agent.id, ordered, answer)
-                result = HostResult(spec["host"], ResultState.FAILED, error=error)
-                hosts.bump_desired_generation(tx, agent.id)
-            operations.end(tx, row.operation_id, result)
-        if result.error is not None:
-            self.agents.cast(agent.service_host, DesiredChanged())
+def _end(ctx: Conductor, run: Run[HostAgent], tx: Transaction, answer: Discovered) -> None:
+    """End the operation: the report of the host has added the device, or it has not."""
+    agent, ordered = run.subject, Request.from_spec(run.spec)
+    result = HostResult(run.spec["host"], ResultState.SUCCEEDED, {"device": ordered.uuid})
+    # No report adds the device while this transaction decides, nor after it.
+    hosts.lock(tx, agent.id)
+    if devices.with_agent(tx, ordered.uuid) is None:
+        error = _refusal(tx, agent.id, ordered, answer)
+        result = HostResult(run.spec["host"], ResultState.FAILED, error=error)
+        tx.publish(agent.id, agent.service_host)
+    operations.end(tx, run.row.operation_id, result)
 
 
 def _refusal(tx: Transaction, host_id: int, ordered: Request, answer: Discovered) -> str:
@@ -159,3 +135,10 @@ def _refusal(tx: Transaction, host_id: int, ordered: Request, answer: Discovered
             return f"{name} is already a deployable of driver {holder.driver} on {holder.hostname}"
     reason = created_accelerators.reason(tx, host_id, ordered.driver, ordered.facts.key)
     return reason or f"{ordered.driver} does not report it on backend {ordered.facts.backend}"
+
+
+#: The workflow of ``create`` work. It has the host report its hardware, which adds the device, and
+#: then ends the operation.
+WORK: Final[Mapping[WorkKind, Handler]] = {
+    WorkKind.CREATE_DEVICE: Workflow({VERB: agent_step(query, end=_end)})
+}

@@ -6,37 +6,36 @@ answers.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, Final, cast
 from uuid import UUID, uuid5
 
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.operations.operations import Operations, Order, Task, show_progress
+from cyborg.conductor.context import Conductor, handles
+from cyborg.conductor.operations.operations import Task, begin, choose_hosts, show_progress
 from cyborg.conductor.tasks import set_up
-from cyborg.conductor.tasks.agent_task import AGENT_POLL_MS, AgentTask, Answer, Ask, End, Waiting
-from cyborg.conductor.tasks.queue import Handler, WorkQueue
+from cyborg.conductor.tasks.queue import Handler
+from cyborg.conductor.tasks.workflow import Answer, Ask, End, Run, Step, To, Waiting, Workflow
 from cyborg.db import devices, drivers, events, hosts, operations, work
-from cyborg.db.engine import retried
 from cyborg.db.hosts import HostAgent
 from cyborg.db.models import Device
 from cyborg.db.transaction import Transaction
-from cyborg.db.work import ClaimedWork
 from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, DiscoveryTask, Outcome, WorkKind
-from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.verbs import Discover
+from cyborg.rpc.verbs import Discover, DiscoverServices
 
 LOG = logging.getLogger(__name__)
 
 VERB = "discover"
-#: Reverts in a transaction what the operation of a work row has begun on the host with this id.
-Undo = Callable[[Transaction, ClaimedWork, int], None]
+#: Reverts in a transaction what an operation has begun on the host of its work.
+Undo = Callable[[Run[HostAgent], Transaction], None]
 #: Precedes the error when an agent and this conductor do not understand each other's arguments.
 _OTHER_RELEASE = "the agent is of another release. "
 #: Milliseconds before an agent that is still looking is asked again.
@@ -51,188 +50,161 @@ _UNANSWERED = 2
 _SILENCE = "unanswered"
 
 
-class DiscoveryAPI:
-    """Begin discoveries on hosts."""
+@handles(DiscoverServices)
+def discover(ctx: Conductor, c: DiscoverServices) -> Operation:
+    """Have hosts (None: all that are up) read their hardware, through one driver or all.
 
-    def __init__(self, *, operations: Operations) -> None:
-        self._operations = operations
-
-    def discover(
-        self, order: Order, *, hosts: Sequence[str] | None, driver: str | None, setup: bool = False
-    ) -> Operation:
-        """Have hosts (None: all that are up) read their hardware, through one driver or all.
-
-        With ``setup`` the hosts set up the devices of the driver that are inactive and need it.
-        Raises NotFound (host, driver), Unavailable (an agent is down), Conflict.
-        """
-
-        def plan(tx: Transaction) -> list[Task]:
-            chosen = self._operations.hosts(tx, hosts, wait=order.wait)
-            if driver is not None and not drivers.on_hosts(tx, driver, [row.id for row in chosen]):
-                raise exception.NotFound(noun="Driver", key=driver)
-            spec = {"driver": driver, "setup": setup}
-            subject = {"driver": driver} if driver else {}
-            return [Task(row, WorkKind.DISCOVER, spec, subject=subject) for row in chosen]
-
-        return self._operations.begin(order, plan)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentQuery:
-    """Query agents on behalf of operations; the handler of ``discover`` work.
-
-    An agent is down when it has been silent for ``down_after`` milliseconds.
+    With ``setup`` the hosts set up the devices of the driver that are inactive and need it.
+    Raises NotFound (host, driver), Unavailable (an agent is down), Conflict.
     """
 
-    queue: WorkQueue
-    agents: AgentClient
-    down_after: int
+    def plan(tx: Transaction) -> list[Task]:
+        chosen = choose_hosts(ctx, tx, c.hosts, wait=c.wait)
+        if c.driver is not None and not drivers.on_hosts(tx, c.driver, [row.id for row in chosen]):
+            raise exception.NotFound(noun="Driver", key=c.driver)
+        spec = {"driver": c.driver, "setup": bool(c.setup)}
+        subject = {"driver": c.driver} if c.driver else {}
+        return [Task(row, WorkKind.DISCOVER, spec, subject=subject) for row in chosen]
 
-    def handlers(self) -> dict[WorkKind, Handler]:
-        """Return the handler by its kind of work."""
-        return {WorkKind.DISCOVER: self.discovery(VERB, self._end_discovery).run}
-
-    def discovery(
-        self, phase: str, end: End[HostAgent], undo: Undo | None = None
-    ) -> AgentTask[Any]:
-        """Return the task of having an agent follow its desired state and read its hardware.
-
-        Each ``phase`` of a work row is a query of its own.
-        """
-        return self.task(partial(self._ask, phase), end, undo)
-
-    def task(
-        self, ask: Ask[HostAgent], end: End[HostAgent], undo: Undo | None = None
-    ) -> AgentTask[Any]:
-        """Return the task of asking the agent of a host, as soon as it is up.
-
-        A fault ends the host's part of the operation. If the agent does not know such requests,
-        ``undo`` is called in the transaction of that.
-        """
-
-        def ask_if_up(row: ClaimedWork, agent: HostAgent | None) -> Answer | Waiting:
-            if agent is None:
-                return Outcome(row.uuid, fault=HOST_REMOVED)
-            if not agent.up:
-                return self.wait(row, ResultState.WAITING, "its agent is down")
-            show_progress(self.queue, row, ResultState.RUNNING, None)
-            return ask(row, agent)
-
-        return AgentTask(
-            queue=self.queue,
-            read=self.agent,
-            ask=ask_if_up,
-            end=end,
-            fail=self.fail,
-            refuse=lambda row, agent, outcome: self.fail(row, agent, outcome, undo),
-            overdue=OVERDUE,
-            poll_ms=_ANSWER_POLL_MS,
-            refusals={exception.UnknownVerb: "", exception.Invalid: _OTHER_RELEASE},
-        )
-
-    def agent(self, tx: Transaction, row: ClaimedWork) -> HostAgent | None:
-        """Return the agent of the host of a work row, and whether it is ``up``."""
-        return None if row.host_id is None else hosts.agent_of(tx, self.down_after, row.host_id)
-
-    def _ask(
-        self, phase: str, row: ClaimedWork, agent: HostAgent
-    ) -> Discovered | Outcome | Waiting:
-        """Query an agent that is up.
-
-        An agent that is up and does not answer gets requests about drivers with the desired state,
-        after its heartbeat. So work on drivers waits for it, and so does a discovery without a
-        deadline; another discovery fails after the second query without an answer.
-        """
-        spec = row.spec or {}
-        task = DiscoveryTask(
-            str(uuid5(UUID(row.uuid), phase)), spec.get("driver"), agent_epoch=agent.epoch
-        )
-        silence = 1 + int(spec.get(_SILENCE, 0))
-        try:
-            answer = self.agents.request(agent.service_host, Discover(task))
-        except exception.NoAnswer:
-            reason = agent.bus_error or "it does not answer"
-            error = f"its agent sends heartbeats but receives no requests: {reason}"
-            if row.kind == WorkKind.DISCOVER and row.left_ms is not None:
-                if agent.bus_error or silence >= _UNANSWERED:
-                    return Outcome(row.uuid, fault=error)
-                self._note_silence(row, silence)
-            return self.wait(row, ResultState.WAITING, error, pause_ms=0)
-        except exception.UnknownVerb:
-            raise
-        except exception.Unavailable as error:
-            show_progress(self.queue, row, ResultState.WAITING, str(error))
-            raise
-        self._note_silence(row, 0)
-        return answer
-
-    @retried
-    def _end_discovery(self, row: ClaimedWork, agent: HostAgent, answer: Discovered) -> None:
-        """End a discovery; begin the set-up of enabled devices that need one again.
-
-        With ``setup`` in its spec, devices that are inactive and need a set-up get one as well.
-        """
-        ready = [driver.name for driver in answer.drivers if driver.state is DriverState.READY]
-        which = sa.and_(Device.host_id == agent.id, Device.driver.in_(ready))
-        result = host_result(row, answer)
-        statuses = [DeviceStatus.ENABLED]
-        if (row.spec or {}).get("setup"):
-            statuses.append(DeviceStatus.INACTIVE)
-        with self.queue.complete([row]) as tx:
-            for status in statuses:
-                if devices.needing_set_up(tx, which, status=status):
-                    hosts.bump_desired_generation(tx, agent.id)
-                    uuids = set_up.begin_needed(tx, which, row.operation_id, status=status)
-                    state, host = DeviceStatus.INSTALLING.value, result.host
-                    entries = [events.Entry("device", uuid, state, hostname=host) for uuid in uuids]
-                    work.record(tx, row, entries)
-            installing = devices.in_set_up(tx, agent.id, ready)
-            result = replace(result, result={**(result.result or {}), "installing": installing})
-            operations.end(tx, row.operation_id, result)
-        _log(row, result)
-
-    @retried
-    def _note_silence(self, row: ClaimedWork, silence: int) -> None:
-        """Store how many queries in a row were not answered, if the number has changed."""
-        spec = row.spec or {}
-        if silence != int(spec.get(_SILENCE, 0)):
-            with self.queue.checkpoint([row]) as tx:
-                work.set_spec(tx, row, {**spec, _SILENCE: silence})
-
-    def fail(
-        self, row: ClaimedWork, agent: HostAgent | None, outcome: Outcome, undo: Undo | None = None
-    ) -> None:
-        """End one host's part of an operation with a fault."""
-        failed = HostResult((row.spec or {})["host"], ResultState.FAILED, error=outcome.fault)
-        self.end(row, failed, undo)
-
-    @retried
-    def end(self, row: ClaimedWork, result: HostResult, undo: Undo | None = None) -> None:
-        """End one host's part of an operation; ``undo`` is called in the same transaction."""
-        with self.queue.complete([row]) as tx:
-            if undo is not None and row.host_id is not None:
-                undo(tx, row, row.host_id)
-            operations.end(tx, row.operation_id, result)
-        _log(row, result)
-
-    def wait(
-        self, row: ClaimedWork, state: ResultState, reason: str, *, pause_ms: int = AGENT_POLL_MS
-    ) -> Waiting:
-        """Return that one host's part of an operation waits, and store for what.
-
-        WAITING, for an agent that does not answer, is an error of the work as well.
-        """
-        show_progress(self.queue, row, state, reason)
-        return Waiting(reason if state is ResultState.WAITING else None, pause_ms)
+    return begin(ctx, c, VERB, plan, wait=c.wait)
 
 
-def host_result(row: ClaimedWork, answer: Discovered) -> HostResult:
+def agent_step(
+    ask: Ask[HostAgent],
+    *,
+    end: End[HostAgent] | None = None,
+    next: StrEnum | None = None,  # noqa: A002 - as in Step
+    undo: Undo | None = None,
+    reached: str | None = None,
+) -> Step[Any]:
+    """Return a step that asks the agent of a host, as soon as it is up.
+
+    A fault ends the host's part of the operation. If the agent does not know such requests,
+    ``undo`` is called in the transaction of that.
+    """
+    return Step(
+        read=agent_of,
+        ask=partial(_ask_if_up, ask),
+        end=end,
+        next=next,
+        fail=fail,
+        refuse=partial(_refused, undo=undo),
+        overdue=OVERDUE,
+        poll_ms=_ANSWER_POLL_MS,
+        refusals={exception.UnknownVerb: "", exception.Invalid: _OTHER_RELEASE},
+        reached=reached,
+    )
+
+
+def agent_of(ctx: Conductor, run: Run[None], tx: Transaction) -> HostAgent | None:
+    """Return the agent of the host of the work, and whether it is ``up``."""
+    host_id = run.row.host_id
+    return None if host_id is None else hosts.agent_of(tx, ctx.settings.agent_down_ms, host_id)
+
+
+def _ask_if_up(
+    ask: Ask[HostAgent], ctx: Conductor, run: Run[HostAgent | None]
+) -> Answer | Waiting | To:
+    agent = run.subject
+    if agent is None:
+        return Outcome(run.row.uuid, fault=HOST_REMOVED)
+    if not agent.up:
+        reason = "its agent is down"
+        show_progress(ctx, run.row, ResultState.WAITING, reason)
+        return Waiting(reason)
+    show_progress(ctx, run.row, ResultState.RUNNING, None)
+    return ask(ctx, cast("Run[HostAgent]", run))
+
+
+def query(ctx: Conductor, run: Run[HostAgent]) -> Answer | Waiting:
+    """Have an agent that is up follow its desired state and read its hardware.
+
+    Each step of the work is a request of its own. An agent that is up and does not answer gets
+    requests about drivers with the desired state, after its heartbeat. So work on drivers waits
+    for it, and so does a discovery without a deadline; another discovery fails after the second
+    query without an answer.
+    """
+    row, agent = run.row, run.subject
+    task = DiscoveryTask(
+        str(uuid5(UUID(row.uuid), run.step)), run.spec.get("driver"), agent_epoch=agent.epoch
+    )
+    silence = 1 + int(run.spec.get(_SILENCE, 0))
+    try:
+        answer = ctx.agents.request(agent.service_host, Discover(task))
+    except exception.NoAnswer:
+        reason = agent.bus_error or "it does not answer"
+        error = f"its agent sends heartbeats but receives no requests: {reason}"
+        may_fail = row.kind == WorkKind.DISCOVER and row.left_ms is not None
+        if may_fail and (agent.bus_error or silence >= _UNANSWERED):
+            return Outcome(row.uuid, fault=error)
+        show_progress(ctx, row, ResultState.WAITING, error)
+        return Waiting(error, 0, {_SILENCE: silence} if may_fail else {})
+    except exception.UnknownVerb:
+        raise
+    except exception.Unavailable as error:
+        show_progress(ctx, row, ResultState.WAITING, str(error))
+        raise
+    if not answer.done and silence > 1:
+        return Waiting(None, _ANSWER_POLL_MS, {_SILENCE: 0})
+    return answer
+
+
+def _end_discovery(
+    ctx: Conductor, run: Run[HostAgent], tx: Transaction, answer: Discovered
+) -> None:
+    """End a discovery; begin the set-up of enabled devices that need one again.
+
+    With ``setup`` in its spec, devices that are inactive and need a set-up get one as well.
+    """
+    row, agent = run.row, run.subject
+    ready = [driver.name for driver in answer.drivers if driver.state is DriverState.READY]
+    which = sa.and_(Device.host_id == agent.id, Device.driver.in_(ready))
+    result = host_result(run, answer)
+    statuses = [DeviceStatus.ENABLED]
+    if run.spec.get("setup"):
+        statuses.append(DeviceStatus.INACTIVE)
+    for status in statuses:
+        if devices.needing_set_up(tx, which, status=status):
+            tx.publish(agent.id, agent.service_host)
+            uuids = set_up.begin_needed(tx, which, row.operation_id, status=status)
+            state, host = DeviceStatus.INSTALLING.value, result.host
+            entries = [events.Entry("device", uuid, state, hostname=host) for uuid in uuids]
+            work.record(tx, row, entries)
+    installing = devices.in_set_up(tx, agent.id, ready)
+    end(run, tx, replace(result, result={**(result.result or {}), "installing": installing}))
+
+
+def fail(ctx: Conductor, run: Run[Any], tx: Transaction, outcome: Outcome) -> None:
+    """End one host's part of an operation with a fault."""
+    end(run, tx, HostResult(run.spec["host"], ResultState.FAILED, error=outcome.fault))
+
+
+def _refused(
+    ctx: Conductor, run: Run[Any], tx: Transaction, outcome: Outcome, *, undo: Undo | None
+) -> None:
+    if undo is not None:
+        undo(run, tx)
+    fail(ctx, run, tx, outcome)
+
+
+def end(run: Run[Any], tx: Transaction, result: HostResult) -> None:
+    """End one host's part of an operation."""
+    operations.end(tx, run.row.operation_id, result)
+    tx.then(
+        LOG.info,
+        "Operation %s on %s: %s%s",
+        *(run.row.operation_id, result.host, result.state.value),
+        f", {result.error}" if result.error else "",
+    )
+
+
+def host_result(run: Run[Any], answer: Discovered) -> HostResult:
     """Return the result of one host from its agent's answer.
 
     The host has failed if any driver failed or reports what another driver has. A driver that the
     request names must be ready as well.
     """
-    spec = row.spec or {}
+    spec = run.spec
     errors = [
         f"{driver.name}: {driver.error}"
         for driver in answer.drivers
@@ -254,11 +226,7 @@ def _counted(findings: dict[str, Any]) -> dict[str, Any]:
     return counted
 
 
-def _log(row: ClaimedWork, result: HostResult) -> None:
-    LOG.info(
-        "Operation %s on %s: %s%s",
-        row.operation_id,
-        result.host,
-        result.state.value,
-        f", {result.error}" if result.error else "",
-    )
+#: The workflow of ``discover`` work.
+WORK: Final[Mapping[WorkKind, Handler]] = {
+    WorkKind.DISCOVER: Workflow({VERB: agent_step(query, end=_end_discovery)})
+}

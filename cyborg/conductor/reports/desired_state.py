@@ -2,22 +2,25 @@
 """The desired state of a host, computed from its rows: resource providers and prepared units."""
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 from uuid import uuid4
 
+from cyborg.conductor.context import Conductor, handles
 from cyborg.conductor.leases import check_epoch
-from cyborg.db import created_accelerators, drivers, host_inventory, hosts, lost_devices
-from cyborg.db.drivers import StoredDriver
-from cyborg.db.engine import Database, retried
-from cyborg.db.host_inventory import StoredDeployable, StoredDevice, StoredHandle
-from cyborg.db.hosts import HostDeployable
+from cyborg.db import (
+    created_accelerators,
+    drivers,
+    host_inventory,
+    hosts,
+    lost_devices,
+    models,
+    providers,
+)
+from cyborg.db.engine import retried
+from cyborg.db.providers import Part
 from cyborg.model import device_profile
 from cyborg.model.arq import State
-from cyborg.model.attribute import Origin
-from cyborg.model.availability import Standing, Unit, reserved
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -27,104 +30,68 @@ from cyborg.model.device import (
     HandleState,
 )
 from cyborg.model.pci import PciAddress
-from cyborg.model.provider import Provider, ProviderTree
+from cyborg.model.provider import ProviderTree
 from cyborg.model.report import CreatedDevice, Desired, ObsoleteProvider, RequestedDriver
 from cyborg.model.work import HandleTask, UnitUse, UnitUses, Use
+from cyborg.rpc.verbs import FetchDesired, FetchUnitUses
 
 
-@dataclass(frozen=True, kw_only=True)
-class DesiredStates:
-    """Compute the desired states of hosts.
+@handles(FetchDesired)
+def desired(ctx: Conductor, c: FetchDesired) -> Desired:
+    """Return the provider tree and the drivers of an agent's host; raises NotFound, StaleEpoch.
 
-    Devices and deployables are removed when they have been lost for ``lost_retention`` milliseconds
+    Devices and deployables are removed when they have been lost for the retention of the settings
     (0: never), when they are lost and an operator has asked for their removal, and at once when
     their driver was uninstalled.
     """
-
-    db: Database
-    lost_retention: int = 0
-
-    def desired(self, service_host: str, epoch: int) -> Desired:
-        """Return the provider tree and the drivers of an agent's host; raises NotFound, StaleEpoch.
-
-        ``total`` counts all units, lost units too, because allocations may refer to them.
-        ``reserved`` follows ``cyborg.model.availability``.
-        """
-        with self.db.writer() as tx:
-            host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
-            devices = {row.id: row for row in host_inventory.devices(tx, host.id)}
-            deployables = host_inventory.deployables(tx, host.id)
-            handle_rows = host_inventory.handles(tx, host.id)
-            attributes = host_inventory.attributes(tx, host.id)
-            driver_rows = drivers.of_host(tx, host.id)
-            ordered = created_accelerators.requests(tx, host.id)
-            # Ids of the deployables to be removed, alone or with their devices.
-            removed: set[int] = set()
-            if any(row.lost_ms is not None for row in devices.values()):
-                due_devices = lost_devices.due_devices(tx, host.id, self.lost_retention)
-                device_ids = {row.id for row in due_devices}
-                removed |= {row.id for row in deployables if row.device_id in device_ids}
-            if any(row.lost_ms is not None for row in deployables):
-                due_parts = lost_devices.due_deployables(tx, host.id, self.lost_retention)
-                removed |= {row.id for row in due_parts}
-        # Deployable id → its handles, and its traits.
-        handles = defaultdict(list)
-        for handle in handle_rows:
-            handles[handle.deployable_id].append(handle)
-        traits = defaultdict(set)
-        for attribute in attributes:
-            if attribute.key.startswith("trait"):
-                traits[attribute.deployable_id].add(attribute.value)
-        providers = tuple(
-            _provider(
-                row.rp_uuid,
-                row,
-                devices[row.device_id],
-                handles[row.id],
-                traits=traits[row.id],
-                driver=driver_rows.get(devices[row.device_id].driver),
-                host=host,
-            )
-            for row in sorted(deployables, key=lambda row: row.name)
-            if row.id not in removed and row.rp_uuid is not None
-        )
-        obsolete_providers = tuple(
-            ObsoleteProvider(row.rp_uuid, row.name)
-            for row in children_first(deployables)
-            if row.id in removed and row.rp_uuid is not None
-        )
-        refused = {
-            row.name: row.publish_error for row in deployables if row.publish_error is not None
-        }
-        published = {
-            row.name: [row.published_total, row.published_reserved or 0]
-            for row in deployables
-            if row.published_total is not None
-        }
-        created = [
-            CreatedDevice(row.driver, _facts(row, deployables, handles, traits))
-            for row in devices.values()
-            if row.origin == Origin.OPERATOR.value
-        ]
-        created += [CreatedDevice(order.driver, order.facts) for order in ordered]
-        return Desired(
-            host.desired_generation,
-            ProviderTree(host.name, providers),
-            refused,
-            obsolete_providers,
-            _requested_drivers(driver_rows.values()),
-            operator_created=tuple(
-                sorted(created, key=lambda item: (item.driver, item.device.key))
-            ),
-            published=published,
-        )
+    with ctx.db.writer() as tx:
+        host = check_epoch(hosts.lock_for_agent(tx, c.host), c.host, c.epoch)
+        parts = sorted(providers.of_hosts(tx, [host.id])[host.id], key=lambda part: part.row.name)
+        driver_rows = drivers.of_host(tx, host.id)
+        created_devices = created_accelerators.devices(tx, host.id)
+        handles = host_inventory.handles(tx, host.id) if created_devices else ()
+        ordered = created_accelerators.requests(tx, host.id)
+        # Ids of the deployables to be removed, alone or with their devices.
+        removed: set[int] = set()
+        if any(part.row.device_lost for part in parts):
+            due_devices = lost_devices.due_devices(tx, host.id, ctx.settings.lost_ms)
+            device_ids = {row.id for row in due_devices}
+            removed |= {part.row.id for part in parts if part.row.device_id in device_ids}
+        if any(part.row.lost_ms is not None for part in parts):
+            due_parts = lost_devices.due_deployables(tx, host.id, ctx.settings.lost_ms)
+            removed |= {row.id for row in due_parts}
+    tree = ProviderTree(
+        host.name,
+        tuple(part.desired for part in parts if part.row.id not in removed and part.desired.uuid),
+    )
+    obsolete_providers = tuple(
+        ObsoleteProvider(row.rp_uuid, row.name)
+        for row in children_first(part.row for part in parts)
+        if row.id in removed and row.rp_uuid is not None
+    )
+    refused = {
+        part.row.name: part.row.publish_error
+        for part in parts
+        if part.row.publish_error is not None
+    }
+    published = {
+        part.row.name: list(part.published) for part in parts if part.published is not None
+    }
+    created = [CreatedDevice(row.driver, _facts(row, parts, handles)) for row in created_devices]
+    created += [CreatedDevice(order.driver, order.facts) for order in ordered]
+    return Desired(
+        host.desired_generation,
+        tree,
+        refused,
+        obsolete_providers,
+        _requested_drivers(driver_rows.values()),
+        operator_created=tuple(sorted(created, key=lambda item: (item.driver, item.device.key))),
+        published=published,
+    )
 
 
 def _facts(
-    device: StoredDevice,
-    deployables: Iterable[StoredDeployable],
-    handles: Mapping[int, Iterable[StoredHandle]],
-    traits: Mapping[int, Collection[str]],
+    device: models.Device, parts: Iterable[Part], handles: Sequence[models.AttachHandle]
 ) -> Device:
     """Return a device that an operator created, as its driver has to report it."""
     return Device(
@@ -135,29 +102,30 @@ def _facts(
         control_path=PciAddress.parse(device.device_key).info(),
         deployables=tuple(
             Deployable(
-                name=row.key or row.name,
-                resource_class=row.resource_class,
-                driver_name=row.driver_name or "",
+                name=part.row.key or part.row.name,
+                resource_class=part.row.resource_class,
+                driver_name=part.row.driver_name or "",
                 handles=tuple(
                     AttachHandle(
                         handle.handle_key,
                         AttachType(handle.attach_type),
                         json.loads(handle.attach_info),
                     )
-                    for handle in sorted(handles[row.id], key=lambda handle: handle.handle_key)
+                    for handle in sorted(handles, key=lambda handle: handle.handle_key)
+                    if handle.deployable_id == part.row.id
                 ),
-                traits=tuple(sorted(traits[row.id])),
-                prepare=row.prepare,
+                traits=tuple(sorted(part.desired.traits)),
+                prepare=part.row.prepare,
             )
-            for row in sorted(deployables, key=lambda row: row.name)
-            if row.device_id == device.id
+            for part in parts
+            if part.row.device_id == device.id
         ),
         backend=device.backend,
         operator_created=True,
     )
 
 
-def _requested_drivers(rows: Iterable[StoredDriver]) -> tuple[RequestedDriver, ...]:
+def _requested_drivers(rows: Iterable[models.Driver]) -> tuple[RequestedDriver, ...]:
     """Return what operators have requested of drivers, ordered by name."""
     return tuple(
         RequestedDriver(
@@ -172,7 +140,7 @@ def _requested_drivers(rows: Iterable[StoredDriver]) -> tuple[RequestedDriver, .
     )
 
 
-D = TypeVar("D", bound=HostDeployable)
+D = TypeVar("D", bound=models.Deployable)
 
 
 def children_first(deployables: Iterable[D]) -> list[D]:
@@ -185,74 +153,32 @@ def children_first(deployables: Iterable[D]) -> list[D]:
     return sorted(rows.values(), key=lambda row: (-depth(row), row.name))
 
 
-def _provider(
-    uuid: str,
-    deployable: StoredDeployable,
-    device: StoredDevice,
-    handles: Sequence[StoredHandle],
-    *,
-    traits: Collection[str],
-    driver: StoredDriver | None,
-    host: hosts.LockedHost,
-) -> Provider:
-    standing = Standing(
-        device.status,
-        lost=device.lost_ms is not None or deployable.lost_ms is not None,
-        driver=driver.state if driver is not None else None,
-        disabled=host.disabled,
-        health=device.health,
-        refused=deployable.publish_error is not None,
-        unchecked=host.unchecked,
-    )
-    return Provider(
-        uuid=uuid,
-        name=deployable.name,
-        deployable=deployable.key,
-        resource_class=deployable.resource_class,
-        total=len(handles),
-        reserved=reserved(
-            standing,
-            (
-                Unit(row.state, row.lost_ms is not None, blocked=row.blocked, cleaning=row.cleaning)
-                for row in handles
-            ),
-        ),
-        traits=frozenset(traits),
-        group_size=deployable.group_size or 1,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedUnits:
-    """Tell agents what the units of their hosts are used for."""
-
-    db: Database
-
-    @retried
-    def unit_uses(self, service_host: str, epoch: int) -> UnitUses:
-        """Return all units of a host that are prepared for a bind; raises NotFound, StaleEpoch."""
-        with self.db.writer() as tx:
-            host = check_epoch(hosts.lock_for_agent(tx, service_host), service_host, epoch)
-            rows = host_inventory.prepared_units(tx, host.id)
-        units = []
-        for row in rows:
-            # Unless the unit is clearly prepared or free, its work decides. On an unchecked host a
-            # guest that the database does not know may have it.
-            use = Use.IN_TRANSITION
-            certain = not row.lost and not host.unchecked
-            bound = row.holder_state == State.BOUND and row.state == HandleState.HELD
-            if certain and bound and row.prepared:
-                use = Use.PREPARED
-            elif certain and row.holder_state is None and row.state == HandleState.FREE:
-                use = Use.FREE
-            task = HandleTask(
-                request_key=str(uuid4()),
-                driver=row.driver,
-                device_key=row.device_key,
-                deployable=row.deployable_key,
-                handle_key=row.handle_key,
-                handle_uuid=row.uuid,
-                spec=device_profile.accel_requirements(row.group_spec or {}),
-            )
-            units.append(UnitUse(task, use))
-        return UnitUses(tuple(units))
+@handles(FetchUnitUses)
+@retried
+def unit_uses(ctx: Conductor, c: FetchUnitUses) -> UnitUses:
+    """Return all units of a host that are prepared for a bind; raises NotFound, StaleEpoch."""
+    with ctx.db.writer() as tx:
+        host = check_epoch(hosts.lock_for_agent(tx, c.host), c.host, c.epoch)
+        rows = host_inventory.prepared_units(tx, host.id)
+    units = []
+    for row in rows:
+        # Unless the unit is clearly prepared or free, its work decides. On an unchecked host a
+        # guest that the database does not know may have it.
+        use = Use.IN_TRANSITION
+        certain = not row.lost and not host.unchecked
+        bound = row.holder_state == State.BOUND and row.state == HandleState.READY
+        if certain and bound and row.prepared:
+            use = Use.PREPARED
+        elif certain and row.holder_state is None and row.state == HandleState.READY:
+            use = Use.FREE
+        task = HandleTask(
+            request_key=str(uuid4()),
+            driver=row.driver,
+            device_key=row.device_key,
+            deployable=row.deployable_key,
+            handle_key=row.handle_key,
+            handle_uuid=row.uuid,
+            spec=device_profile.accel_requirements(row.group_spec or {}),
+        )
+        units.append(UnitUse(task, use))
+    return UnitUses(tuple(units))

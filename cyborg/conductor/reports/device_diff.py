@@ -8,29 +8,23 @@ operators made: attributes, created devices and the status of a device.
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from cyborg.conductor.reports.comparison import Comparison, L, LosableComparison, Row
 from cyborg.conductor.reports.matching import stored_identity
-from cyborg.db import base, events, host_inventory
+from cyborg.db import base, bulk, events, host_inventory
 from cyborg.db.deployables import clear_lost_images
-from cyborg.db.host_inventory import (
-    StoredAttribute,
-    StoredDeployable,
-    StoredDevice,
-    StoredHandle,
-)
 from cyborg.db.models import AttachHandle, Attribute, ControlpathId, Deployable, Device
 from cyborg.db.transaction import Transaction
 from cyborg.model import device as facts
+from cyborg.model import wire
 from cyborg.model.attribute import Labels, Origin
 from cyborg.model.device import (
     Confidence,
     DeviceStatus,
-    Identity,
     initial_status,
     merge_identity,
 )
@@ -39,12 +33,16 @@ from cyborg.model.provider import provider_uuid
 #: The place of a row in the tree of its host: uuid of the device, key of the deployable, and key
 #: of the handle or key and value of the attribute. That of its parent is shorter.
 Path = tuple[str, ...]
-_S = TypeVar("_S", StoredDeployable, StoredHandle)
+_S = TypeVar("_S", Deployable, AttachHandle)
+#: The fields of a reported device that are columns of its row: those that have the name of one.
+_FACTS: Final = tuple(
+    field.name for field in fields(facts.Device) if field.name in Device.__table__.columns
+)
 #: How much of a name is kept when a part of a uuid follows: Placement takes 200 characters.
 _BASE_NAME = 191
 
 
-class Change(NamedTuple):
+class DeviceAction(NamedTuple):
     """A change of a device for its history."""
 
     uuid: str
@@ -72,16 +70,12 @@ class Change(NamedTuple):
 class StoredDevices:
     """The rows of a host before a report."""
 
-    devices: Sequence[StoredDevice] = ()
+    devices: Sequence[Device] = ()
     #: Id of the device → its deployables by key, which is their name unless the device has moved.
-    deployables: dict[int, dict[str, StoredDeployable]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
+    deployables: dict[int, dict[str, Deployable]] = field(default_factory=lambda: defaultdict(dict))
     #: Id of the deployable → its handles by key, and its attributes by key and value.
-    handles: dict[int, dict[str, StoredHandle]] = field(default_factory=lambda: defaultdict(dict))
-    attributes: dict[int, dict[Path, StoredAttribute]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
+    handles: dict[int, dict[str, AttachHandle]] = field(default_factory=lambda: defaultdict(dict))
+    attributes: dict[int, dict[Path, Attribute]] = field(default_factory=lambda: defaultdict(dict))
 
     @classmethod
     def read(cls, tx: Transaction, host_id: int) -> "StoredDevices":
@@ -107,20 +101,20 @@ class DeviceDiff:
     """
 
     def __init__(
-        self, host_id: int, hostname: str, auto_enable: frozenset[str], stored: StoredDevices
+        self, host_id: int, hostname: str, auto_enable: Collection[str], stored: StoredDevices
     ) -> None:
         self.host_id = host_id
         self.hostname = hostname
         self.stored = stored
-        self.devices = LosableComparison[Path, StoredDevice]()
-        self.deployables = LosableComparison[Path, StoredDeployable]()
-        self.handles = LosableComparison[Path, StoredHandle]()
-        self.attributes = Comparison[Path, StoredAttribute]()
-        self.history: list[Change] = []
+        self.devices = LosableComparison[Path, Device]()
+        self.deployables = LosableComparison[Path, Deployable]()
+        self.handles = LosableComparison[Path, AttachHandle]()
+        self.attributes = Comparison[Path, Attribute]()
+        self.history: list[DeviceAction] = []
         #: Names of reported deployables that exist, at any place of any host.
         self.taken_names: Collection[str] = ()
         #: The rows of devices whose place another device has.
-        self._displaced: list[StoredDevice] = []
+        self._displaced: list[Device] = []
         #: Id → columns of the deployables and units that are not where their device was before.
         self._left: dict[type[base.Base], list[tuple[int, Row]]] = {
             Deployable: [],
@@ -198,28 +192,27 @@ class DeviceDiff:
             "origin": (Origin.OPERATOR if device.operator_created else Origin.DISCOVERED).value,
             "labels": labels or None,
             "driver": driver,
-            **_device_columns(device),
-            **_place_columns(device, None),
+            **_device_columns(device, None),
         }
         self._control_paths[uuid] = json.dumps(device.control_path)
         action = "created" if device.operator_created else "discovered"
-        self.history.append(Change(uuid, action, status))
+        self.history.append(DeviceAction(uuid, action, status))
         self._find(driver, device, uuid)
 
-    def compare_device(self, row: StoredDevice, driver: str, device: facts.Device) -> None:
+    def compare_device(self, row: Device, driver: str, device: facts.Device) -> None:
         """Compare a device with its row; another driver may have reported it, or it may be lost.
 
         A device that has moved keeps its deployables with their names, and their handles. Those
         that it does not show at its new place tell no address any more.
         """
-        columns = {**_device_columns(device), **_place_columns(device, row)}
-        self._return_device(row, {"driver": driver, "device_key": device.key, **columns})
+        columns = {"driver": driver, "device_key": device.key, **_device_columns(device, row)}
+        self._return_device(row, columns)
         moved = row.device_key != device.key
         if moved:
             where = f"from {row.device_key} to {device.key}"
             if row.device_key == row.uuid:
                 where = f"to {device.key}"
-            self.history.append(Change(row.uuid, "moved", reason=where))
+            self.history.append(DeviceAction(row.uuid, "moved", reason=where))
         reported = {deployable.name: deployable for deployable in device.deployables}
         deployables = self.stored.deployables[row.id]
         for name, deployable in (_moved(deployables, reported) if moved else deployables).items():
@@ -241,7 +234,7 @@ class DeviceDiff:
                 self.attributes.stored[*path, *fact] = attribute
         self._find(driver, device, row.uuid)
 
-    def compare_created(self, row: StoredDevice, device: facts.Device) -> None:
+    def compare_created(self, row: Device, device: facts.Device) -> None:
         """Compare a device that an operator created: its facts are the operator's.
 
         Only the driver knows which hardware it is, whether the host prepares units for a bind, and
@@ -250,7 +243,10 @@ class DeviceDiff:
         self._reported[row.driver, row.device_key] = row.uuid
         if row.being_removed:
             return
-        self._return_device(row, {**_place_columns(device, row), "pools": device.pools or None})
+        columns = _device_columns(device, row)
+        self._return_device(
+            row, {name: columns[name] for name in ("identity", "topology", "pools")}
+        )
         rows = self.stored.deployables[row.id]
         for deployable in device.deployables:
             if deployable.name in rows:
@@ -278,13 +274,13 @@ class DeviceDiff:
             elif row.id not in kept and row.driver not in failed:
                 self.lose_device(row)
 
-    def lose_device(self, row: StoredDevice) -> None:
+    def lose_device(self, row: Device) -> None:
         """Mark a device lost that its driver does not report any more."""
         self.devices.stored[row.uuid,] = row
         if row.lost_ms is None:
-            self.history.append(Change(row.uuid, "lost"))
+            self.history.append(DeviceAction(row.uuid, "lost"))
 
-    def displace_device(self, row: StoredDevice) -> None:
+    def displace_device(self, row: Device) -> None:
         """Mark a device lost whose place another device has now.
 
         It has neither a key nor an address until it is reported again, so that nothing reaches the
@@ -294,13 +290,13 @@ class DeviceDiff:
         self._displaced.append(row)
         self._leave(row, self.stored.deployables[row.id])
 
-    def _leave(self, row: StoredDevice, deployables: Mapping[str, StoredDeployable]) -> None:
+    def _leave(self, row: Device, deployables: Mapping[str, Deployable]) -> None:
         """Take the addresses of deployables of a device, and of all their units."""
         for deployable, key in _nameless(row, deployables):
             self._left[Deployable].append((deployable.id, {"key": key}))
             self._leave_units(row, self.stored.handles[deployable.id])
 
-    def _leave_units(self, row: StoredDevice, units: Mapping[str, StoredHandle]) -> None:
+    def _leave_units(self, row: Device, units: Mapping[str, AttachHandle]) -> None:
         """Take the addresses of units of a deployable: another device may have them now."""
         for unit, key in _nameless(row, units):
             columns = {"handle_key": key, "attach_info": "{}"}
@@ -318,7 +314,7 @@ class DeviceDiff:
         changed |= _update(tx, Deployable, self.deployables)
         changed |= _update(tx, AttachHandle, self.handles)
         gone = [row.id for row in self.attributes.missing]
-        base.remove(tx, Attribute, gone)
+        bulk.remove(tx, Attribute, gone)
         return changed or bool(gone)
 
     def _free_keys(self, tx: Transaction) -> None:
@@ -329,7 +325,7 @@ class DeviceDiff:
             if self.devices.reported.get(path, {}).get("device_key", row.device_key)
             != row.device_key
         ]
-        base.change(tx, Device, [(id_, {"device_key": f"moving {id_}"}) for id_ in moved])
+        bulk.change(tx, Device, [(id_, {"device_key": f"moving {id_}"}) for id_ in moved])
         if moved:
             # They have been without power.
             clear_lost_images(tx, moved)
@@ -338,10 +334,10 @@ class DeviceDiff:
             kept = [
                 fact for fact in stored_identity(row) if fact.confidence is not Confidence.PLACE
             ]
-            columns = {"device_key": row.uuid, "identity": _identity_column(kept), "topology": None}
-            displaced.append((row.id, columns))
-        base.change(tx, Device, displaced)
-        base.change(tx, Deployable, self._left[Deployable])
+            columns = {"identity": wire.plain(kept) or None, "topology": None}
+            displaced.append((row.id, {"device_key": row.uuid, **columns}))
+        bulk.change(tx, Device, displaced)
+        bulk.change(tx, Deployable, self._left[Deployable])
         rekeyed: list[tuple[int, Row]] = [
             (row.id, {"handle_key": f"moving {row.id}", "attach_info": row.attach_info})
             for path, row in self.handles.stored.items()
@@ -349,7 +345,7 @@ class DeviceDiff:
         ]
         # Binds lock handles in the order of their ids, too.
         units = sorted(self._left[AttachHandle] + rekeyed, key=lambda change: change[0])
-        base.change(tx, AttachHandle, units)
+        bulk.change(tx, AttachHandle, units)
 
     def _insert(self, tx: Transaction) -> bool:
         """Insert the new rows, parents first; return whether there are any."""
@@ -357,7 +353,7 @@ class DeviceDiff:
             {"uuid": uuid, "host_id": self.host_id, "hostname": self.hostname, **columns}
             for (uuid,), columns in self.devices.added.items()
         ]
-        new_ids = base.insert_ids(tx, Device, devices)
+        new_ids = bulk.insert_ids(tx, Device, devices)
         device_ids = {uuid: row.id for (uuid,), row in self.devices.stored.items()} | new_ids
         paths = {
             uuid: {
@@ -368,7 +364,7 @@ class DeviceDiff:
             }
             for uuid, info in self._control_paths.items()
         }
-        path_ids = base.insert_ids(tx, ControlpathId, list(paths.values()))
+        path_ids = bulk.insert_ids(tx, ControlpathId, list(paths.values()))
         # Device id → id of its control path.
         cpid_ids = {new_ids[uuid]: path_ids[str(path["uuid"])] for uuid, path in paths.items()}
         deployables: dict[Path, Row] = {}
@@ -385,7 +381,7 @@ class DeviceDiff:
                 "key": _key(path[1], name),
                 "rp_uuid": provider_uuid(name),
             }
-        new_ids = base.insert_ids(tx, Deployable, list(deployables.values()))
+        new_ids = bulk.insert_ids(tx, Deployable, list(deployables.values()))
         deployable_ids = {path: row.id for path, row in self.deployables.stored.items()}
         deployable_ids |= {path: new_ids[row["uuid"]] for path, row in deployables.items()}
         attributes = [
@@ -398,7 +394,7 @@ class DeviceDiff:
             }
             for uuid, name, key, value in self.attributes.added
         ]
-        base.insert(tx, Attribute, attributes)
+        bulk.insert(tx, Attribute, attributes)
         added = self.handles.added
         if older := {device_ids[path[0]] for path in added} - cpid_ids.keys():
             cpid_ids |= host_inventory.control_paths(tx, older)
@@ -411,7 +407,7 @@ class DeviceDiff:
             }
             for (uuid, name, _), columns in added.items()
         ]
-        base.insert(tx, AttachHandle, handles)
+        bulk.insert(tx, AttachHandle, handles)
         return bool(devices or deployables or attributes or handles)
 
     def _find(self, driver: str, device: facts.Device, uuid: str) -> None:
@@ -439,11 +435,11 @@ class DeviceDiff:
             for attribute in deployable.attributes:
                 self.attributes.reported[*path, attribute.key, attribute.value] = {}
 
-    def _return_device(self, row: StoredDevice, columns: Row) -> None:
+    def _return_device(self, row: Device, columns: Row) -> None:
         self.devices.stored[row.uuid,] = row
         self.devices.reported[row.uuid,] = columns
         if row.lost_ms is not None:
-            self.history.append(Change(row.uuid, "found again", row.status))
+            self.history.append(DeviceAction(row.uuid, "found again", row.status))
 
 
 def _key(reported: str, name: str) -> str | None:
@@ -451,7 +447,7 @@ def _key(reported: str, name: str) -> str | None:
     return None if reported == name else reported
 
 
-def _nameless(row: StoredDevice, parts: Mapping[str, _S]) -> list[tuple[_S, str]]:
+def _nameless(row: Device, parts: Mapping[str, _S]) -> list[tuple[_S, str]]:
     """Return parts of a device with keys that no driver uses, in the order of their keys."""
     ordered = [part for _, part in sorted(parts.items())]
     return [(part, f"{row.uuid}/{number:05}/{part.id}") for number, part in enumerate(ordered)]
@@ -474,42 +470,21 @@ def _moved(stored: Mapping[str, _S], reported: Collection[str]) -> dict[str, _S]
 
 def _update(tx: Transaction, model: type[base.Base], rows: LosableComparison[Path, L]) -> bool:
     """Change the rows of a table, and mark them as lost or found; return whether there are any."""
-    changed = base.change(tx, model, rows.changed)
+    changed = bulk.change(tx, model, rows.changed)
     host_inventory.set_lost(tx, model, rows.lost, tx.now)
     host_inventory.set_lost(tx, model, rows.returned, None)
     return changed or bool(rows.lost or rows.returned)
-
-
-def _identity_column(identity: Iterable[Identity]) -> list[dict[str, str]] | None:
-    return [{name: str(value) for name, value in vars(item).items()} for item in identity] or None
 
 
 def _group_column(deployable: facts.Deployable) -> int | None:
     return None if deployable.group_size == 1 else deployable.group_size
 
 
-def _device_columns(device: facts.Device) -> Row:
-    return {
-        "type": device.type.value,
-        "vendor": device.vendor,
-        "model": device.model,
-        "std_board_info": host_inventory.board_text(device.std_board_info),
-        "vendor_board_info": device.vendor_board_info,
-        "numa_node": device.numa_node,
-        "backend": device.backend,
-        "pools": device.pools or None,
-    }
-
-
-def _place_columns(device: facts.Device, row: StoredDevice | None) -> Row:
-    """Return what identifies a device and where it is; ``row`` is None for a new device.
-
-    Databases keep the order of lists only, so that equal facts are equal values.
-    """
+def _device_columns(device: facts.Device, row: Device | None) -> Row:
+    """Return the columns that the report of a device decides; ``row`` is None for a new device."""
+    columns = {name: wire.plain(getattr(device, name)) for name in _FACTS}
     identity = merge_identity(stored_identity(row) if row else (), device.identity)
-    return {
-        "identity": _identity_column(identity),
-        "topology": None
-        if device.topology is None
-        else {**vars(device.topology), "siblings": list(device.topology.siblings)},
-    }
+    columns["identity"] = wire.plain(identity)
+    columns["std_board_info"] = device.std_board_info and json.dumps(device.std_board_info)
+    # An empty list or object is stored as NULL: a missing value has one form only.
+    return {name: None if value in ([], {}) else value for name, value in columns.items()}

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from cyborg.conductor.reports.comparison import Comparison
-from cyborg.db import base
+from cyborg.db import bulk
 from cyborg.db import drivers as drivers_db
 from cyborg.db.models import Backend, Driver, Hardware
 from cyborg.db.transaction import Transaction
@@ -30,9 +30,9 @@ class DriverInventory:
     """The rows of a host before a report; the caller holds the lock of the host."""
 
     host_id: int
-    drivers: dict[str, drivers_db.StoredDriver] = field(default_factory=dict)
+    drivers: dict[str, Driver] = field(default_factory=dict)
     backends: dict[Key, drivers_db.StoredBackend] = field(default_factory=dict)
-    hardware: dict[Key, drivers_db.StoredHardware] = field(default_factory=dict)
+    hardware: dict[Key, Hardware] = field(default_factory=dict)
 
     @classmethod
     def read(cls, tx: Transaction, host_id: int) -> "DriverInventory":
@@ -65,12 +65,12 @@ class DriverInventory:
             rows.reported[row.name] = {"state": DriverState.STOPPED.value}
             if row.requested is None:
                 rows.reported[row.name]["enabled"] = False
-        base.change(tx, Driver, rows.changed)
+        bulk.change(tx, Driver, rows.changed)
         seen = [row.id for row in rows.kept if row.name in ready]
         drivers_db.set_discovered(tx, Driver, seen, tx.now)
         added = {name: {"uuid": str(uuid4()), **row} for name, row in rows.added.items()}
         common = {"host_id": self.host_id, "discovered_ms": tx.now}
-        ids = base.insert_ids(
+        ids = bulk.insert_ids(
             tx, Driver, [{"name": name, **row} for name, row in added.items()], common
         )
         driver_ids = {name: row.id for name, row in self.drivers.items()}
@@ -131,15 +131,15 @@ class DriverInventory:
         keys = {row["uuid"]: key for key, row in rows.reported.items()}
         given = {key: row for key, row in self.hardware.items() if keys.get(row.uuid, key) != key}
         gone = {row.id for row in rows.missing} | {row.id for row in given.values()}
-        base.remove(tx, Hardware, gone)
+        bulk.remove(tx, Hardware, gone)
         for key in given:
             rows.stored.pop(key, None)
-        base.change(tx, Hardware, rows.changed)
+        bulk.change(tx, Hardware, rows.changed)
         added = [
             {"driver": driver, "hardware_key": key, **row}
             for (driver, key), row in rows.added.items()
         ]
-        base.insert(tx, Hardware, added, {"host_id": self.host_id, "seen_ms": tx.now})
+        bulk.insert(tx, Hardware, added, {"host_id": self.host_id, "seen_ms": tx.now})
         return unready
 
     def _note_backends(
@@ -163,14 +163,14 @@ class DriverInventory:
                     "capabilities": backend.capabilities,
                     "creates": None if backend.creates is None else backend.creates.value,
                 }
-        base.change(tx, Backend, rows.changed)
-        base.remove(tx, Backend, [row.id for row in rows.missing])
+        bulk.change(tx, Backend, rows.changed)
+        bulk.remove(tx, Backend, [row.id for row in rows.missing])
         drivers_db.set_discovered(tx, Backend, [row.id for row in rows.kept], tx.now)
         added = [
             {"uuid": str(uuid4()), "driver_id": driver_ids[driver], "name": name, **row}
             for (driver, name), row in rows.added.items()
         ]
-        base.insert(tx, Backend, added, {"discovered_ms": tx.now})
+        bulk.insert(tx, Backend, added, {"discovered_ms": tx.now})
 
 
 def register_drivers(
@@ -187,9 +187,9 @@ def register_drivers(
             ready = installed.status is DriverState.READY
             columns["state"] = (DriverState.STARTING if ready else installed.status).value
             columns["enabled"] = installed.status is not DriverState.STOPPED
-    base.change(tx, Driver, rows.changed)
+    bulk.change(tx, Driver, rows.changed)
     added = [{"uuid": str(uuid4()), "name": name, **row} for name, row in rows.added.items()]
-    base.insert(tx, Driver, added, {"host_id": host_id})
+    bulk.insert(tx, Driver, added, {"host_id": host_id})
 
 
 def _described(driver: DriverReport | InstalledDriver) -> dict[str, Any]:

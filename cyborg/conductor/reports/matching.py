@@ -9,7 +9,7 @@ number is known of both, the key decides.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from cyborg.db.host_inventory import StoredDevice
+from cyborg.db import models
 from cyborg.model.attribute import Origin
 from cyborg.model.device import Confidence, Device, Identity, IdentityKind, identity_of
 
@@ -18,8 +18,8 @@ Numbers = dict[IdentityKind, str]
 
 
 def match(
-    reported: Sequence[tuple[str, Device]], rows: Sequence[StoredDevice]
-) -> dict[int, StoredDevice]:
+    reported: Sequence[tuple[str, Device]], rows: Sequence[models.Device]
+) -> dict[int, models.Device]:
     """Return the rows of the devices that are stored already: position in the report → row.
 
     A device gets, in this order: the row with its number, if no other device and no other row has
@@ -32,9 +32,9 @@ def match(
     }
     row_numbers = {row.id: numbers(stored_identity(row)) for row in rows}
     free = {row.id: row for row in rows}
-    matched: dict[int, StoredDevice] = {}
+    matched: dict[int, models.Device] = {}
 
-    def take(index: int, row: StoredDevice | None) -> None:
+    def take(index: int, row: models.Device | None) -> None:
         if row is None or row.id not in free or index in matched:
             return
         if is_operator_created(row) or not differ(reported_numbers[index], row_numbers[row.id]):
@@ -60,7 +60,7 @@ def match(
 
 def displaced(
     stored: Iterable[tuple[str, Device]],
-    rows: Iterable[StoredDevice],
+    rows: Iterable[models.Device],
     deployables: Mapping[int, Collection[str]],
     failed: Collection[str],
 ) -> set[int]:
@@ -88,12 +88,12 @@ def displaced(
     }
 
 
-def is_operator_created(row: StoredDevice) -> bool:
+def is_operator_created(row: models.Device) -> bool:
     """Return whether an operator created this device."""
     return row.origin == Origin.OPERATOR.value
 
 
-def stored_identity(row: StoredDevice) -> list[Identity]:
+def stored_identity(row: models.Device) -> list[Identity]:
     """Return the identity of a row, without what only a later release understands."""
     return identity_of(row.identity)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from cyborg.conductor.reports.device_diff import Change, DeviceDiff
+from cyborg.conductor.reports.device_diff import DeviceAction, DeviceDiff
 from cyborg.conductor.reports.matching import differ, numbers
 from cyborg.db import attach_handles, dirty_units, events, hosts, work
 from cyborg.db.dirty_units import Dirty, PlacedUnit
@@ -115,11 +115,12 @@ class _Suspect:
     first: bool = False
 
 
-def _have_cleaned(tx: Transaction, suspects: Sequence[_Suspect]) -> list[Change]:
+def _have_cleaned(tx: Transaction, suspects: Sequence[_Suspect]) -> list[DeviceAction]:
     """Reserve units that are still free, add the work that cleans them, and return the events."""
     # A bind may have been faster; the lock of the host does not stop it.
     ids = {suspect.unit.id for suspect in suspects}
-    still_free = attach_handles.lock_free(tx, ids) if ids else set()
+    ready = attach_handles.lock_ready(tx, ids) if ids else {}
+    still_free = {id_ for id_, arq_id in ready.items() if arq_id is None}
     suspects = [suspect for suspect in suspects if suspect.unit.id in still_free]
     dirty_units.adopt(
         tx, [(suspect.unit, suspect.origin) for suspect in suspects if suspect.origin]
@@ -143,7 +144,7 @@ def _have_cleaned(tx: Transaction, suspects: Sequence[_Suspect]) -> list[Change]
     ]
     work.add(tx, tasks)
     return [
-        Change(
+        DeviceAction(
             suspect.unit.device_uuid,
             UNIT_SUSPECTED,
             reason=f"unit {suspect.unit.handle_key}: {suspect.reason}",

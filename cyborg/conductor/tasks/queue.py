@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The durable work queue: the worker claims due work, runs its handler, and reschedules failures.
 
+Handlers end, continue or reschedule their work with the functions of this module. They lock the
+rows of work last, after ARQs and handles, as all transactions do.
+
 Work is a row with an owner and a fencing number. Another conductor takes over the work of a dead
 conductor when that conductor's lease is over. The changes of a handler commit together with the
 removal of its row, or not at all.
@@ -9,17 +12,17 @@ removal of its row, or not at all.
 import logging
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from cyborg import exception, tracing
+from cyborg.conductor.context import Conductor
 from cyborg.conductor.leases import ConductorLease
 from cyborg.context import working_for
 from cyborg.db import work
-from cyborg.db.engine import Database, retried
+from cyborg.db.engine import retried
 from cyborg.db.transaction import Transaction
 from cyborg.db.work import ClaimedWork
 from cyborg.model.work import WorkKind
@@ -28,7 +31,7 @@ from cyborg.service import PeriodicTask
 LOG = logging.getLogger(__name__)
 
 #: Handles rows of one kind and one group (all notifications of an instance are one group).
-Handler = Callable[[Sequence[ClaimedWork]], None]
+Handler = Callable[[Conductor, Sequence[ClaimedWork]], None]
 
 _FIRST_PAUSE_MS = 500
 _LONGEST_PAUSE_MS = 30_000
@@ -43,84 +46,73 @@ class Fenced(Exception):
     """Another conductor has taken the work over: this transaction must be rolled back."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkQueue:
-    """Ends, continues or reschedules the work of handlers.
+@contextmanager
+def complete(ctx: Conductor, rows: Sequence[ClaimedWork]) -> Iterator[Transaction]:
+    """Yield a transaction that also ends the work; raises Fenced and rolls all back."""
+    with ctx.db.writer() as tx:
+        yield tx
+        if not work.finish(tx, rows):
+            raise Fenced
 
-    It locks the rows of work last, after ARQs and handles, as all transactions do.
+
+@contextmanager
+def checkpoint(ctx: Conductor, rows: Sequence[ClaimedWork]) -> Iterator[Transaction]:
+    """Yield a transaction in the middle of the work.
+
+    Raises Fenced when the work belongs to another conductor.
     """
+    with ctx.db.writer() as tx:
+        yield tx
+        if not work.lock_owned(tx, rows):
+            raise Fenced
 
-    db: Database
 
-    @contextmanager
-    def complete(self, rows: Sequence[ClaimedWork]) -> Iterator[Transaction]:
-        """Yield a transaction that also ends the work; raises Fenced and rolls all back."""
-        with self.db.writer() as tx:
-            yield tx
-            if not work.finish(tx, rows):
-                raise Fenced
+def postpone(
+    tx: Transaction, rows: Sequence[ClaimedWork], error: str | None, *, pause_ms: int = 0
+) -> None:
+    """Make work due again after a pause; without ``pause_ms`` it grows with the attempts."""
+    tries = max(row.attempts for row in rows)
+    growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))
+    pause = pause_ms or int(growing * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load
+    work.postpone(tx, rows, delay_ms=pause, error=error)
 
-    def drop(self, rows: Sequence[ClaimedWork]) -> None:
-        """End work of which nothing is left to do; a handler."""
-        with self.complete(rows):
-            LOG.info("Ended work that this release does not need: %s", rows[0].kind)
 
-    @contextmanager
-    def checkpoint(self, rows: Sequence[ClaimedWork]) -> Iterator[Transaction]:
-        """Yield a transaction in the middle of the work.
-
-        Raises Fenced when the work belongs to another conductor.
-        """
-        with self.db.writer() as tx:
-            yield tx
-            if not work.lock_owned(tx, rows):
-                raise Fenced
-
-    @retried
-    def reschedule(
-        self, rows: Sequence[ClaimedWork], error: str | None, *, pause_ms: int = 0
-    ) -> None:
-        """Make work due again after a pause; without ``pause_ms`` it grows with the attempts."""
-        tries = max(row.attempts for row in rows)
-        growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))
-        pause = pause_ms or int(growing * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load
-        with self.db.writer() as tx:
-            work.postpone(tx, rows, delay_ms=pause, error=error)
+@retried
+def reschedule(ctx: Conductor, rows: Sequence[ClaimedWork], error: str | None) -> None:
+    """Make work due again after a pause that grows with the attempts."""
+    with ctx.db.writer() as tx:
+        postpone(tx, rows, error)
 
 
 class Worker:
-    """Runs handlers for due work, at most ``threads`` of each kind at a time, until stopped.
+    """Runs handlers for due work, a limited number of each kind at a time, until stopped.
 
-    A conductor that has sent no heartbeat for ``lease_ms`` milliseconds loses its work to others.
-    ``pool`` makes the executor for the handlers of one kind.
+    A conductor that has sent no heartbeat for its lease loses its work to others. ``pool`` makes
+    the executor for the handlers of one kind.
     """
 
     def __init__(
         self,
+        ctx: Conductor,
         *,
-        db: Database,
         lease: ConductorLease,
-        queue: WorkQueue,
-        lease_ms: int,
-        threads: int,
+        handlers: Mapping[WorkKind, Handler],
         pool: Callable[..., Executor] = ThreadPoolExecutor,
     ) -> None:
-        self._db = db
+        self._ctx = ctx
         self._lease = lease
-        self._queue = queue
-        self._lease_ms = lease_ms
-        self._handlers: dict[WorkKind, Handler] = {}
+        self._lease_ms = ctx.settings.lease_ms
+        self._handlers = handlers
         # One pool for each kind: hosts that do not answer must not delay notifications to Nova.
         self._pools = {
-            kind: pool(max_workers=threads, thread_name_prefix=kind.value) for kind in WorkKind
+            kind: pool(
+                max_workers=ctx.settings.default.thread_pool_size, thread_name_prefix=kind.value
+            )
+            for kind in WorkKind
         }
         self._periodic: PeriodicTask | None = None
         self._running: set[Future[None]] = set()
         self._unreturned: deque[tuple[Sequence[ClaimedWork], str]] = deque()
-
-    def handle(self, kind: WorkKind, handler: Handler) -> None:
-        """Register the handler of a kind of work."""
-        self._handlers[kind] = handler
 
     def periodic(self, interval: float) -> PeriodicTask:
         """Return the job that runs due work every ``interval`` seconds, and when woken."""
@@ -141,7 +133,7 @@ class Worker:
             return 0
         # The database did not accept these before. This raises when it still does not.
         while self._unreturned:
-            self._queue.reschedule(*self._unreturned[0])
+            reschedule(self._ctx, *self._unreturned[0])
             self._unreturned.popleft()
         rows = self._claim(owner)
         groups: dict[tuple[str, str], list[ClaimedWork]] = defaultdict(list)
@@ -171,7 +163,7 @@ class Worker:
 
     @retried
     def _claim(self, owner: tuple[int, int]) -> Sequence[ClaimedWork]:
-        with self._db.writer() as tx:
+        with self._ctx.db.writer() as tx:
             return work.claim(tx, owner=owner, lease_ms=self._lease_ms, limit=_BATCH)
 
     def _run(self, rows: Sequence[ClaimedWork]) -> None:
@@ -180,7 +172,7 @@ class Worker:
         origin = work.origin(rows[0])
         with working_for(origin), tracing.span(f"work {kind.value}", origin=origin):
             try:
-                self._handlers[kind](rows)
+                self._handlers[kind](self._ctx, rows)
                 return
             except Fenced:
                 LOG.info("Another conductor has taken over work %s (%s)", uuid, kind.value)
@@ -192,7 +184,7 @@ class Worker:
                 LOG.exception("Work %s (%s) failed with an unexpected error", uuid, kind.value)
                 reason = str(error)
             try:
-                self._queue.reschedule(rows, reason)
+                reschedule(self._ctx, rows, reason)
             except exception.CyborgError as error:
                 # No other conductor claims it while this one is alive, so it is kept here.
                 LOG.warning(

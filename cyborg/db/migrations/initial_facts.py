@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute the values of the new columns of revision c3e1d9f0a7b2 from the old columns.
+"""Compute the values of the new columns of revision d41f6a80b9c5 from the old columns.
 
-This module reads only columns that exist before and after the revision, so the result is the same
-at any point of an upgrade. Devices and handles get the stable keys under which agents report them:
-the canonical PCI address.
+The result is the same at any point of an upgrade: except ``HOLDER``, this module reads only
+columns that exist before and after the revision. Devices and handles get the stable keys under
+which agents report them: the canonical PCI address.
 """
 
 import json
@@ -32,6 +32,8 @@ _FPGA_BY_VENDOR = {
     "inspur": "inspur_fpga_driver",
     "xilinx": "xilinx_fpga_driver",
 }
+#: The column of the requests that says which handle they have, until the revision drops it.
+HOLDER = "attach_handle_id"
 _CLASS_BY_TYPE = {"FPGA": "FPGA", "GPU": "PGPU"}
 
 
@@ -110,6 +112,21 @@ def load(connection: sa.Connection) -> Facts:
             for row in handles
         ),
     )
+
+
+def holders(connection: sa.Connection) -> list[tuple[int, int]]:
+    """Return (handle id, ARQ id) of the requests that have a handle, ordered by ARQ.
+
+    There are none once the upgrade has dropped the old column, after it has filled the new one.
+    """
+    old = sa.table(t.ARQS.name, sa.column("id", sa.Integer), sa.column(HOLDER, sa.Integer))
+    if HOLDER not in {row["name"] for row in sa.inspect(connection).get_columns(old.name)}:
+        return []
+    columns = old.c[HOLDER], old.c.id
+    rows = connection.execute(
+        sa.select(*columns).where(old.c[HOLDER].is_not(None)).order_by(old.c.id)
+    )
+    return [(handle_id, arq_id) for handle_id, arq_id in rows]
 
 
 def driver_of(resource_class: str | None, vendor: str | None, device_type: str) -> str:

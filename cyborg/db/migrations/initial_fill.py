@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill the new tables and columns of revision c3e1d9f0a7b2 from the existing rows.
+"""Fill the new tables and columns of revision d41f6a80b9c5 from the existing rows.
 
 Each step changes only empty columns, so an interrupted upgrade continues where it stopped.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -12,8 +13,9 @@ import sqlalchemy as sa
 
 from cyborg.db.clock import db_now_ms
 from cyborg.db.migrations import initial_tables as t
-from cyborg.db.migrations.initial_facts import Facts, group_spec, load
+from cyborg.db.migrations.initial_facts import Facts, group_spec, holders, load
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _ROWS_PER_STATEMENT = 500
 
@@ -67,12 +69,43 @@ def _handles(connection: sa.Connection, facts: Facts) -> None:
     values = [{"row": h.id, "key": h.key} for h in facts.handles if h.id in empty]
     _update(connection, t.ATTACH_HANDLES, {"handle_key": "key"}, values)
     # The old column in_use is ignored: after a crash it may be set although no ARQ has the handle.
-    held = sa.select(t.ARQS.c.attach_handle_id).where(t.ARQS.c.attach_handle_id.is_not(None))
-    connection.execute(
-        sa.update(t.ATTACH_HANDLES)
-        .where(c.id.in_(held), c.state == "free")
-        .values(state="held", updated_at=c.updated_at)
+    held = dict(holders(connection))
+    _ownerless(connection, {arq: handle for handle, arq in held.items()})
+    statement = sa.update(t.ATTACH_HANDLES).where(
+        c.id == sa.bindparam("row"), c.arq_id.is_(None), c.state == "ready"
     )
+    if held:
+        connection.execute(
+            statement.values(arq_id=sa.bindparam("arq"), updated_at=c.updated_at),
+            [{"row": handle, "arq": arq} for handle, arq in held.items()],
+        )
+
+
+def _ownerless(connection: sa.Connection, handles: dict[int, int]) -> None:
+    """End the binds that have no instance, which may have been lost: any guest may have the unit.
+
+    Their handles (``handles``: ARQ id → handle id) are in quarantine until an operator frees them.
+    """
+    arqs, c = t.ARQS.c, t.ATTACH_HANDLES.c
+    rows = connection.execute(
+        sa.select(arqs.id, arqs.uuid, arqs.state)
+        .where(arqs.state.in_(["Bound", "BindStarted"]), arqs.instance_uuid.is_(None))
+        .order_by(arqs.id)
+    ).all()
+    for row in rows:
+        handle_id = handles.get(row.id)
+        unit = "it had no attach handle"
+        if handle_id is not None:
+            own = c.id == handle_id
+            connection.execute(
+                sa.update(t.ATTACH_HANDLES).where(own).values(state="quarantined", suspect=True)
+            )
+            uuid = connection.scalar(sa.select(c.uuid).where(own))
+            unit = f"attach handle {uuid} is in quarantine until an operator frees it"
+        reason = f"It was {row.state} without an instance before the upgrade; {unit}."
+        LOG.warning("ARQ %s is BindFailed now: %s", row.uuid, reason)
+        ended = {"state": "BindFailed", "deployable_id": None, "fault": reason}
+        connection.execute(sa.update(t.ARQS).where(arqs.id == row.id).values(ended))
 
 
 def _group_specs(connection: sa.Connection) -> None:
@@ -112,7 +145,6 @@ def _instances(connection: sa.Connection) -> None:
             "uuid": row.instance_uuid,
             "project_id": row.project_id,
             "hostname": row.hostname,
-            "bound": True,
             "updated_ms": db_now_ms(),
         }
     for batch in _batches(list(rows.values())):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find all rows that violate the unique keys of revision c3e1d9f0a7b2, before any change.
+"""Find all rows that violate the unique keys of revision d41f6a80b9c5, before any change.
 
 The existing service could store a device twice (with two conductors), or assign a handle to two
 requests. Only an operator can decide which row is correct.
@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from cyborg import exception
 from cyborg.db.migrations import initial_tables as t
-from cyborg.db.migrations.initial_facts import load
+from cyborg.db.migrations.initial_facts import HOLDER, holders, load
 
 K = TypeVar("K", bound=Hashable)
 
@@ -65,32 +66,28 @@ def problems(connection: sa.Connection) -> list[Problem]:
     remedy = (
         "delete the rows that no accelerator request refers to; change the value of the others."
     )
-    profiles, arqs = t.DEVICE_PROFILES.c, t.ARQS.c
+    profiles = t.DEVICE_PROFILES.c
     for column in (profiles.uuid, profiles.name):
         values = connection.execute(sa.select(column, profiles.id).order_by(profiles.id)).all()
         for value, ids in _repeated((row[0], row[1]) for row in values):
             result.append(Problem("device_profiles", f"{column.name} {value}", ids, remedy))
     remedy = "find the instance that really has the device; delete the other instances."
-    holders = connection.execute(
-        sa.select(arqs.attach_handle_id, arqs.id)
-        .where(arqs.attach_handle_id.is_not(None))
-        .order_by(arqs.id)
-    ).all()
-    for handle_id, ids in _repeated((row[0], row[1]) for row in holders):
-        value = f"attach_handle_id {handle_id}"
+    for handle_id, ids in _repeated(holders(connection)):
+        value = f"{HOLDER} {handle_id}"
         result.append(Problem("extended_accelerator_requests", value, ids, remedy))
     return result
 
 
-def report(duplicates: Iterable[Problem]) -> str:
-    """Return one text that lists all problems, for the operator."""
-    return "\n".join(
-        [
+def check(connection: sa.Connection) -> None:
+    """Raise SchemaError with a list of all problems, if there are any; it only reads."""
+    duplicates = problems(connection)
+    if duplicates:
+        lines = [
             "The upgrade cannot begin, nothing was changed. Values that must be unique are in more",
             "than one row. Repair these rows and run the upgrade again:",
             *(f"  {problem}" for problem in duplicates),
         ]
-    )
+        raise exception.SchemaError(reason="\n".join(lines))
 
 
 def _repeated(rows: Iterable[tuple[K, int]]) -> Iterable[tuple[K, tuple[int, ...]]]:

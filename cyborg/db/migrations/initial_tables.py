@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema after revision c3e1d9f0a7b2, which never changes.
+"""The schema after revision d41f6a80b9c5, which never changes.
 
 It is separate from the models on purpose: the models follow the newest revision.
 """
@@ -80,11 +80,22 @@ DEVICES = _dated(
     sa.Column("labels", _JSON),
     _text("origin", 16, server_default="discovered"),
     _flag("being_removed", default=False),
+    _text("health", 16, null=True),
+    _long("health_reason"),
+    _ms("health_ms", null=True),
+    _text("reported_health", 16, null=True),
+    _long("reported_health_reason"),
+    _ms("health_until_ms", null=True),
+    sa.Column("health_faults", _JSON),
+    sa.Column("identity", _JSON),
+    sa.Column("topology", _JSON),
+    sa.Column("pools", _JSON),
     sa.UniqueConstraint("host_id", "driver", "device_key"),
     sa.Index("ix_devices_hostname", "hostname"),
     sa.Index("ix_devices_type", "type"),
     sa.Index("ix_devices_vendor", "vendor"),
     sa.Index("ix_devices_status", "status"),
+    sa.Index("ix_devices_health_until_ms", "health_until_ms"),
 )
 DEPLOYABLES = _dated(
     "deployables",
@@ -102,6 +113,12 @@ DEPLOYABLES = _dated(
     _flag("programmable", default=False),
     _ms("lost_ms", null=True),
     _long("publish_error"),
+    _text("key", 255, null=True),
+    sa.Column("cost", _JSON),
+    _number("group_size", null=True),
+    _text("clean", 16, null=True),
+    _number("published_total", null=True),
+    _number("published_reserved", null=True),
     sa.Index("deployables_parent_id_idx", "parent_id"),
     sa.Index("deployables_root_id_idx", "root_id"),
     sa.Index("deployables_device_id_idx", "device_id"),
@@ -130,13 +147,22 @@ ATTACH_HANDLES = _dated(
     _reference("cpid_id", "controlpath_ids"),
     _text("attach_type", 16),
     _text("attach_info", 255),
-    _text("state", 16, server_default="free"),
+    _reference("arq_id", "extended_accelerator_requests", null=True, ondelete="SET NULL"),
+    _text("state", 16, server_default="ready"),
     _text("handle_key", 255),
     _ms("lost_ms", null=True),
+    _flag("blocked", default=False),
+    _flag("cleaning", default=False),
+    sa.Column("clean_record", _JSON),
+    _ms("clean_ms", null=True),
+    _flag("suspect", default=False),
+    sa.UniqueConstraint("arq_id"),
     sa.UniqueConstraint("deployable_id", "handle_key"),
     sa.Index("attach_handles_cpid_id_idx", "cpid_id"),
     sa.Index("attach_handles_deployable_id_idx", "deployable_id"),
-    sa.Index("ix_attach_handles_deployable_id_state_id", "deployable_id", "state", "id"),
+    sa.Index(
+        "ix_attach_handles_deployable_id_arq_id_state_id", "deployable_id", "arq_id", "state", "id"
+    ),
 )
 DEVICE_PROFILES = _dated(
     "device_profiles",
@@ -144,6 +170,7 @@ DEVICE_PROFILES = _dated(
     _text("name", 255, unique=True),
     _long("profile_json", null=False),
     _long("description"),
+    _flag("private", default=False),
 )
 ARQS = _dated(
     "extended_accelerator_requests",
@@ -153,7 +180,6 @@ ARQS = _dated(
     _reference("device_profile_id", "device_profiles"),
     _text("hostname", 255, null=True),
     _text("device_rp_uuid", 36, null=True),
-    sa.Column("attach_handle_id", sa.Integer, sa.ForeignKey("attach_handles.id"), unique=True),
     _text("substate", 16, server_default="Initial"),
     _reference("deployable_id", "deployables", null=True),
     _number("device_profile_group_id"),
@@ -164,6 +190,10 @@ ARQS = _dated(
     _flag("hidden", default=False),
     _long("fault"),
     _text("operation_id", 36, null=True),
+    sa.CheckConstraint(
+        "state NOT IN ('Bound', 'BindStarted') OR instance_uuid IS NOT NULL",
+        name="bound_to_instance",
+    ),
     sa.Index("extArqs_project_id_idx", "project_id"),
     sa.Index("extArqs_device_profile_id_idx", "device_profile_id"),
     sa.Index("extArqs_device_rp_uuid_idx", "device_rp_uuid"),
@@ -171,6 +201,9 @@ ARQS = _dated(
     sa.Index("extArqs_deployable_id_idx", "deployable_id"),
     sa.Index("ix_extended_accelerator_requests_hostname", "hostname"),
     sa.Index("ix_extended_accelerator_requests_state_id", "state", "id"),
+    sa.Index(
+        "ix_extended_accelerator_requests_project_id_instance_uuid", "project_id", "instance_uuid"
+    ),
 )
 QUOTA_USAGES = _dated(
     "quota_usages",
@@ -208,6 +241,8 @@ HOSTS = _table(
     _ms("desired_generation", "1"),
     _text("digest", 64, null=True),
     _ms("updated_ms"),
+    _flag("unchecked", default=False),
+    _text("boot_id", 36, null=True),
 )
 SERVICES = _table(
     "services",
@@ -222,6 +257,13 @@ SERVICES = _table(
     _long("disabled_reason"),
     _ms("epoch", "0"),
     _ms("last_seen_ms"),
+    _long("status_reason"),
+    _long("bus_error"),
+    _ms("bus_error_ms", null=True),
+    _long("clock_error"),
+    _long("publish_error"),
+    _ms("publish_error_ms", null=True),
+    _ms("reported_down_ms", null=True),
     sa.UniqueConstraint("host", "binary", "process"),
     sa.Index("ix_services_last_seen_ms", "last_seen_ms"),
 )
@@ -232,13 +274,14 @@ INSTANCES = sa.Table(
     _text("name", 255, null=True),
     _text("status", 64, null=True),
     _ms("seen_ms", null=True),
-    _ms("look_ms", "0"),
+    _ms("look_ms", "0", null=True),
     _text("project_id", 255, null=True),
     _text("hostname", 255, null=True),
     _text("operation_id", 36, null=True),
-    _flag("bound"),
     _ms("updated_ms"),
-    sa.Index("ix_instances_bound_look_ms", "bound", "look_ms"),
+    _text("unattached_boot", 36, null=True),
+    _text("repaired_boot", 36, null=True),
+    sa.Index("ix_instances_look_ms", "look_ms"),
     **MYSQL,
 )
 WORK = _table(
@@ -280,8 +323,14 @@ EVENTS = _table(
     _text("hostname", 255, null=True),
     _long("reason"),
     sa.Column("detail", _JSON),
+    _text("device_uuid", 36, null=True),
+    _ms("expires_ms", null=True),
     sa.Index("ix_events_at_ms", "at_ms"),
     sa.Index("ix_events_subject_uuid_id", "subject_uuid", "id"),
+    sa.Index("ix_events_device_uuid_id", "device_uuid", "id"),
+    sa.Index("ix_events_hostname_id", "hostname", "id"),
+    sa.Index("ix_events_request_id", "request_id"),
+    sa.Index("ix_events_expires_ms", "expires_ms"),
 )
 DRIVERS = _table(
     "drivers",
@@ -297,6 +346,7 @@ DRIVERS = _table(
     sa.Column("options", _JSON),
     _long("error"),
     _ms("discovered_ms", null=True),
+    sa.Column("accepts", _JSON),
     sa.UniqueConstraint("host_id", "name"),
 )
 BACKENDS = _table(
@@ -339,6 +389,7 @@ OPERATIONS = _table(
     _long("error"),
     _ms("created_ms"),
     _ms("finished_ms", null=True),
+    sa.Column("subject", _JSON),
     sa.Index("ix_operations_created_ms", "created_ms"),
 )
 OPERATION_RESULTS = _table(
@@ -350,6 +401,63 @@ OPERATION_RESULTS = _table(
     _long("error"),
     sa.UniqueConstraint("operation_id", "host"),
 )
+PROJECTS = sa.Table(
+    "projects", METADATA, sa.Column("id", sa.String(255), primary_key=True), **MYSQL
+)
+OUTBOX = sa.Table(
+    "outbox",
+    METADATA,
+    sa.Column(
+        "event_id",
+        sa.Integer,
+        sa.ForeignKey("events.id", ondelete=_CASCADE),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    **MYSQL,
+)
+GUESTS = sa.Table(
+    "guests",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    _reference("host_id", "hosts", ondelete=_CASCADE),
+    _text("instance_uuid", 36, null=True, index=True),
+    _text("process", 255),
+    _number("handle_id", null=True),
+    sa.Index("ix_guests_host_id", "host_id"),
+    sa.Index("ix_guests_handle_id", "handle_id"),
+    **MYSQL,
+)
+DEVICE_PROFILE_PROJECTS = sa.Table(
+    "device_profile_projects",
+    METADATA,
+    sa.Column(
+        "device_profile_id",
+        sa.Integer,
+        sa.ForeignKey("device_profiles.id", ondelete=_CASCADE),
+        primary_key=True,
+    ),
+    sa.Column("project_id", sa.String(64), primary_key=True),
+    sa.Index("ix_device_profile_projects_project_id", "project_id"),
+    **MYSQL,
+)
+DIRTY_UNITS = _table(
+    "dirty_units",
+    _text("handle_uuid", 36, unique=True),
+    _text("hostname", 255, index=True),
+    _text("driver", 100),
+    _text("device_key", 255),
+    _text("handle_key", 255),
+    _text("attach_info", 255),
+    _text("vendor", 255),
+    sa.Column("identity", _JSON),
+    _text("number", 255, null=True, index=True),
+    _text("level", 16),
+    _text("arq_uuid", 36, null=True),
+    _text("instance_uuid", 36, null=True),
+    _ms("since_ms"),
+    _long("fault"),
+)
 
 #: Each table comes after the tables that it refers to.
 OLD = (
@@ -357,9 +465,9 @@ OLD = (
     DEPLOYABLES,
     ATTRIBUTES,
     CONTROLPATH_IDS,
-    ATTACH_HANDLES,
     DEVICE_PROFILES,
     ARQS,
+    ATTACH_HANDLES,
     QUOTA_USAGES,
     RESERVATIONS,
 )
@@ -374,4 +482,9 @@ NEW = (
     HARDWARE,
     OPERATIONS,
     OPERATION_RESULTS,
+    PROJECTS,
+    OUTBOX,
+    GUESTS,
+    DEVICE_PROFILE_PROJECTS,
+    DIRTY_UNITS,
 )

@@ -56,12 +56,15 @@ def reshape(table: sa.Table, *, drop: Collection[str] = ()) -> None:
                 op.alter_column(table.name, column.name, nullable=column.nullable)
             if existing["default"] is None and column.server_default is not None:
                 op.alter_column(table.name, column.name, server_default=_default(column))
+    for key in sa.inspect(connection).get_foreign_keys(table.name):
+        if not set(drop).isdisjoint(key["constrained_columns"]):
+            op.drop_constraint(str(key["name"]), table.name, type_="foreignkey")
     for name in present.keys() & set(drop):
         op.drop_column(table.name, name)
 
 
 def settle_keys(table: sa.Table, *, obsolete: Collection[str] = ()) -> None:
-    """Create the unique constraints, indexes and foreign keys of ``table``.
+    """Create the unique and check constraints, indexes and foreign keys of ``table``.
 
     Keys with the same columns under another name, and keys that ``obsolete`` names, are dropped.
     Other keys, which an operator added, stay.
@@ -102,6 +105,10 @@ def settle_keys(table: sa.Table, *, obsolete: Collection[str] = ()) -> None:
             op.drop_constraint(name, table.name, type_="unique")
         else:
             op.drop_index(name, table.name)
+    checks = {row["name"] for row in inspector.get_check_constraints(table.name)}
+    for check in table.constraints:
+        if isinstance(check, sa.CheckConstraint) and check.name not in checks:
+            op.create_check_constraint(cast("str", check.name), table.name, check.sqltext)
     references = {
         (tuple(key["constrained_columns"]), key["referred_table"]): key
         for key in sa.inspect(connection).get_foreign_keys(table.name)

@@ -5,9 +5,8 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from cyborg import exception
 from cyborg.drivers.privileged import fields, places
 from cyborg.drivers.privileged.kernel import Kernel
 from cyborg.model.pci import PciAddress
@@ -45,6 +44,9 @@ class Action(Generic[T]):
     context: ClassVar[Context] = Context.SYSFS
     #: Whether the action changes the host; an action that only reads is not journalled.
     changes: ClassVar[bool] = True
+    #: Whether the action takes the functions from their host drivers, or resets them below the
+    #: drivers: no process may have a device file of them open.
+    detaches: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the types that the fields of several actions share, then ``check`` the others."""
@@ -96,24 +98,3 @@ def whole(kernel: Kernel, named: PciAddress, functions: Iterable[PciAddress]) ->
         for part in (function, *places.virtual_functions(kernel, function).values())
     ]
     return Reach(named, tuple(dict.fromkeys(disturbed)), places.mediated(kernel, disturbed))
-
-
-class Privileged(Protocol):
-    """What can run actions: the agent's client, and the simulated host."""
-
-    def run(self, action: Action[T]) -> T:
-        """Carry the action out and return its result.
-
-        Raises exception.HostError when the host refuses it, with ``errno`` if the kernel did.
-        """
-        ...
-
-
-class NoPrivileges:
-    """The actions of a host without a privileged process: all fail."""
-
-    def run(self, action: Action[T]) -> T:
-        """Raise exception.HostError."""
-        raise exception.HostError(
-            action=str(action), reason="this program has no privileged process"
-        )

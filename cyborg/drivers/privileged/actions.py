@@ -29,6 +29,7 @@ context     capabilities         reason
             CAP_DAC_OVERRIDE     device nodes and files that belong to root
 ``observe`` CAP_SYS_PTRACE,      the open files of other processes (proc_fd_access_allowed)
             CAP_DAC_READ_SEARCH  listing them (proc_fd_permission); opening a disk, for reading
+            CAP_SYSLOG           opening the log of the kernel (check_syslog_permissions)
 =========== ==================== ================================================================
 """
 
@@ -41,8 +42,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from cyborg import exception
-from cyborg.drivers.host import OpenFiles, find_open_files, is_missing
-from cyborg.drivers.local_command import summary
+from cyborg.drivers.command import summary
+from cyborg.drivers.files import OpenFiles, ProcessFiles, ProcessId, find_open_files, is_missing
+from cyborg.drivers.kernel_log import DeviceError
 from cyborg.drivers.pci_function import addresses_in_path
 from cyborg.drivers.privileged import disk_actions, fields, places
 from cyborg.drivers.privileged.action import Action, Context, Reach, whole
@@ -56,6 +58,8 @@ _NVIDIA_SMI: Final = "/usr/bin/nvidia-smi"
 #: nvidia-smi's status for "an object was not found": there is nothing to destroy.
 _NVIDIA_NOT_FOUND: Final = 6
 _NVIDIA_TIMEOUT: Final = 120.0
+#: Bytes; the VPD of most cards has less than 1 kB.
+_VPD_LIMIT: Final = 4096
 _FPGACONF: Final = "/usr/bin/fpgaconf"
 _XBMGMT: Final = "/opt/xilinx/xrt/bin/xbmgmt"
 #: Flash memory is slow. The agent waits for 600 seconds.
@@ -65,6 +69,8 @@ _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DISK: Final = re.compile(r"[a-z][0-9a-z_-]{0,31}")
 _INTERFACE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,14}")
+_NAMESPACE: Final = re.compile(r"pid:\[[0-9]{1,20}\]")
+_PROCESS: Final = re.compile(r"[0-9]{1,10}")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 #: The names of reset methods in drivers/pci/pci.c.
 _RESET_METHODS: Final = frozenset(
@@ -142,6 +148,8 @@ class Bind(Action[None]):
 class Unbind(Action[None]):
     """Unbind the function from its driver; without a driver the action does nothing."""
 
+    detaches = True
+
     function: PciAddress
 
     def run(self, kernel: Kernel) -> None:
@@ -175,6 +183,8 @@ class Reset(Action[None]):
 
     After a reset with a method, the function has its former methods again.
     """
+
+    detaches = True
 
     function: PciAddress
     method: str | None = None
@@ -412,6 +422,7 @@ class ProgramIntelFpga(Action[None]):
     """Load an image (GBS) into the reconfigurable region of an Intel FPGA card."""
 
     context = Context.VENDOR
+    detaches = True
 
     function: PciAddress
     image: str
@@ -447,6 +458,7 @@ class ProgramXilinxFpga(Action[None]):
     """
 
     context = Context.VENDOR
+    detaches = True
 
     function: PciAddress
     image: str
@@ -474,18 +486,30 @@ class ProgramXilinxFpga(Action[None]):
 
 @dataclass(frozen=True)
 class ReadOpenFiles(Action[OpenFiles]):
-    """Find out which processes have which device files open."""
+    """Find out which processes have which device files open.
+
+    The process ``number`` of ``namespace``, if they are given, and those that it has started do not
+    count; see ``ProcessId``.
+    """
 
     context = Context.OBSERVE
     changes = False
 
+    namespace: str | None = None
+    number: str | None = None
+
+    def check(self) -> None:
+        if self.namespace is not None:
+            fields.text("namespace", self.namespace, _NAMESPACE, "a namespace of processes")
+        if self.number is not None:
+            fields.text("number", self.number, _PROCESS, "the number of a process")
+
     def run(self, kernel: Kernel) -> OpenFiles:
         return find_open_files(
             "cyborg-privileged",
-            kernel.names("/proc"),
-            lambda path: kernel.links(path).values(),
-            kernel.read,
+            ProcessFiles(kernel.names, kernel.links, kernel.readlink, kernel.read, kernel.device),
             whole=kernel.has_all_processes(),
+            own=ProcessId(self.namespace or "", self.number or ""),
         )
 
     def answer(self, value: Any) -> OpenFiles:
@@ -509,6 +533,45 @@ class ReadClaim(Action[bool]):
 
     def run(self, kernel: Kernel) -> bool:
         return kernel.claimed(places.disk(kernel, self.disk))
+
+
+@dataclass(frozen=True)
+class ReadVpd(Action[str]):
+    """Read the begin of the Vital Product Data of a PCI function, in hexadecimal digits.
+
+    Only root may read the file, because some cards answer slowly.
+    """
+
+    context = Context.OBSERVE
+    changes = False
+
+    function: PciAddress
+
+    def run(self, kernel: Kernel) -> str:
+        path = f"{places.function(kernel, self.function)}/vpd"
+        return kernel.read_start(path, _VPD_LIMIT).hex()
+
+
+@dataclass(frozen=True)
+class ReadDeviceErrors(Action[list[DeviceError]]):
+    """Read the errors of devices in the log of the kernel, from the record ``begin`` on.
+
+    Of more than 1,000 errors the last ones are returned.
+    """
+
+    context = Context.OBSERVE
+    changes = False
+
+    begin: int = 0
+
+    def check(self) -> None:
+        fields.number("begin", self.begin, 0, 2**63 - 1)
+
+    def run(self, kernel: Kernel) -> list[DeviceError]:
+        return [error for error in kernel.device_errors() if error.sequence >= self.begin]
+
+    def answer(self, value: Any) -> list[DeviceError]:
+        return [DeviceError(*error) for error in value]
 
 
 @dataclass(frozen=True)
@@ -540,7 +603,8 @@ ACTIONS: Final[Mapping[str, type[Action[Any]]]] = {
     for action in (
         *(SetVfs, SetDriverOverride, Bind, Unbind, Probe, Reset, CreateMdev, RemoveMdev),
         *(SetVgpuType, SetQatState, SetQatServices, SetVf, SetMigMode, SetMigLayout),
-        *(ProgramIntelFpga, ProgramXilinxFpga, ReadOpenFiles, ReadClaim, ReadQatHeartbeat),
+        *(ProgramIntelFpga, ProgramXilinxFpga, ReadOpenFiles, ReadClaim, ReadVpd, ReadQatHeartbeat),
+        ReadDeviceErrors,
         *disk_actions.ACTIONS,
     )
 }

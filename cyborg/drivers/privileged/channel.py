@@ -13,6 +13,8 @@ from cyborg.drivers.privileged.action import Context
 
 #: How long the other end may take to give its privileges away and answer, in seconds.
 _START_TIMEOUT: Final = 60.0
+#: What oslo.privsep returns in place of an answer that did not come in time.
+_NOT_IN_TIME: Final = f"{comm.PrivsepTimeout.__module__}.{comm.PrivsepTimeout.__name__}"
 #: struct ucred of unix(7): process, user, group.
 _UCRED: Final = struct.Struct("=iII")
 
@@ -54,14 +56,17 @@ class Channel(comm.ClientChannel):
     """Sends the calls of one context.
 
     Raises exception.HostError if the process at the other end does not answer, which is so when it
-    could not take the capabilities of the context.
+    could not take the capabilities of the context. ``patience`` is how long that may take, in
+    seconds.
     """
 
-    def __init__(self, connection: Connection, kind: Context) -> None:
+    def __init__(
+        self, connection: Connection, kind: Context, *, patience: float = _START_TIMEOUT
+    ) -> None:
         super().__init__(connection)
         try:
             connection.sendall(f"{kind}\n".encode())
-            answer = self.send_recv((comm.Message.PING.value,), _START_TIMEOUT)
+            answer = self.send_recv((comm.Message.PING.value,), patience)
         except OSError:
             answer = (None,)
         if answer[0] != comm.Message.PONG:
@@ -79,5 +84,11 @@ class Channel(comm.ClientChannel):
         )
         if kind == comm.Message.RET:
             return value
+        if value == _NOT_IN_TIME:
+            raise exception.HostError(
+                action=f"calling {name}",
+                reason=f"the privileged process has not answered for {timeout:g} s; the action may "
+                "still be under way",
+            )
         reason = " ".join(str(detail) for detail in details[:1]) or "no details"
         raise exception.HostError(action=f"calling {name}", reason=f"{value}: {reason}")

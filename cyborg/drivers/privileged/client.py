@@ -5,7 +5,8 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oslo_config import cfg
@@ -14,7 +15,7 @@ from cyborg import exception
 from cyborg.drivers.privileged.action import Action, Context
 
 if TYPE_CHECKING:
-    from cyborg.drivers.privileged.contexts import Export
+    from oslo_privsep.priv_context import PrivContext
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -25,27 +26,39 @@ _ERRORS: dict[str, type[exception.CyborgError]] = {
 }
 
 
+@dataclass(frozen=True)
+class Export:
+    """A context with its function, and the name by which a request calls the function."""
+
+    context: "PrivContext"
+    function: Callable[[str, Mapping[str, Any]], tuple[str, Any]]
+    name: str
+
+
 class Client:
     """Runs actions in the privileged process; any thread may call it.
 
     ``socket_path`` is the socket of that process; a process for one context only, if there is one,
     has this path with a dot and the name of the context. If there is neither socket,
-    ``helper_command`` starts a process for each context, as oslo.privsep does. ``journal`` gets one
-    line before each action that changes the host. oslo.privsep is imported for the first action,
-    not before. With ``root_only`` the socket must be one that root listens on: the privileged
-    process itself asks the observer in this way, and the agent may own the directory.
+    ``helper_command`` starts a process for each context, as oslo.privsep does. ``exports`` returns
+    what ``contexts`` exports; it is called for the first action, not before, because ``contexts``
+    imports oslo.privsep. ``journal`` gets one line before each action that changes the host. With
+    ``root_only`` the socket must be one that root listens on: the privileged process itself asks
+    the observer in this way, and the agent may own the directory.
     """
 
     def __init__(
         self,
         *,
         socket_path: str,
+        exports: Callable[[], Mapping[Context, Export]],
         journal: Callable[[str], None],
         helper_command: str | None = None,
         root_only: bool = False,
     ) -> None:
         self._socket_path = socket_path
         self._helper_command = helper_command
+        self._exports = exports
         self._journal = journal
         self._root_only = root_only
         self._locks = {kind: threading.Lock() for kind in Context}
@@ -61,9 +74,7 @@ class Client:
         return action.answer(value)
 
     def _send(self, action: Action[Any]) -> tuple[str, Any]:
-        from cyborg.drivers.privileged.contexts import EXPORTS
-
-        export = EXPORTS[action.context]
+        export = self._exports()[action.context]
         try:
             with self._locks[action.context]:
                 channel = export.context.channel
@@ -78,7 +89,7 @@ class Client:
             raise exception.HostError(action=str(action), reason=reason) from error
         return kind, value
 
-    def _connect(self, kind: Context, export: "Export") -> None:
+    def _connect(self, kind: Context, export: Export) -> None:
         """Connect a context to a process with its capabilities."""
         from cyborg.drivers.privileged.channel import Channel, Connection, peer
 

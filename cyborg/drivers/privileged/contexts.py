@@ -10,8 +10,7 @@ import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -23,7 +22,7 @@ from cyborg.conf.agent import PRIVILEGED_FUNCTIONS, PRIVILEGED_SOCKET
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.privileged.action import Context
 from cyborg.drivers.privileged.actions import load
-from cyborg.drivers.privileged.client import Client
+from cyborg.drivers.privileged.client import Client, Export
 from cyborg.drivers.privileged.guard import Guard
 from cyborg.drivers.privileged.kernel import LinuxKernel
 
@@ -67,7 +66,8 @@ vendor = _context(
     *(Context.VENDOR, 600.0, capabilities.CAP_SYS_ADMIN, capabilities.CAP_DAC_OVERRIDE)
 )
 observe = _context(
-    *(Context.OBSERVE, 60.0, capabilities.CAP_SYS_PTRACE, capabilities.CAP_DAC_READ_SEARCH)
+    *(Context.OBSERVE, 60.0, capabilities.CAP_SYS_PTRACE, capabilities.CAP_DAC_READ_SEARCH),
+    capabilities.CAP_SYSLOG,
 )
 
 
@@ -91,6 +91,7 @@ def _guard() -> Guard:
     observer = Client(
         socket_path=settings.socket,
         helper_command=helper,
+        exports=lambda: EXPORTS,
         journal=lambda line: None,
         root_only=True,
     )
@@ -130,15 +131,6 @@ def run_vendor(name: str, values: Mapping[str, Any]) -> tuple[str, Any]:
 @observe.entrypoint
 def run_observe(name: str, values: Mapping[str, Any]) -> tuple[str, Any]:
     return _answer(Context.OBSERVE, name, values)
-
-
-@dataclass(frozen=True)
-class Export:
-    """A context with its function, and the name by which a request calls the function."""
-
-    context: PrivContext
-    function: Callable[[str, Mapping[str, Any]], tuple[str, Any]]
-    name: str
 
 
 EXPORTS: Final[Mapping[Context, Export]] = {

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from cyborg import exception
 from cyborg.drivers import mediated, pci_scan, whitelist
-from cyborg.drivers.host import TABLE_LIMIT, Host
+from cyborg.drivers.files import TABLE_LIMIT
+from cyborg.drivers.host import Host
 from cyborg.drivers.ownership import Ownership
 from cyborg.drivers.pci_function import PciFunction, parse_function
 from cyborg.drivers.pci_scan import Snapshot
@@ -89,7 +90,10 @@ def check_use(host: Host, action: Action[Any], reach: Reach) -> None:
         snapshot, functions = _read(host, reach.disturbed)
         ownership = Ownership(host, snapshot, functions, {})
         uses = (
-            *((str(address), ownership.use(functions[address])) for address in reach.disturbed),
+            *(
+                (str(address), ownership.use(functions[address], opened=action.detaches))
+                for address in reach.disturbed
+            ),
             *((place, _holder(host, place)) for place in reach.mediated),
         )
         reasons = [f"{name} is in use: {use}" for name, use in uses if use is not None]

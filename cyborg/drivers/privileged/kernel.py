@@ -22,15 +22,25 @@ import shutil
 import socket
 import stat
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from fcntl import ioctl
 from typing import Final, NamedTuple, Protocol
 
 from cyborg import exception
-from cyborg.drivers import command
+from cyborg.drivers import command, kernel_log
 from cyborg.drivers.command import Completed
-from cyborg.drivers.host import INITIAL_PROCESSES, TEXT_LIMIT, LocalHost, host_errors
+from cyborg.drivers.files import (
+    INITIAL_PROCESSES,
+    TABLE_LIMIT,
+    TEXT_LIMIT,
+    device_of_node,
+    host_errors,
+    writable_by_others,
+)
+from cyborg.drivers.kernel_log import DeviceError
 from cyborg.drivers.privileged.netlink import VfSettings, check_answer, vf_request
 from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand
 
@@ -38,6 +48,8 @@ from cyborg.drivers.privileged.nvme import ADMIN_IOCTL, AdminCommand
 _NETLINK_TIMEOUT: Final = 60.0
 #: Bytes that are read at once of a file that is copied.
 _CHUNK: Final = 1024 * 1024
+#: Errors of devices that are kept.
+_MOST_ERRORS: Final = 1000
 #: The names of linux/prctl.h, for capabilities that a started program keeps.
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_RAISE: Final = 2
@@ -58,6 +70,10 @@ class Kernel(Protocol):
 
     def read(self, path: str) -> str:
         """Return the text of a file."""
+        ...
+
+    def read_start(self, path: str, length: int) -> bytes:
+        """Return up to ``length`` bytes from the start of a file."""
         ...
 
     def copied(self, path: str, start: bytes, name: str) -> AbstractContextManager[str]:
@@ -81,6 +97,17 @@ class Kernel(Protocol):
 
     def links(self, path: str) -> dict[str, str]:
         """Return the targets of all links in a directory by name."""
+        ...
+
+    def device(self, path: str) -> str | None:
+        """Return the directory of the device of a node below ``/dev``; see ``ProcessFiles``.
+
+        This call follows links: the path is a link below ``/proc`` to a file of a process.
+        """
+        ...
+
+    def device_errors(self) -> list[DeviceError]:
+        """Return the last errors of devices in the log of the kernel, in their order."""
         ...
 
     def has_all_processes(self) -> bool:
@@ -130,10 +157,29 @@ class LinuxKernel:
     def __init__(self, root: str = "/", copies: str | None = None) -> None:
         self._root = root
         self._copies = copies
+        self._log_lock = threading.Lock()
+        #: The log of the kernel stays open: what was read once is not read again.
+        self._log = contextlib.ExitStack()
+        self._log_file: int | None = None
+        self._errors: deque[DeviceError] = deque(maxlen=_MOST_ERRORS)
 
     def read(self, path: str) -> str:
+        content = b""
         with host_errors(f"reading {path}"), self._open(path, os.O_RDONLY | os.O_NONBLOCK) as file:
-            return os.read(file, TEXT_LIMIT).decode(errors="replace")
+            # A file below /proc answers each read with up to one page.
+            while chunk := os.read(file, TEXT_LIMIT):
+                content += chunk
+                if len(content) > TABLE_LIMIT:
+                    raise OSError(errno.EFBIG, f"more than {TABLE_LIMIT} bytes")
+        return content.decode(errors="replace")
+
+    def read_start(self, path: str, length: int) -> bytes:
+        with (
+            host_errors(f"reading {path}"),
+            self._open(path, os.O_RDONLY | os.O_NONBLOCK) as file,
+            open(file, "rb", closefd=False) as source,
+        ):
+            return source.read(length)
 
     @contextlib.contextmanager
     def copied(self, path: str, start: bytes, name: str) -> Iterator[str]:
@@ -182,6 +228,29 @@ class LinuxKernel:
                 with contextlib.suppress(FileNotFoundError):
                     targets[name] = os.readlink(name, dir_fd=file)
         return targets
+
+    def device(self, path: str) -> str | None:
+        with host_errors(f"looking for {path}"):
+            return device_of_node(path)
+
+    def device_errors(self) -> list[DeviceError]:
+        with self._log_lock, host_errors(f"reading {kernel_log.PATH}"):
+            if self._log_file is None:
+                opened = self._open(kernel_log.PATH, os.O_RDONLY | os.O_NONBLOCK)
+                self._log_file = self._log.enter_context(opened)
+            while True:
+                try:
+                    # One call returns one record.
+                    record = os.read(self._log_file, _CHUNK)
+                except BlockingIOError:
+                    break
+                except BrokenPipeError:
+                    # Records were overwritten before they were read; the next call goes on.
+                    continue
+                if not record:
+                    break
+                self._errors.extend(kernel_log.find_errors(record.decode(errors="replace")))
+            return list(self._errors)
 
     def has_all_processes(self) -> bool:
         with host_errors("reading the process namespace"):
@@ -239,7 +308,7 @@ class LinuxKernel:
 
     def run(self, argv: Sequence[str], *, timeout: float) -> Completed:
         program = argv[0]
-        writable = LocalHost().writable_by_others(program)
+        writable = writable_by_others(program)
         if writable is not None:
             raise exception.HostError(
                 action=f"running {program}", reason=f"others than root can change {writable}"

@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing import Final
 
 from cyborg import exception
-from cyborg.drivers.host import host_errors, resolve
+from cyborg.drivers.files import host_errors, resolve
 
 #: The extended attribute of a file with an access control list, acl(5).
 _ACL: Final = "system.posix_acl_access"

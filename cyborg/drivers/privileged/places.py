@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final
 
 from cyborg import exception
-from cyborg.drivers.host import is_missing
+from cyborg.drivers.files import is_missing
 from cyborg.drivers.pci_function import addresses_in_path
 from cyborg.drivers.privileged.kernel import Kernel, Node
 from cyborg.model.pci import PciAddress

@@ -26,7 +26,8 @@ from oslo_privsep.daemon import Daemon, ProtocolError
 
 from cyborg.drivers.privileged.action import Context
 from cyborg.drivers.privileged.channel import peer
-from cyborg.drivers.privileged.contexts import EXPORTS, PROCESS, Export
+from cyborg.drivers.privileged.client import Export
+from cyborg.drivers.privileged.contexts import EXPORTS, PROCESS
 
 LOG = logging.getLogger(__name__)
 

@@ -55,7 +55,7 @@ _SERVERLESS = [
 _DIALECTS = ["api", "crash/test_dirty_units.py", "races", "rules", "schema"]
 _IS_SERVERLESS_RUN = os.environ.get("CYBORG_TEST_SERVERLESS") == "1"
 #: Minutes of suites of other projects: they run where they are named, and in a full run.
-_LONG: Final = ["keystone/long"]
+_LONG: Final = ["cluster", "keystone/long"]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -187,7 +187,7 @@ def member(app: Any) -> Client:
 @pytest.fixture
 def operator(app: Any) -> Client:
     """Who looks after accelerators and is no administrator."""
-    return Client(app, role="operator", version="2.4")
+    return Client(app, role="operator", version="2.100")
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from cyborg.db.engine import Settings
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.single_step_processes import Environment
+from cyborg.tests.fixtures.single_step import MOVED, Environment
 from cyborg.tests.functional.schema.databases import upgraded_database
 
 
@@ -24,6 +25,8 @@ def new_environment(
             placement=placement.adapter(),
             nova=nova.adapter(),
             glance=glance.adapter(),
+            engine=Settings(sqlite_synchronous=False, sqlite_busy_timeout=2.0),
+            settings=MOVED,
         )
         with closing(environment):
             yield environment, nova, glance

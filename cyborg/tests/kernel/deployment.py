@@ -142,7 +142,7 @@ class Deployment:
 
         Returns when that was, and the names of the steps.
         """
-        admin = replace(self._admin, version="2.5")
+        admin = replace(self._admin, version="2.100")
         [device] = admin.get("/devices")["devices"]
         found: dict[str, Any] = {}
 

@@ -87,8 +87,8 @@ def test_health_shows_new_errors_of_a_function(functions: Functions, host: Local
 
     def evidence() -> list[str]:
         state = pcie_health.read(host, card)
-        found = pcie_health.findings(baseline, state, health_policy.shipped())
-        return [finding.evidence for finding in found if "errors" in finding.evidence]
+        health = health_policy.shipped().judge(pcie_health.signals(baseline, state))
+        return [text for text in health.evidence if "errors" in text]
 
     assert evidence() == []
     inject(card, correctable=_BAD_TLP)

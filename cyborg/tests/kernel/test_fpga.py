@@ -24,7 +24,7 @@ from cyborg.drivers.scan import Scan
 from cyborg.model.health import Condition
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, ProgramTask
-from cyborg.testing.driver_checks import change
+from cyborg.testing.driver_checks import change, look
 from cyborg.tests.kernel import dfl, vfio
 from cyborg.tests.kernel.dfl import Card
 from cyborg.tests.kernel.functions import BUS, DISPLAY, Functions
@@ -190,13 +190,13 @@ def test_card_that_refuses_an_image_is_drained_until_its_driver_is_bound_again(
     card: Card, driver: IntelFpgaDriver, image: Callable[..., str]
 ) -> None:
     """Until then the kernel does not enable the port, whatever is loaded. A reset binds it."""
-    assert driver.health(Scan(driver.host), card.address).verdict is Condition.OK
+    assert look(driver).health(card.address).condition is Condition.OK
     card.fail(dfl.CRC_ERROR)
     with pytest.raises(exception.HostError, match="Input/output error"):
         driver.program(order(card), image(SECOND))
     assert card.images == 1
-    health = driver.health(Scan(driver.host), card.address)
-    assert health.verdict is Condition.DRAIN
+    health = look(driver).health(card.address)
+    assert health.condition is Condition.DRAIN
     assert health.evidence == (
         "the last image was not loaded: write complete error",
         f"the port of {card.address} is disabled",
@@ -208,10 +208,10 @@ def test_card_that_refuses_an_image_is_drained_until_its_driver_is_bound_again(
     card.acknowledge_reset()
     assert (card.images, manager(card)) == (2, "operating")
     assert functions_of(driver) == []
-    health = driver.health(Scan(driver.host), card.address)
+    health = look(driver).health(card.address)
     assert health.evidence == (f"the port of {card.address} is disabled",)
     change(driver, "release", HandleTask("r", driver.name, card.address, "d", card.address, "a"))
-    assert driver.health(Scan(driver.host), card.address).verdict is Condition.OK
+    assert look(driver).health(card.address).condition is Condition.OK
     assert functions_of(driver) == [dfl.function_of(SECOND)]
     driver.program(order(card), image(FIRST))
     assert functions_of(driver) == [dfl.function_of(FIRST)]
@@ -239,12 +239,12 @@ def test_errors_and_power_states_of_the_card_are_its_health(
     evidence: str,
 ) -> None:
     card.registers[register] = value
-    health = driver.health(Scan(driver.host), card.address)
-    assert health.verdict is condition
+    health = look(driver).health(card.address)
+    assert health.condition is condition
     [text] = health.evidence
     assert evidence in text
     card.registers[register] = 0
-    assert driver.health(Scan(driver.host), card.address).verdict is Condition.OK
+    assert look(driver).health(card.address).condition is Condition.OK
 
 
 @pytest.mark.proves("intel_fpga_driver", "bind", "programming", "cleaning", by="kernel")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ownership check refuses what this kernel shows as in use, or may be in use."""
 
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from cyborg.drivers.ownership import NO_IOMMU
 from cyborg.drivers.scan import Scan
 from cyborg.model.pci import PciAddress
 from cyborg.tests.kernel import vfio
+from cyborg.tests.kernel.another import another_process
 from cyborg.tests.kernel.functions import CARD, CXL, E1000E, IGB, Functions
 from cyborg.tests.kernel.nobody import as_nobody
 from cyborg.tests.kernel.test_vfio import SATA, SMBUS
@@ -99,11 +99,10 @@ def test_a_disk_that_is_claimed_or_open_without_a_mount_or_holder_is_refused(
 ) -> None:
     address = functions.nvme("IDLE00001")
     disk = functions.disk(address)
-    for flags in (os.O_RDONLY, os.O_RDONLY | os.O_EXCL):
-        file = os.open(f"/dev/{disk}", flags)
-        assert host.is_claimed(f"/dev/{disk}") is bool(flags & os.O_EXCL)
-        assert f"its disk {disk} is open in" in refusal(address)
-        os.close(file)
+    for flags in ("os.O_RDONLY", "os.O_RDONLY | os.O_EXCL"):
+        with another_process(f"file = os.open(path, {flags})", f"/dev/{disk}"):
+            assert host.is_claimed(f"/dev/{disk}") is ("EXCL" in flags)
+            assert f"its disk {disk} is open in" in refusal(address)
     assert refusal(address) == ""
 
 

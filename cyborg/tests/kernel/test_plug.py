@@ -77,7 +77,7 @@ def test_card_that_replaces_another_is_described_by_its_own_facts(
 
 
 def test_open_file_of_a_removed_function_reports_no_device(functions: Functions) -> None:
-    """host.is_missing counts this as absent: a card can vanish between open and read."""
+    """files.is_missing counts this as absent: a card can vanish between open and read."""
     [card] = functions.matching(E1000E)
     with open(functions.path(card, "vendor"), encoding="ascii") as file:
         functions.remove(card)

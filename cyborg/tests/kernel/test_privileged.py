@@ -20,7 +20,13 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.privileged import channel, contexts
 from cyborg.drivers.privileged.action import Action
-from cyborg.drivers.privileged.actions import ReadClaim, ReadOpenFiles, SetVf, SetVfs
+from cyborg.drivers.privileged.actions import (
+    ReadClaim,
+    ReadDeviceErrors,
+    ReadOpenFiles,
+    SetVf,
+    SetVfs,
+)
 from cyborg.drivers.privileged.client import Client
 from cyborg.drivers.privileged.disk_actions import FormatNamespace
 from cyborg.model.pci import PciAddress
@@ -72,7 +78,9 @@ def act(undo: ExitStack) -> Act:
     eventually(path.exists)
 
     def act(action: Action[Any]) -> str:
-        client = Client(socket_path=str(path), journal=lambda _line: None)
+        client = Client(
+            socket_path=str(path), exports=lambda: contexts.EXPORTS, journal=lambda _line: None
+        )
 
         def send() -> str:
             try:
@@ -102,6 +110,13 @@ def test_each_kind_of_action_has_the_capabilities_that_it_needs(
     group = functions.link(held, "iommu_group") or ""
     with vfio.held(group, held):
         assert f"/dev/vfio/{group}" in act(ReadOpenFiles())
+    # Without the capability nobody but root may read the log.
+    Path("/proc/sys/kernel/dmesg_restrict").write_text("1\n")
+    slot = card.rpartition(".")[0]
+    Path("/dev/kmsg").write_text(
+        f"NVRM: Xid (PCI:{slot}): 79, pid=1, GPU has fallen off the bus.\n"
+    )
+    assert f"slot='{slot}', kind='nvidia', signal='xid', code='79'" in act(ReadDeviceErrors())
 
 
 def test_format_erases_a_namespace_and_refuses_one_in_use(

@@ -72,9 +72,8 @@ def test_vf_answers_although_its_ids_are_ones(
         for address in (physical, vf):
             state = pcie_health.read(host, address)
             assert state.access is None
-            assert not list(
-                pcie_health.findings(Baseline.of(state), state, health_policy.shipped())
-            )
+            signals = pcie_health.signals(Baseline.of(state), state)
+            assert health_policy.shipped().judge(signals).findings == ()
 
 
 def test_vf_without_autoprobe_is_bound_only_with_driver_override(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit of a whole cloud in memory, to compare the auditor with."""
 
+from collections import Counter
+
 import sqlalchemy as sa
 
 from cyborg.clients.nova import Servers
@@ -37,7 +39,7 @@ def expected_findings(
     vanished = servers.vanished(sorted(instances | consumers))
     since = audit.unbound_since(db, consumers)
     consumer_ages = {consumer: cloud.taken_ms - moment for consumer, moment in since.items()}
-    nodes = {}
+    nodes, foreign = {}, {}
     for consumer in {
         consumer
         for view in views.values()
@@ -48,8 +50,22 @@ def expected_findings(
         server = servers.server(consumer)
         if server is not None and server.settled:
             nodes[consumer] = server.node
+            units = Counter(placement.units_of(consumer))
+            for row in cloud.deployables:
+                bound = cloud.bound_units.get(row.rp_uuid or "", Counter())
+                units[row.resource_class] -= bound[consumer]
+            foreign[consumer] = frozenset(
+                name
+                for name, amount in server.requested.items()
+                if server.profile is None and units[name] == amount
+            )
     peers = AuditViews(
-        views, vanished, consumer_ages, nodes=nodes, guests=_guests(db, cloud, servers)
+        views,
+        vanished,
+        consumer_ages,
+        nodes=nodes,
+        foreign=foreign,
+        guests=_guests(db, cloud, servers),
     )
     return tuple(rules.check(cloud, peers, ages))
 

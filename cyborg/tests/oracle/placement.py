@@ -152,8 +152,8 @@ def _difference(desired: Provider, shown: ProviderView, *, silent: bool) -> str:
 def _excess(cloud: Snapshot, deployable: DeployableRow, shown: ProviderView) -> int:
     """Return how many more units Placement offers or has allocated for binds than can be bound.
 
-    With a correct inventory this needs a leaked handle, or an ARQ that has a handle without an
-    allocation; both have their own kinds of findings.
+    With a correct inventory this needs an ARQ that has a handle without an allocation, which has
+    its own kind of finding.
     """
     inventory = shown.inventories.get(deployable.resource_class, {})
     bound = cloud.bound_units.get(deployable.rp_uuid or "", Counter())
@@ -217,6 +217,7 @@ def unknown_holders(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:
                 consumer: resources.get(deployable.resource_class, 0) - bound[consumer]
                 for consumer, resources in (shown.allocations.items() if shown else ())
                 if peers.nodes.get(consumer) == host.name
+                and deployable.resource_class not in peers.foreign.get(consumer, ())
             }
             units = {consumer: count for consumer, count in units.items() if count > 0}
             if units:
@@ -226,6 +227,31 @@ def unknown_holders(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:
                 )
                 finding = _finding(Kind.UNKNOWN_HOLDER, host, deployable, cause)
                 yield replace(finding, fixable=bool(cloud.unclaimed(deployable)))
+
+
+def foreign_allocations(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:
+    """Yield the settled servers that have units because their flavors request the class."""
+    for consumer, classes in peers.foreign.items():
+        for host in cloud.hosts:
+            if peers.nodes.get(consumer) != host.name or host.name not in peers.placement:
+                continue
+            parts = []
+            for deployable in cloud.deployables_of.get(host.id, []):
+                provider = deployable.rp_uuid or ""
+                shown = peers.placement[host.name].providers.get(provider)
+                used = shown.allocations.get(consumer, {}) if shown else {}
+                units = used.get(deployable.resource_class, 0)
+                units -= cloud.bound_units.get(provider, Counter())[consumer]
+                if units > 0 and deployable.resource_class in classes:
+                    parts.append(
+                        f"{units} unit(s) of {deployable.name} ({deployable.resource_class})"
+                    )
+            if parts:
+                cause = (
+                    f"It uses {', '.join(parts)} without a device: its flavor requests this class "
+                    "itself, and no device profile."
+                )
+                yield Finding(Kind.FOREIGN_ALLOCATION, "instance", consumer, cause, host.name)
 
 
 def prepared(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:

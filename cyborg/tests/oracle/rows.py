@@ -11,11 +11,10 @@ from functools import cached_property
 
 from cyborg.conductor.audit.placement_view import HostView
 from cyborg.model.arq import State
-from cyborg.model.availability import Standing, reserved
-from cyborg.model.health_view import Process
 from cyborg.model.provider import Provider
+from cyborg.model.readiness import Process
 from cyborg.model.work import WorkKind
-from cyborg.tests.oracle.availability import UsableUnit, claimable
+from cyborg.tests.oracle.availability import Standing, Unit, claimable, reserved
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,11 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class DeployableRow:
-    """A deployable, which is a resource provider with ``traits``."""
+    """A deployable, which is a resource provider with ``traits``.
+
+    ``key`` is the name that its driver uses; None: ``name``. Guests take ``group_size`` units at a
+    time; None: one.
+    """
 
     id: int
     device_id: int
@@ -71,6 +74,8 @@ class DeployableRow:
     prepare: bool = False
     lost: bool = False
     publish_error: str | None = None
+    key: str | None = None
+    group_size: int | None = None
     traits: frozenset[str] = frozenset()
 
 
@@ -85,6 +90,8 @@ class HandleRow:
     state: str
     lost: bool = False
     suspect: bool = False
+    blocked: bool = False
+    cleaning: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,15 +116,6 @@ class ArqRow:
     def binds(self) -> bool:
         """Return whether the ARQ has a unit or will get one."""
         return self.state in (State.BOUND, State.BIND_STARTED)
-
-
-@dataclass(frozen=True)
-class InstanceRow:
-    """An instance that is bound, or that an ARQ names."""
-
-    uuid: str
-    bound: bool
-    hostname: str | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,6 @@ class Snapshot:
     deployables: tuple[DeployableRow, ...] = ()
     handles: tuple[HandleRow, ...] = ()
     arqs: tuple[ArqRow, ...] = ()
-    instances: tuple[InstanceRow, ...] = ()
     work: tuple[WorkRow, ...] = ()
     conductor_silence: int | None = None
     taken_ms: int = 0
@@ -260,23 +257,31 @@ class Snapshot:
             total=len(units),
             reserved=reserved(self._standing(deployable), units),
             traits=deployable.traits,
+            deployable=deployable.key,
+            group_size=deployable.group_size or 1,
         )
 
     def unclaimed(self, deployable: DeployableRow) -> list[HandleRow]:
-        """Return the units of a deployable that no ARQ has, and that are not held or suspect."""
+        """Return the units of a deployable that no ARQ has, and that are not suspect."""
         return [
             handle
             for handle in self.handles_of.get(deployable.id, [])
-            if handle.id not in self.holders and handle.state != "held" and not handle.suspect
+            if handle.id not in self.holders and not handle.suspect
         ]
 
     def claimable(self, deployable: DeployableRow) -> int:
         """Return how many units of a deployable the next binds can use."""
         return claimable(self._standing(deployable), self._units(deployable))
 
-    def _units(self, deployable: DeployableRow) -> list[UsableUnit]:
+    def _units(self, deployable: DeployableRow) -> list[Unit]:
         return [
-            UsableUnit(handle.state, handle.lost, used=handle.id in self.holders)
+            Unit(
+                handle.state,
+                handle.lost,
+                blocked=handle.blocked,
+                cleaning=handle.cleaning,
+                used=handle.id in self.holders,
+            )
             for handle in self.handles_of.get(deployable.id, [])
         ]
 
@@ -307,7 +312,8 @@ class AuditViews:
     name) hold ready for guests. ``nodes`` are the nodes of the consumers that are servers with
     which Nova does nothing now. ``guests`` are the servers that Nova shows as active on a host, and
     does nothing with, whose guests run there: server → name of the host, and the ids of the handles
-    that its process has.
+    that its process has. ``foreign`` has the resource classes of which a server's flavor requests
+    itself just as many units as the server has beside its requests.
     """
 
     placement: Mapping[str, HostView] = field(default_factory=dict)
@@ -316,3 +322,4 @@ class AuditViews:
     prepared: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     nodes: Mapping[str, str | None] = field(default_factory=dict)
     guests: Mapping[str, tuple[str, frozenset[int]]] = field(default_factory=dict)
+    foreign: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -10,12 +10,12 @@ Each check is a generator of findings. The checks that need Placement or the hos
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cyborg.model import health_view
+from cyborg.model import readiness
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
 from cyborg.model.device import UNRELEASED, HandleState
-from cyborg.model.health_view import Process, duration
 from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.model.readiness import Process, duration
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
 from cyborg.tests.oracle import placement
@@ -33,7 +33,6 @@ def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
         *_handles(cloud),
         *_arqs(cloud),
         *_waiting(cloud, peers, ages),
-        *_instances(cloud),
         *_unattached(cloud, peers, ages),
         *_work(cloud, ages),
         *_hosts(cloud, ages),
@@ -42,6 +41,7 @@ def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
         ),
         *placement.allocations(cloud, peers, ages.allocation),
         *placement.prepared(cloud, peers),
+        *placement.foreign_allocations(cloud, peers),
     ]
     unknown = list(placement.unknown_holders(cloud, peers))
     hosts = {finding.host for finding in unknown}
@@ -71,15 +71,11 @@ def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
 
 
 def _handles(cloud: Snapshot) -> Iterator[Finding]:
-    """Check that each handle has one holder, from the side of the handles."""
+    """Check that no handle is released while an ARQ is bound to it, and that releases end."""
     for handle in cloud.handles:
-        holders = cloud.holders.get(handle.id, [])
-        kind, cause = _flaw(cloud, handle, holders)
+        kind, cause = _flaw(cloud, handle, cloud.holders.get(handle.id, []))
         if kind is not None:
             yield _of_handle(cloud, handle, kind, cause)
-        if len(holders) > 1:
-            names = ", ".join(arq.uuid for arq in holders)
-            yield _of_handle(cloud, handle, Kind.SHARED_HANDLE, f"ARQs {names} all have it.")
 
 
 def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Kind | None, str]:
@@ -87,16 +83,11 @@ def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Ki
     releasing = handle.state == HandleState.RELEASING
     quarantined = handle.state == HandleState.QUARANTINED
     at_work = handle.id in cloud.release_of
-    binders = [arq for arq in holders if arq.binds]
     bound = [arq for arq in holders if arq.state == State.BOUND]
-    if handle.state == HandleState.HELD and not holders:
-        return Kind.LEAKED_HANDLE, "It is held, but no ARQ has it."
-    if bound and releasing and at_work:
+    if bound and releasing:
         return Kind.UNSAFE_HANDLE, f"It is about to be released, but ARQ {bound[0].uuid} has it."
     if bound and quarantined:
         return Kind.UNSAFE_HANDLE, f"It is in quarantine, but ARQ {bound[0].uuid} has it."
-    if (bound and releasing) or (binders and handle.state == HandleState.FREE):
-        return Kind.UNHELD_HANDLE, f"It is {handle.state}, but ARQ {binders[0].uuid} has it."
     if quarantined and handle.suspect:
         cause = "It is in quarantine, because a server without a request may have it."
         return Kind.SUSPECT_HANDLE, cause
@@ -123,8 +114,6 @@ def _arqs(cloud: Snapshot) -> Iterator[Finding]:
             yield _of_arq(cloud, arq, Kind.NEEDLESS_HOLD, f"It is {arq.state} and has a handle.")
         if arq.state == State.BOUND and arq.handle_id not in cloud.handle_by_id:
             yield _of_arq(cloud, arq, Kind.EMPTY_BIND, "It is Bound and has no handle.")
-        if arq.binds and arq.instance_uuid is None:
-            yield _of_arq(cloud, arq, Kind.OWNERLESS_BIND, f"It is {arq.state} for no instance.")
         attached = arq.hidden and arq.instance_uuid in attaching
         if arq.state == State.BIND_STARTED and arq.uuid not in preparing and not attached:
             cause = "It is BindStarted, but nobody is to finish its bind."
@@ -162,24 +151,6 @@ def _waiting(cloud: Snapshot, peers: AuditViews, ages: Ages) -> Iterator[Finding
         cause = "It has ARQs, but Nova has no such server."
         place = cloud.place_of(arq)
         yield Finding(Kind.VANISHED_INSTANCE, "instance", instance, cause, place)
-
-
-def _instances(cloud: Snapshot) -> Iterator[Finding]:
-    """Check the rows that prevent a second bind of an instance."""
-    named: dict[str, ArqRow] = {}
-    for arq in cloud.arqs:
-        if arq.instance_uuid is not None:
-            named.setdefault(arq.instance_uuid, arq)
-    bound = {instance.uuid for instance in cloud.instances if instance.bound}
-    for instance in cloud.instances:
-        if instance.bound and instance.uuid not in named:
-            cause = "It counts as bound, but it has no ARQ."
-            yield Finding(Kind.CLOSED_INSTANCE, "instance", instance.uuid, cause, instance.hostname)
-    for uuid, arq in named.items():
-        if uuid not in bound:
-            cause = f"It has ARQ {arq.uuid}, but does not count as bound."
-            place = cloud.place_of(arq)
-            yield Finding(Kind.UNGUARDED_INSTANCE, "instance", uuid, cause, place)
 
 
 def _unattached(cloud: Snapshot, peers: AuditViews, ages: Ages) -> Iterator[Finding]:
@@ -280,7 +251,7 @@ def _hosts(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
             if host.agent.bus_error:
                 yield _not_receiving(judged, host.agent, host.name)
             if host.agent.publish_error:
-                cause, remedy = health_view.not_publishing(host.agent)
+                cause, remedy = readiness.not_publishing(host.agent)
                 key = f"{AGENT}@{host.agent.host}"
                 yield Finding(Kind.CANNOT_PUBLISH, "service", key, cause, host.name, advice=remedy)
         if host.unchecked:
@@ -301,12 +272,12 @@ def _hosts(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
             yield Finding(Kind.LOST_DEVICE, "device", device.uuid, cause, place)
 
 
-def _processes(cloud: Snapshot, ages: Ages) -> health_view.Cloud:
+def _processes(cloud: Snapshot, ages: Ages) -> readiness.Cloud:
     limits = {AGENT: ages.agent_silence, CONDUCTOR: ages.conductor_silence}
-    return health_view.Cloud(cloud.conductors, limits)
+    return readiness.Cloud(cloud.conductors, limits)
 
 
-def _not_receiving(judged: health_view.Cloud, process: Process, host: str | None) -> Finding:
+def _not_receiving(judged: readiness.Cloud, process: Process, host: str | None) -> Finding:
     component = judged.process(process)
     key = f"{process.binary}@{process.host}"
     return Finding(

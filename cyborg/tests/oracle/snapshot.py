@@ -18,14 +18,13 @@ from cyborg.db.models import (
     Driver,
     Event,
     Host,
-    Instance,
     Service,
     Work,
 )
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
-from cyborg.model.health_view import Process
 from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.model.readiness import Process
 from cyborg.tests.oracle.rows import (
     ArqRow,
     DeployableRow,
@@ -33,16 +32,11 @@ from cyborg.tests.oracle.rows import (
     DriverRow,
     HandleRow,
     HostRow,
-    InstanceRow,
     Snapshot,
     WorkRow,
 )
 
 _DRIVERS = sa.select(Driver.host_id, Driver.name, Driver.state, Driver.error)
-#: The bound instances and those that ARQs name, without the many released ones.
-_INSTANCES = sa.select(Instance.uuid, Instance.bound, Instance.hostname).where(
-    sa.or_(Instance.bound, sa.exists().where(Arq.instance_uuid == Instance.uuid))
-)
 _CONDUCTORS = (
     sa.select(
         Service.host,
@@ -76,7 +70,6 @@ def take(db: Reader) -> Snapshot:
             deployables=_deployables(tx),
             handles=_handles(tx),
             arqs=_arqs(tx, now),
-            instances=tuple(InstanceRow(*row) for row in tx.execute(_INSTANCES)),
             work=_work(tx, now),
             conductor_silence=_age(
                 now, tx.execute(sa.select(sa.func.max(Service.last_seen_ms))).scalar_one()
@@ -132,20 +125,21 @@ def _deployables(tx: Transaction) -> tuple[DeployableRow, ...]:
         )
     ):
         traits[row.deployable_id].add(row.value)
-    columns = (
+    columns: tuple[Any, ...] = (
         *(Deployable.id, Deployable.device_id, Deployable.name, Deployable.rp_uuid),
         *(Deployable.resource_class, Deployable.prepare),
         *(Deployable.lost_ms.is_not(None), Deployable.publish_error),
+        *(Deployable.key, Deployable.group_size),
     )
     rows = tx.execute(sa.select(*columns).order_by(Deployable.id))
-    return tuple(DeployableRow(*row, frozenset(traits.get(row.id, ()))) for row in rows)
+    return tuple(DeployableRow(*(*row, frozenset(traits.get(row.id, ())))) for row in rows)
 
 
 def _handles(tx: Transaction) -> tuple[HandleRow, ...]:
     columns = (
         *(AttachHandle.id, AttachHandle.uuid, AttachHandle.deployable_id),
         *(AttachHandle.handle_key, AttachHandle.state, AttachHandle.lost_ms.is_not(None)),
-        AttachHandle.suspect,
+        *(AttachHandle.suspect, AttachHandle.blocked, AttachHandle.cleaning),
     )
     rows = tx.execute(sa.select(*columns).order_by(AttachHandle.id))
     return tuple(HandleRow(*row) for row in rows)
@@ -162,9 +156,11 @@ def _arqs(tx: Transaction, now: int) -> tuple[ArqRow, ...]:
         .scalar_subquery()
     )
     changed_at = sa.func.coalesce(Arq.updated_at, Arq.created_at)
+    own = AttachHandle.arq_id == Arq.id
+    handle_id = sa.select(AttachHandle.id).where(own).scalar_subquery()
     columns: tuple[Any, ...] = (
         *(Arq.uuid, Arq.state, Arq.instance_uuid, Arq.hostname, Arq.device_rp_uuid),
-        *(Arq.attach_handle_id, Arq.deployable_id, Arq.prepared, Arq.hidden),
+        *(handle_id, Arq.deployable_id, Arq.prepared, Arq.hidden),
     )
     rows = tx.execute(sa.select(*columns, changed_at, last_event).order_by(Arq.id))
     return tuple(

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import yaml
 
-from cyborg.api.microversion import LATEST
-
 SOURCE: Final = Path(__file__).parents[3] / "api-ref" / "source"
 SAMPLES: Final = SOURCE / "samples"
 #: Members whose own members are data, and those that are described once for all.
@@ -28,6 +26,7 @@ _OPEN: Final = frozenset(
         "quotas",
         "reasons",
         "results.result",
+        "subject",
         "unbound_accelerator_requests",
         "units.reasons",
         "versions.links",
@@ -46,8 +45,8 @@ class Parameter:
 
     name: str
     where: str
-    since: str
-    until: str
+    #: The minor number of its first microversion.
+    since: int
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,7 @@ class Method:
         _, _, after = self.text.partition(f"**{title}**")
         found = _TABLE.match(after.lstrip("\n"))
         return [
-            Parameter(
-                name,
-                said["in"],
-                said.get("min_version", "2.0"),
-                said.get("max_version", f"2.{LATEST}"),
-            )
+            Parameter(name, said["in"], minor(said.get("min_version", "2.0")))
             for name, key in _ROW.findall(found[1] if found else "")
             for said in (_parameters()[key],)
         ]
@@ -125,10 +119,15 @@ def sample(name: str) -> Any:
     return json.loads((SAMPLES / f"{name}.json").read_text())
 
 
-def version(name: str) -> str:
-    """The microversion at which a sample was made, by its name."""
+def minor(version: str) -> int:
+    """The minor number of a microversion; those of samples and parameters compare as numbers."""
+    return int(version.removeprefix("2."))
+
+
+def version(name: str) -> int:
+    """The minor microversion at which a sample was made, by its name."""
     found = re.search(r"-(2\.\d+)-re", name)
-    return found[1] if found else "2.0"
+    return minor(found[1]) if found else 0
 
 
 def members(content: Any) -> set[str]:

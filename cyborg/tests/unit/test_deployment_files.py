@@ -13,8 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import yaml
+from oslo_config import cfg
 from oslo_privsep import capabilities
 
+from cyborg.conf import opts
 from cyborg.conf.agent import PRIVILEGED_FUNCTIONS, PRIVILEGED_SOCKET
 from cyborg.drivers.local_command import LocalCommand, placeholder_values
 from cyborg.drivers.privileged.action import Context
@@ -81,7 +84,7 @@ def of_container(name: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", DAEMONS)
 def test_unit_starts_its_program_with_watchdog(name: str):
     service = dict(settings(UNITS / f"{name}.service")["Service"])
-    assert service["ExecStart"] == f"/usr/bin/{name}"
+    assert service["ExecStart"] == name
     assert service["Type"] == "notify"
     # A broker that is away delays "ready" by ten seconds, a sign of life comes each second.
     assert int(service["TimeoutStartSec"]) > 30
@@ -107,7 +110,7 @@ def test_root_lists_the_functions_where_the_privileged_process_reads_them():
     listing = ["--list-functions", PRIVILEGED_FUNCTIONS]
     # Neither code nor configuration of the user of the agent.
     clean = ["HOME=/root", "PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1"]
-    assert words == [*clean, "/usr/bin/cyborg-agent", *listing]
+    assert words == [*clean, "cyborg-agent", *listing]
     container = dict(settings(CONTAINERS / "cyborg-privileged.container")["Service"])
     command = shlex.split(container["ExecStartPre"])
     assert command[:3] == ["-/usr/bin/podman", "run", "--rm"]
@@ -118,6 +121,15 @@ def test_root_lists_the_functions_where_the_privileged_process_reads_them():
 
 def settings_of_agent() -> dict[str, str]:
     return dict(settings(UNITS / "cyborg-agent.service")["Service"])
+
+
+def test_units_find_the_programs_of_the_documented_installation():
+    """systemd looks in /usr/local/bin and /usr/bin for a program without a directory."""
+    page = (ROOT / "doc/source/install/by-hand.rst").read_text()
+    assert "ln -s /opt/cyborg/bin/cyborg* /usr/local/bin/" in page
+    for file in UNITS.glob("*.service"):
+        command = dict(settings(file)["Service"])["ExecStart"]
+        assert command.startswith("cyborg-"), file
 
 
 @pytest.mark.parametrize(
@@ -133,7 +145,7 @@ def test_privileged_units_have_exactly_the_capabilities_of_their_contexts(
     unit = dict(settings(UNITS / f"{name}.service")["Service"])
     assert set(unit["CapabilityBoundingSet"].split()) == capabilities_of(contexts)
     assert unit["AmbientCapabilities"] == unit["CapabilityBoundingSet"]
-    assert unit["ExecStart"] == "/usr/bin/cyborg-privileged"
+    assert unit["ExecStart"] == "cyborg-privileged"
     assert unit["NoNewPrivileges"] == "yes"
     assert unit["User"] == unit["Group"] == "cyborg-privileged"
     assert unit["Environment"].split() == ["PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1"]
@@ -290,6 +302,24 @@ def test_documented_containers_are_started_with_these_capabilities(page: str):
         assert {value.removesuffix(":z") for value in given} == values
     arguments = [value for value in container["PodmanArgs"] if "cgroup" in value]
     assert arguments == ["--device-cgroup-rule=b *:* r", "--device-cgroup-rule=c *:* rw"]
+
+
+def test_agents_of_kolla_keep_the_files_below_the_default_state_path():
+    """kolla-ansible mounts nothing there, and a new container would begin without them."""
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    text = (ROOT / "doc/source/install/kolla.rst").read_text()
+    blocks = re.findall(r"^   cyborg_agent_extra_volumes:\n((?:     - .*\n)+)", text, re.MULTILINE)
+    volumes = [yaml.safe_load(block) for block in blocks]
+    assert len(volumes) == 2
+    mount = f"{conf.state_path}:{conf.state_path}"
+    assert all(mount in block for block in volumes)
+    (command,) = re.findall(r"^    (install .*" + conf.state_path + ")$", text, re.MULTILINE)
+    words = shlex.split(command)
+    # The user in the images of kolla and of this project.
+    assert words[words.index("-o") + 1] == words[words.index("-g") + 1] == "42483"
+    assert words[words.index("-m") + 1] == "0750"
 
 
 def test_health_check_returns_its_status():

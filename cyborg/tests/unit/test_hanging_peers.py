@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.clients.limits import UnifiedLimits
-from cyborg.rpc.transport import in_thread
+from cyborg.rpc.threads import in_thread
 from cyborg.systemd import Manager
 from cyborg.tests.fixtures.waiting import result
 

@@ -87,6 +87,11 @@ def test_names_used_by_deployers_are_entry_points() -> None:
     assert names["openstack.cli.extension"] == {"cyborg"}
 
 
+def test_readme_names_each_driver() -> None:
+    readme = (ROOT / "README.rst").read_text()
+    assert {name for name in DRIVERS if f"``{name}``" not in readme} == set()
+
+
 def test_installed_metadata_equals_setup_cfg() -> None:
     found = importlib.metadata.distribution(version.DISTRIBUTION)
     declared = {(group, name, target) for group, name, target in entry_points()}
@@ -251,3 +256,13 @@ def test_functions_fit_on_a_screen() -> None:
         if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION
     ]
     assert long == []
+
+
+def test_drivers_tell_signals_and_no_conditions() -> None:
+    """What a signal means is an entry of ``health.d``; only the policy itself has conditions."""
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in sorted((PACKAGE / "drivers").rglob("*.py"))
+        if path.name != "health_policy.py" and re.search(r"\bCondition\b", path.read_text())
+    ]
+    assert wrong == []

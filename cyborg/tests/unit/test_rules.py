@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tools/lint names``, ``words`` and ``insides`` refuse bad samples."""
+"""``tools/lint`` refuses bad samples: names, words, insides, imports and circles."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -88,6 +89,39 @@ class Text(wsme.types.UserType):
 """
 
 
+BAD_IMPORTS: Final = {
+    "def read():\n    from cyborg.drivers import host": "cyborg.drivers",
+    "class Reader:\n    import cyborg.exception": "cyborg.exception",
+    "if TYPE_CHECKING:\n    from cyborg.db.engine import Reader": "cyborg.db.engine",
+}
+GOOD_IMPORTS: Final = """\
+import cyborg.exception
+from cyborg.drivers import host
+
+def start():
+    import json
+    from cyborg.drivers.privileged.server import Server
+"""
+#: Settings of import-linter for a package ``sample``.
+CONTRACT: Final = """\
+[tool.importlinter]
+root_package = "sample"
+contract_types = ["acyclic_modules: contracts.AcyclicModules"]
+[[tool.importlinter.contracts]]
+name = "No circle"
+type = "acyclic_modules"
+"""
+#: What a module of a package has → the lines of its circle that lint-imports prints.
+CIRCLES: Final = {
+    "from sample import first": ["sample.first imports sample.second"],
+    "def late():\n    from sample import first": ["sample.first imports sample.second"],
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sample import first": [
+        "sample.second imports sample.first"
+    ],
+    "": [],
+}
+
+
 def run(*command: str) -> tuple[int, str]:
     """Run a command of Python in the repository; return its status and what it prints."""
     done = ran([sys.executable, *command], cwd=ROOT, check=False)
@@ -144,3 +178,39 @@ def test_words_allows_identifiers_and_terms_of_the_field(tmp_path: Path) -> None
         (tmp_path / name).write_text(text)
     samples = [str(tmp_path / name) for name in GOOD_WORDS]
     assert run("tools/rules", "words", *samples) == (0, "")
+
+
+def test_imports_refuses_late_imports_of_the_service(tmp_path: Path) -> None:
+    samples = {tmp_path / f"{number}.py": text for number, text in enumerate(BAD_IMPORTS)}
+    for path, text in samples.items():
+        path.write_text(text)
+    status, out = run("tools/rules", "imports", *map(str, samples))
+    assert status == 1
+    assert re.findall(r"^\S+:\d+ (\S+): import it where the module begins", out, re.MULTILINE) == [
+        *BAD_IMPORTS.values()
+    ]
+
+
+def test_imports_allows_what_takes_long(tmp_path: Path) -> None:
+    sample = tmp_path / "sample.py"
+    sample.write_text(GOOD_IMPORTS)
+    assert run("tools/rules", "imports", str(sample)) == (0, "")
+
+
+@pytest.mark.parametrize("second", CIRCLES)
+def test_layers_refuses_a_circle_of_modules(second: str, tmp_path: Path) -> None:
+    package = tmp_path / "sample"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "first.py").write_text("from sample import second\n")
+    (package / "second.py").write_text(f"{second}\n")
+    (tmp_path / "pyproject.toml").write_text(CONTRACT)
+    done = ran(
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tools")},
+        check=False,
+    )
+    assert done.returncode == bool(CIRCLES[second]), done.stdout
+    for line in CIRCLES[second]:
+        assert line in done.stdout

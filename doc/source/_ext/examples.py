@@ -64,6 +64,9 @@ FOREIGN = {
     ("filter_scheduler", "enabled_filters"),
     ("pci", "device_spec"),
     ("pci", "report_in_placement"),
+    ("placement", "allocation_candidates_generation_strategy"),
+    ("placement", "max_allocation_candidates"),
+    ("workarounds", "optimize_for_wide_provider_trees"),
 }
 #: Commands of a client plug-in that is not among the requirements of the tests.
 NOT_INSTALLED = ("resource provider", "allocation candidate", "trait list")
@@ -168,9 +171,9 @@ def _source(word: str) -> str | None:
         )
     module = ROOT / "cyborg" / "cmd" / f"{Path(word).name.removeprefix('cyborg-')}.py"
     if Path(word).name.startswith("cyborg-") and module.is_file():
-        # The agent takes the options of what it only prints.
-        own = ("clean.py", "discover.py", "functions.py") if module.stem == "agent" else ()
-        also = [module.with_name(name) for name in own]
+        # The agent takes the options of what it does instead of serving.
+        names = ("clean.py", "discover.py", "functions.py", "recovered.py")
+        also = [module.with_name(name) for name in names if module.stem == "agent"]
         return "".join(file.read_text() for file in [module, *also])
     return None
 

@@ -33,12 +33,14 @@ VERBS = {
     "prepare": "prepares a unit before a guest uses it",
     "release": "cleans a unit after a guest used it",
     "prepared": "lists prepared units, so that the agent prepares the others again after a reboot",
-    "health": "reports the health of a device",
+    "signals": "tells signals about the health of a device",
     "stats": "measures devices (utilisation, temperature, power)",
     "program": "loads images into a device",
 }
 #: Written by cyborg/tests/unit/documents/test_driver_proofs.py from the marks of tests.
 PROOFS = Path(__file__).parents[1] / "reference" / "driver-proofs.csv"
+#: What was used on the devices themselves; the same test checks that each line has its record.
+METAL = Path(__file__).parents[1] / "reference" / "driver-metal.csv"
 #: The features of drivers that tests show, and the kinds of proof, the best first.
 FEATURES = ("discover", "partition", "bind", "health", "cleaning", "programming", "stats")
 KINDS = {
@@ -135,26 +137,30 @@ class DriverSupport(Written):
                     *("yes" if implemented else "\\-" for implemented in has),
                 )
             )
-        # Plain text: the colour of literals is not legible on the dark table header.
-        yield from table(("", *(driver.name for driver in drivers)), rows)
+        yield from table(("", *(f"``{driver.name}``" for driver in drivers)), rows)
 
 
 class DriverProofs(Written):
     """The table of what tests show of each driver."""
 
     def lines(self) -> Iterable[str]:
-        """Yield the table; nobody has recorded yet that a driver was seen on metal."""
+        """Yield the table."""
         kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
         with PROOFS.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 kinds[row["driver"], row["feature"]].add(row["proof"])
+        metal: dict[str, list[str]] = defaultdict(list)
+        with METAL.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                metal[row["driver"]].append(f"{row['features']} ({row['device']})")
         rows = []
         for driver in _drivers():
             cells = (
                 ", ".join(word for kind, word in KINDS.items() if kind in kinds[driver.name, name])
                 for name in FEATURES
             )
-            rows.append((f"``{driver.name}``", *(cell or "\\-" for cell in cells), "\\-"))
+            seen = "; ".join(metal[driver.name])
+            rows.append((f"``{driver.name}``", *(cell or "\\-" for cell in (*cells, seen))))
         yield from table(("Driver", *FEATURES, "seen on metal"), rows)
 
 

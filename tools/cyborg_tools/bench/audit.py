@@ -156,18 +156,6 @@ def _tables(hosts: Sequence[int], arqs: int, now: int) -> Iterator[tuple[Any, li
         resource_class=_CLASS,
     )
     yield table(
-        models.AttachHandle,
-        units,
-        id=following,
-        uuid=_uuid,
-        deployable_id=device_of,
-        cpid_id=device_of,
-        attach_type="PCI",
-        attach_info="{}",
-        handle_key=str,
-        state=lambda unit: "held" if unit % _DAMAGED else "free",
-    )
-    yield table(
         models.Arq,
         units,
         id=following,
@@ -178,11 +166,23 @@ def _tables(hosts: Sequence[int], arqs: int, now: int) -> Iterator[tuple[Any, li
         device_profile_group_id=0,
         instance_uuid=_instance,
         hostname=lambda unit: host_of(unit // UNITS),
-        attach_handle_id=following,
         device_rp_uuid=lambda unit: provider(unit // UNITS),
         deployable_id=device_of,
     )
-    yield table(models.Instance, units, uuid=_instance, bound=True, updated_ms=0)
+    yield table(
+        models.AttachHandle,
+        units,
+        id=following,
+        uuid=_uuid,
+        deployable_id=device_of,
+        cpid_id=device_of,
+        attach_type="PCI",
+        attach_info="{}",
+        handle_key=str,
+        arq_id=following,
+        state=lambda unit: "ready" if unit % _DAMAGED else "releasing",
+    )
+    yield table(models.Instance, units, uuid=_instance, updated_ms=0)
     event = {"at_ms": 0, "noun": "arq", "action": "Bound"}
     yield table(models.Event, units, subject_uuid=_uuid, **event)
 

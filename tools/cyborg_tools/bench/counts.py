@@ -9,7 +9,7 @@ from cyborg.tests.fixtures.cost_meter import Tally
 from cyborg.tests.fixtures.costs import (
     CREATE,
     DELETE_BY_INSTANCE,
-    DEVICES,
+    EXTENDED,
     LIST,
     SHOW,
     UNCHANGED_REPORT,
@@ -68,7 +68,7 @@ def _reads(counted_service: CountedService, scenarios: Scenarios) -> Iterator[Ro
             for path in listings({collection: markers[collection]}, wanted.instance)
         ]
         dearest = max(tallies, key=lambda one: one.sql)
-        allowed = DEVICES if collection == "devices" else LIST
+        allowed = EXTENDED.get(collection, LIST)
         yield f"list /{collection}, most expensive of {len(tallies)}", dearest, allowed
     scenarios.delete(wanted.instance)
 

@@ -156,6 +156,29 @@ class ScanFigure:
     facts_ms: float
 
 
+@dataclass(frozen=True)
+class WideQuery:
+    """What a query of allocation candidates took of the CPU, and how many it found."""
+
+    seconds: float
+    candidates: int
+
+
+@dataclass(frozen=True)
+class WideTreeFigure:
+    """A query for so many equal groups on a host with so many devices.
+
+    Without and with the options of Placement for wide trees. A query that took more than ``limit``
+    seconds of CPU is None.
+    """
+
+    groups: int
+    devices: int
+    limit: int
+    defaults: WideQuery | None
+    options: WideQuery | None
+
+
 @dataclass
 class Results:
     """Everything of one run; ``floor`` holds the parts that the floors are made of."""
@@ -168,6 +191,7 @@ class Results:
     audits: list[AuditFigure] = field(default_factory=list)
     scans: list[ScanFigure] = field(default_factory=list)
     signing: list[SigningFigure] = field(default_factory=list)
+    wide_trees: list[WideTreeFigure] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -186,6 +210,7 @@ class Results:
             "audits": [asdict(one) for one in self.audits],
             "scans": [asdict(one) for one in self.scans],
             "signing": [asdict(one) for one in self.signing],
+            "wide_trees": [asdict(one) for one in self.wide_trees],
         }
 
 
@@ -210,6 +235,9 @@ def tables(results: Results, *, in_process: bool) -> str:
     if results.signing:
         ends += ["Signed messages: one call that does nothing (times in ms, calls take turns)"]
         ends += [_signing(results.signing)]
+    if results.wide_trees:
+        ends += ["Queries of allocation candidates (seconds of CPU, and candidates)"]
+        ends += [_wide_trees(results.wide_trees)]
     if not results.counts:
         return "\n\n".join([title, *ends])
     parts = [
@@ -321,6 +349,20 @@ def _signing(figures: Sequence[SigningFigure]) -> str:
         ]
         for one in figures
     ]
+    return aligned(rows)
+
+
+def _wide_trees(figures: Sequence[WideTreeFigure]) -> str:
+    rows = [["groups", "devices", "defaults", "candidates", "options", "candidates"]]
+    for one in figures:
+        row = [str(one.groups), str(one.devices)]
+        for query in (one.defaults, one.options):
+            row += (
+                [f"> {one.limit}", "-"]
+                if query is None
+                else [f"{query.seconds:.2f}", f"{query.candidates:,}"]
+            )
+        rows.append(row)
     return aligned(rows)
 
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Instance
+from cyborg.db.models import Arq
 from cyborg.tests.fixtures.cost_meter import Statement, Tally
 from cyborg.tests.fixtures.costs import Scenarios
 from cyborg.tests.fixtures.counted_service import CountedService
@@ -153,5 +153,5 @@ def read_paths(counted_service: CountedService, db: Database, others: int) -> di
 
 def _instance_of(db: Database) -> str:
     with db.reader() as tx:
-        found = tx.execute(sa.select(sa.func.min(Instance.uuid)).where(Instance.bound))
+        found = tx.execute(sa.select(sa.func.min(Arq.instance_uuid)))
         return str(found.scalar_one())

@@ -9,7 +9,8 @@ _DESCRIPTION = """\
 Measure Cyborg: the statements, commits and RPC calls of each request against what they may be,
 then requests per second and their times among 10, 1,000 and 10,000 unrelated accelerator requests,
 then agents' reports; each beside its floor, measured in the same run; an audit; a round of an
-agent on a large host; and signed messages. Ends with status 1 if a request costs more than it may.
+agent on a large host; and signed messages. With --wide-tree, what Placement needs for many equal
+groups. Ends with status 1 if a request costs more than it may.
 """
 
 
@@ -27,6 +28,9 @@ class Plan:
     audits: tuple[int, ...]
     scans: tuple[int, ...]
     signing: bool
+    wide_trees: tuple[int, ...]
+    #: The most CPU seconds of one query of allocation candidates.
+    query_limit: int
     only_parts: bool
 
     @property
@@ -81,9 +85,20 @@ def parse(arguments: Sequence[str]) -> Plan:
         help="measure only signed messages: HMACs and bytes of one call, and the time of a call "
         "with [DEFAULT] message_signing = required compared with off (default: everything)",
     )
+    parser.add_argument(
+        "--wide-tree",
+        metavar="N",
+        type=int,
+        nargs="*",
+        help="measure only queries of allocation candidates for so many equal groups, on the real "
+        "Placement and a host with 8 devices, without and with the options of the installation "
+        "guide; a query ends after 60 seconds of CPU (default: not measured; without N: 5 6 8)",
+    )
     asked = parser.parse_args(arguments)
     quick: bool = asked.quick
-    only_parts: bool = bool(asked.audit or asked.scan or asked.signing)
+    only_parts: bool = bool(
+        asked.audit or asked.scan or asked.signing or asked.wide_tree is not None
+    )
     return Plan(
         database_url=asked.database_url,
         transport_url=asked.transport_url,
@@ -95,5 +110,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         audits=tuple(asked.audit or (() if only_parts else (1_000,))),
         scans=tuple(asked.scan or (() if only_parts else (100,))),
         signing=asked.signing or not only_parts,
+        wide_trees=() if asked.wide_tree is None else tuple(asked.wide_tree or (5, 6, 8)),
+        query_limit=5 if quick else 60,
         only_parts=only_parts,
     )

@@ -24,7 +24,7 @@ from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg_tools import servers
-from cyborg_tools.bench import audit, counts, floor, parts, scan, signing
+from cyborg_tools.bench import audit, counts, floor, parts, scan, signing, wide
 from cyborg_tools.bench.figures import Figure, Results
 from cyborg_tools.bench.load import getting, living, repeated
 from cyborg_tools.bench.options import Plan
@@ -91,6 +91,11 @@ class Run:
                 place.mkdir()
                 url, seconds = self._plan.transport_url, self._plan.seconds * 4
                 results.signing.append(signing.measure(place, self._conf, url, seconds))
+            for groups in self._plan.wide_trees:
+                self._say(f"queries of allocation candidates for {groups} groups")
+                place = Path(directory) / f"wide-{groups}"
+                place.mkdir()
+                results.wide_trees.append(wide.measure(place, groups, self._plan.query_limit))
         results.seconds = time.monotonic() - started
         return results
 

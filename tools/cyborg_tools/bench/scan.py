@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> None:
     opts.register_opts(conf)
     conf([], project="cyborg", default_config_files=[str(directory / "cyborg.conf")])
     host, cache = LocalHost(), FactCache()
-    drivers = [PciDriver(host, conf), GenericDriver(host, conf)]
+    drivers: list[Driver] = [PciDriver(host, conf), GenericDriver(host, conf)]
     with _holding(open_files):
         scan = _round(host, drivers, cache)
         device = Device("key", DeviceType.PCI, "vendor", "model", {}, ())

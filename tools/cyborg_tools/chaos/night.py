@@ -266,7 +266,7 @@ NIGHT = (
     ),
 )
 _NAMES = {
-    "services": "GET /v2/services at 2.5 answers",
+    "services": "GET /v2/services at 2.100 answers",
     "health": "GET /healthcheck answers",
     "status": "cyborg-status check ends with",
     "audit": "cyborg-audit ends with",

@@ -127,13 +127,19 @@ class RabbitMq(Server):
     """``rabbitmq-server`` with an ``epmd`` of its own: one that it starts itself would stay.
 
     ``settings`` are lines of its configuration, which name ``{port}`` where it listens; with
-    ``ca``, clients verify it over TLS. Without them it accepts plain connections.
+    ``ca``, clients verify it over TLS. Without them it accepts plain connections. With
+    ``management_port`` it has the management plugin, and ``rabbitmqadmin`` finds it there.
     """
 
     title = "RabbitMQ"
 
     def __init__(
-        self, directory: Path, settings: str | None = None, *, ca: Path | None = None
+        self,
+        directory: Path,
+        settings: str | None = None,
+        *,
+        ca: Path | None = None,
+        management_port: int | None = None,
     ) -> None:
         super().__init__(directory)
         self._ssl: dict[str, object] = {}
@@ -171,7 +177,17 @@ class RabbitMq(Server):
         }
         lines = settings or "listeners.tcp.1 = 127.0.0.1:{port}\n"
         text = lines.replace("{port}", str(self.port))
+        if management_port is not None:
+            text += f"management.tcp.ip = {_HERE}\nmanagement.tcp.port = {management_port}\n"
+            (directory / "plugins").write_text("[rabbitmq_management].\n")
+            admin = f"[default]\nhostname = {_HERE}\nport = {management_port}\n"
+            (directory / ".rabbitmqadmin.conf").write_text(admin)
         (directory / "rabbitmq.conf").write_text(text)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which the commands of RabbitMQ reach this server."""
+        return {**self._environment, "PATH": f"{Path(self._command[0]).parent}:{_PATH}"}
 
     @property
     def epmd_pid(self) -> int:

@@ -47,7 +47,7 @@ class Judge:
         yield from self.judge()
         arqs = self._rows(sa.select(Arq.uuid, Arq.state))
         busy = sa.select(AttachHandle.uuid, AttachHandle.state).where(
-            AttachHandle.state != HandleState.FREE.value
+            sa.or_(AttachHandle.arq_id.is_not(None), AttachHandle.state != HandleState.READY.value)
         )
         for row in self._rows(busy):
             yield f"handle {row.uuid} is {row.state} although no instance is left"
@@ -116,7 +116,7 @@ class Judge:
         """What is prepared on the host is what guests have, no more and no less."""
         query = (
             sa.select(AttachHandle.handle_key)
-            .join(Arq, Arq.attach_handle_id == AttachHandle.id)
+            .join(Arq, Arq.id == AttachHandle.arq_id)
             .where(Arq.state == State.BOUND.value)
         )
         held = {row.handle_key for row in self._rows(query)}

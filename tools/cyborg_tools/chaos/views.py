@@ -12,7 +12,7 @@ import requests
 
 from cyborg_tools.chaos.world import NightWorld
 
-VERSION = {"OpenStack-API-Version": "accelerator 2.5"}
+VERSION = {"OpenStack-API-Version": "accelerator 2.100"}
 _TIMEOUT = 30.0
 _PEERS = frozenset({"Database", "Keystone", "Placement", "Nova", "Message bus"})
 _ADVICE = re.compile(r"Start a? ?(cyborg-\w+)")
@@ -84,7 +84,7 @@ def look(world: NightWorld, *names: str) -> dict[str, View]:
 
 
 def _services(world: NightWorld) -> View:
-    """``GET /v2/services`` at 2.5, with a token, of the API that asks Keystone."""
+    """``GET /v2/services`` at 2.100, with a token, of the API that asks Keystone."""
     headers = {**VERSION, "X-Auth-Token": world.token()}
     url = f"{world.urls[1]}/v2/services?kind=process"
     answer = requests.get(url, headers=headers, timeout=_TIMEOUT)

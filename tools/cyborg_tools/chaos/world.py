@@ -21,7 +21,7 @@ from cyborg.drivers.fake import FakeDriver
 from cyborg.model.audit_findings import Ages
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.provider import provider_uuid
-from cyborg.rpc.transport import in_thread
+from cyborg.rpc.threads import in_thread
 from cyborg.tests.fixtures import ports
 from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.keystone import ADMIN, KeystoneService

@@ -80,10 +80,14 @@ GATE: Final = (
             ("promtool", "test", "rules", "etc/monitoring/alerts_test.yaml"),
         ),
     ),
-    Job("serverless", "tests that need no server", ((*_TEST, "--serverless", *_DURATIONS),)),
+    Job(
+        "serverless",
+        "tests that need no server; of those of whole processes what has changed, and a fifth",
+        ((*_TEST, "--serverless", "--sample", *_DURATIONS),),
+    ),
     Job(
         "services",
-        "functional tests: those of what has changed, and a third of the others",
+        "functional tests: those of what has changed, and a fifth of the others",
         ((*_TEST, "--services", "--sample", SERVERS, *_DURATIONS),),
     ),
     Job(
@@ -96,7 +100,7 @@ GATE: Final = (
     Job(
         "mutants",
         "do tests notice defects? A measure: a survivor refuses nothing",
-        (("tools/mutants", "--sample", "8", "--seed", SEED, "--measure"),),
+        (("tools/mutants", "--sample", "6", "--seed", SEED, "--measure"),),
     ),
 )
 
@@ -104,8 +108,11 @@ LONG: Final = (
     Job(
         "functional",
         "all functional tests on MariaDB and RabbitMQ; dialects and locks on PostgreSQL as well",
-        ((*_TEST, "--services", SERVERS, *_DURATIONS),),
-        ("cyborg",),
+        (
+            (*_TEST, "--services", SERVERS, *_DURATIONS),
+            (*_TEST, "--serverless", *_DURATIONS, _FUNCTIONAL, "tools/tests"),
+        ),
+        ("cyborg", "tools"),
         turn=0,
     ),
     Job(
@@ -152,17 +159,19 @@ LONG: Final = (
     ),
     Job(
         "contract",
-        "the contract of drivers on all hosts, and the tables of personas",
+        "drivers and quickstart on all hosts, and the tables of personas",
         (
             (
                 *(*_TEST, "--full", "--serverless", "--"),
                 *(f"{_UNIT}/testing", f"{_UNIT}/drivers", f"{_UNIT}/api/test_personas.py"),
             ),
             (*_TEST, "--full", "--", f"{_FUNCTIONAL}/life/test_scenario_hosts.py"),
+            (*_TEST, "--full", "--", "tools/tests/test_quickstart.py", "-k", "scenario_host"),
         ),
         (
             "cyborg/drivers",
             "cyborg/testing",
+            "tools/cyborg_tools/quickstart",
             f"{_UNIT}/testing",
             "cyborg/policies",
             f"{_UNIT}/api/test_personas.py",
@@ -187,9 +196,10 @@ LONG: Final = (
     ),
     Job(
         "walkthrough",
-        "all that operators do, over TLS and with signed messages",
+        "all that operators do, over TLS and with signed messages; the commands of the documents",
         (
             ("tools/walkthrough", "--tls", SERVERS),
+            ("tools/walkthrough", "--examples", SERVERS),
             (*_TEST, "--services", SERVERS, "--", "tools/tests/services"),
         ),
         (
@@ -199,7 +209,7 @@ LONG: Final = (
             "tools/cyborg_tools/walkthrough",
             "tools/cyborg_tools/dev",
             "tools/tests/services",
-            "doc/source/install",
+            "doc/source",
         ),
         turn=5,
     ),
@@ -238,10 +248,11 @@ LONG: Final = (
     ),
     Job(
         "outages",
-        "servers that are lost or refuse, signing begun, the nodes of devstack",
+        "servers that are lost or refuse, clusters, signing begun, the nodes of devstack",
         (
             (
                 *(*_TEST, "--full", "--services", SERVERS, "--"),
+                f"{_FUNCTIONAL}/cluster",
                 f"{_FUNCTIONAL}/daemons/test_outages.py",
                 f"{_FUNCTIONAL}/daemons/test_refusals.py",
                 f"{_FUNCTIONAL}/rolling/test_signing.py",
@@ -251,6 +262,11 @@ LONG: Final = (
         (
             *_CLOUD,
             "devstack",
+            "cyborg/db/faults.py",
+            "cyborg/db/migrations",
+            "cyborg/db/schema.py",
+            "cyborg/db/schema_lock.py",
+            f"{_FUNCTIONAL}/cluster",
             f"{_FUNCTIONAL}/daemons/test_outages.py",
             f"{_FUNCTIONAL}/daemons/test_refusals.py",
             f"{_FUNCTIONAL}/rolling/test_signing.py",
@@ -282,15 +298,20 @@ LONG: Final = (
     ),
     Job(
         "archive",
-        "install from a git archive",
-        ((".ci/archive",),),
+        "install from a git archive, and the environments of tox",
+        ((".ci/archive",), (".ci/tox",)),
         (
             "setup.py",
             "setup.cfg",
             "pyproject.toml",
             "MANIFEST.in",
             "requirements.txt",
+            "test-requirements.txt",
+            "tox.ini",
+            "tools/environment.py",
+            "tools/tox-install",
             ".ci/archive",
+            ".ci/tox",
         ),
         turn=6,
     ),

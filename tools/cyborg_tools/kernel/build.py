@@ -33,6 +33,7 @@ _MODULES: Final = (
     *("9pnet_virtio", "9p", "overlay", "ext4", "crc32c_generic"),
     *("nvme", "null_blk", "dm-mod", "md-mod", "raid1"),
     *("e1000e", "igb", "igbvf", "bonding", "psample", "macsec"),
+    *("8021q", "bridge", "macvtap", "ipvlan", "uio_pci_generic"),
     *("vfio-pci", "vfio_iommu_type1", "mdev", "aer_inject"),
     *("cxl_acpi", "cxl_pci", "cxl_mem", "cxl_port", "cxl_pmem"),
     *("ahci", "i2c-i801"),

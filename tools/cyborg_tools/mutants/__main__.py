@@ -17,7 +17,8 @@ from cyborg_tools.mutants.session import KILLED, NOT_RUN, SURVIVED, MutationRun,
 from cyborg_tools.mutants.subjects import EQUIVALENT, SUBJECTS, SURVIVORS, stale
 
 ROOT = Path(__file__).parents[3]
-_SAMPLED_SUBJECTS = 4
+#: A sample has at least so many subjects, and not many more mutants of each.
+_LEAST_SUBJECTS, _MUTANTS_EACH = 2, 6
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.sample is not None:
         print(f"The sample is that of --seed {options.seed}", flush=True)
         # The tests of each subject run once before its mutants: that takes longer than these.
-        amount = min(len(names), _SAMPLED_SUBJECTS)
+        amount = min(len(names), max(_LEAST_SUBJECTS, options.sample // _MUTANTS_EACH))
         sampled = random.Random(options.seed).sample(names, amount)
     status = 0
     chosen: dict[str, list[Mutant]] = {}
@@ -85,7 +86,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--sample",
         type=int,
         metavar="N",
-        help=f"try N mutants of {_SAMPLED_SUBJECTS} subjects, chosen at random",
+        help=f"try N mutants, chosen at random, of {_LEAST_SUBJECTS} subjects or one for each "
+        f"{_MUTANTS_EACH} mutants",
     )
     parser.add_argument("--seed", default=_commit(), help="of the choice (default: the commit)")
     parser.add_argument(

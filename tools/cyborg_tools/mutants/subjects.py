@@ -57,8 +57,8 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
         ),
     ),
     "resolve": Subject(
-        (f"{_CONDUCTOR}/tasks/units.py", f"{_CONDUCTOR}/tasks/agent_task.py"),
-        (f"{_UNIT}/conductor/test_agent_task.py", f"{_RULES}/test_units.py", _CLEANING, _POOLS),
+        (f"{_CONDUCTOR}/tasks/units.py", f"{_CONDUCTOR}/tasks/workflow.py"),
+        (f"{_UNIT}/conductor/test_workflow.py", f"{_RULES}/test_units.py", _CLEANING, _POOLS),
     ),
     "handles": Subject(
         ("cyborg/db/attach_handles.py",),
@@ -76,7 +76,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
         (
             f"{_UNIT}/conductor/test_queue.py",
             f"{_UNIT}/conductor/test_claims.py",
-            f"{_UNIT}/conductor/test_agent_task.py",
+            f"{_UNIT}/conductor/test_workflow.py",
             f"{_RULES}/test_binds.py",
             f"{_RULES}/test_outbox.py",
             f"{_RULES}/test_lost_things.py",
@@ -116,15 +116,15 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     ),
     "agent": Subject(
         (
-            "cyborg/agent/operations.py",
-            "cyborg/agent/serial_executor.py",
+            "cyborg/agent/device_tasks.py",
             "cyborg/agent/state_store.py",
+            "cyborg/drivers/worker.py",
         ),
         (
             f"{_UNIT}/agent/test_health.py",
-            f"{_UNIT}/agent/test_operations.py",
-            f"{_UNIT}/agent/test_serial_executor.py",
+            f"{_UNIT}/agent/test_device_tasks.py",
             f"{_UNIT}/agent/test_state_store.py",
+            f"{_UNIT}/drivers/test_worker.py",
         ),
     ),
     "discovery": Subject(
@@ -142,7 +142,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     ),
     "ownership": Subject(
         ("cyborg/drivers/ownership.py",),
-        (f"{_UNIT}/drivers/test_ownership.py", f"{_UNIT}/drivers/test_pci.py"),
+        tuple(f"{_UNIT}/drivers/test_{name}.py" for name in ("ownership", "open_cards", "pci")),
     ),
 }
 

@@ -16,6 +16,10 @@ from cyborg.tests.fixtures.placement import TOKEN
 #: Nova 34 requests allocation candidates with at least this microversion.
 MICROVERSION = "placement 1.36"
 
+#: Timeout, in seconds, for what the agent and the conductor do in the background. A busy machine
+#: needs less.
+PATIENCE = 120.0
+
 #: Receives the name of the service and the exchange with it.
 Listener = Callable[[str, Exchange], object]
 

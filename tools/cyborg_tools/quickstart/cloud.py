@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.api.server import HttpServer
-from cyborg.db import schema
+from cyborg.db import revisions, schema
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import AttachHandle, Deployable
 from cyborg.drivers import loader
@@ -19,6 +19,7 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Peers, Stack, Times
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg_tools.quickstart.clients import Scenario
 from cyborg_tools.quickstart.machine import Findings, look
 from cyborg_tools.quickstart.screen import Screen
@@ -31,13 +32,13 @@ _TIMES = Times(conductor_heartbeat=1.0, lease=10.0, agent_heartbeat=1.0, scan=10
 def units(reader: Reader, provider: str) -> dict[str, int]:
     """Return the number of attach handles of a provider by state."""
     query = (
-        sa.select(AttachHandle.state, sa.func.count().label("units"))
+        sa.select(UNIT, sa.func.count())
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .where(Deployable.rp_uuid == provider)
-        .group_by(AttachHandle.state)
+        .group_by(UNIT)
     )
     with reader.reader() as tx:
-        return {row.state: row.units for row in tx.execute(query)}
+        return dict(tx.execute(query).all())
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def opened(
             raise exception.ConfigError(reason=f"Driver {result.name}: {result.error}")
     screen.heading("Starting everything in one process, on the loopback interface only")
     with ExitStack() as endings:
-        placement = endings.enter_context(PlacementService(state.directory))
+        placement = endings.enter_context(PlacementService(state.directory, wide_trees=True))
         screen.fact("Placement", f"{placement.url}, the real one")
         nova = endings.enter_context(SimulatedNova())
         screen.fact("Nova", f"{nova.url}, simulated: it takes the events that Cyborg sends")
@@ -79,7 +80,7 @@ def opened(
             except exception.SchemaError as error:
                 advice = "Begin anew with --clean, or choose another directory with --state."
                 raise exception.ConfigError(reason=f"{error} {advice}") from error
-        screen.fact("Database", f"{shown(state.database)}, at revision {schema.head()}")
+        screen.fact("Database", f"{shown(state.database)}, at revision {revisions.HEAD}")
         reader = endings.enter_context(closing(Reader(state.database_url)))
         url = _start_api(stack, conf, endings)
         screen.fact("REST API", f"{url}/v2, without Keystone: whoever reaches it may do all")

@@ -70,6 +70,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--host",
+        type=_host,
         metavar="HOST",
         help="show and offer the devices of another host instead of this machine's: a scenario "
         f"host ({', '.join(SCENARIOS)}), or an archive, a directory or tar.gz file that "
@@ -82,6 +83,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "nothing is made or installed",
     )
     return parser.parse_args(argv)
+
+
+def _host(text: str) -> str:
+    if text in SCENARIOS or Path(text).exists():
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is neither a file nor a scenario host; the scenario hosts are "
+        f"{', '.join(SCENARIOS)}"
+    )
 
 
 def _port(text: str) -> int:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
+from cyborg.model.device import HandleState
 from cyborg.service import wait_until
-from cyborg_tools.quickstart.clients import Clients, Scenario, require
+from cyborg_tools.quickstart.clients import PATIENCE, Clients, Scenario, require
 
 PROFILE = "quickstart"
-#: Timeout for the agent to publish, in seconds.
-_PATIENCE = 30.0
 
 
 @dataclass(frozen=True)
@@ -19,6 +18,14 @@ class Supply:
 
     usages: dict[str, int]
     handles: dict[str, int]
+
+    def __str__(self) -> str:
+        return f"{counts(self.usages)} used, attach handles: {counts(self.handles)}"
+
+
+def counts(amounts: dict[str, int]) -> str:
+    """Return the amounts as words: ``15 free, 1 held``."""
+    return ", ".join(f"{count} {word}" for word, count in sorted(amounts.items())) or "none"
 
 
 class Preparation:
@@ -47,11 +54,25 @@ class Preparation:
             cyborg.send("DELETE", f"/v2/device_profiles/{PROFILE}", expect=204)
 
     def wait_until_offered(self, root: str) -> None:
-        """Wait until the accelerator has units to give below ``root``. Raises StepFailed."""
+        """Wait until the accelerator has units to give below ``root``, and releases none.
+
+        Raises StepFailed.
+        """
         require(
-            wait_until(lambda: self._is_offered(root), timeout=_PATIENCE, step=0.2),
-            f"{self._scenario.deployable.name} offered nothing within {_PATIENCE:.0f} seconds; it "
+            wait_until(lambda: self._is_offered(root), timeout=PATIENCE, step=0.2),
+            f"{self._scenario.deployable.name} offered nothing within {PATIENCE:.0f} seconds; it "
             "may be disabled since an earlier start, and the log knows more",
+        )
+
+    def wait_until_free(self, before: Supply) -> None:
+        """Wait until the supply is as it was ``before``, again.
+
+        The host cleans what a server had before the unit is free again. Raises StepFailed.
+        """
+        require(
+            wait_until(lambda: self.supply() == before, timeout=PATIENCE, step=0.2),
+            f"{self._scenario.deployable.name} is not free {PATIENCE:.0f} seconds after the "
+            f"release. Before the walk: {before}. Now: {self.supply()}",
         )
 
     def supply(self) -> Supply:
@@ -62,6 +83,8 @@ class Preparation:
 
     def _is_offered(self, root: str) -> bool:
         placement, ours = self._clients.placement, self._scenario.provider
+        if HandleState.RELEASING in self._scenario.units(ours):
+            return False
         known = placement.send("GET", f"/resource_providers?in_tree={root}")["resource_providers"]
         if all(one["uuid"] != ours for one in known):
             return False

@@ -10,13 +10,18 @@ from typing import Any
 from cyborg.tests.fixtures.accelerators import Exchange, NovaFault
 from cyborg.tests.fixtures.nova import EventCall
 from cyborg.tests.fixtures.placement import suffix
-from cyborg_tools.quickstart.clients import Clients, Scenario, StepFailed, group_for, require
-from cyborg_tools.quickstart.preparation import PROFILE, Preparation, Supply
+from cyborg_tools.quickstart.clients import (
+    PATIENCE,
+    Clients,
+    Scenario,
+    StepFailed,
+    group_for,
+    require,
+)
+from cyborg_tools.quickstart.preparation import PROFILE, Preparation, Supply, counts
 from cyborg_tools.quickstart.screen import Screen
 
 _PROJECT = "quickstart"
-#: Timeout for the event to arrive, in seconds.
-_PATIENCE = 30.0
 
 
 class Walk:
@@ -150,9 +155,9 @@ class Walk:
         uuids = [one["uuid"] for one in arqs]
         self._clients.nova.bind(self._instance, self._scenario.host, dict.fromkeys(uuids, provider))
         try:
-            told = self._scenario.nova.wait_for_events(uuids, _PATIENCE)
+            told = self._scenario.nova.wait_for_events(uuids, PATIENCE)
         except TimeoutError as error:
-            raise StepFailed(f"no event reached Nova in {_PATIENCE:.0f} seconds") from error
+            raise StepFailed(f"no event reached Nova in {PATIENCE:.0f} seconds") from error
         call = next(one for one in self._scenario.nova.calls if _tags(one) & set(uuids))
         self._screen.exchange("Nova", _event(call))
         require(set(told.values()) == {"completed"}, f"Nova was told {told}")
@@ -173,7 +178,7 @@ class Walk:
         address = "{domain}:{bus}:{device}.{function}".format(**handle["attach_handle_info"])
         self._screen.ok(
             f"{handle['attach_handle_type']} {address} is what the guest would get. In Placement "
-            f"{_counts(now.usages)} used; of the attach handles {_counts(now.handles)}."
+            f"{counts(now.usages)} used; of the attach handles {counts(now.handles)}."
         )
 
     def _release(self) -> None:
@@ -189,17 +194,16 @@ class Walk:
         require(
             self._clients.cyborg.send("GET", query)["arqs"] == [], "the instance has ARQs still"
         )
+        self._preparation.wait_until_free(before)
         path = f"/resource_providers/{scenario.provider}"
         used = placement.send("GET", f"{path}/usages")["usages"]
         found = placement.send("GET", f"{path}/inventories")["inventories"]
         amount = found[scenario.deployable.resource_class]
-        now = self._preparation.supply()
-        require(now == before, f"before the walk it was {before}, now it is {now}")
         self._clients.cyborg.send("DELETE", f"/v2/device_profiles/{PROFILE}", expect=204)
         self._screen.ok(
             f"{scenario.deployable.name}: {amount['total'] - amount['reserved']} of "
-            f"{amount['total']} offered, {_counts(used)} used; attach handles: "
-            f"{_counts(now.handles)}. The profile is gone too."
+            f"{amount['total']} offered, {counts(used)} used; attach handles: "
+            f"{counts(before.handles)}. The profile is gone too."
         )
 
 
@@ -220,7 +224,3 @@ def _event(call: EventCall) -> Exchange:
     ]
     path = "/v2.1/os-server-external-events"
     return Exchange("POST", path, {"events": events}, call.events[0].code, None)
-
-
-def _counts(amounts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in sorted(amounts.items())) or "none"

@@ -16,6 +16,8 @@ from cyborg_tools import program, servers
 from cyborg_tools.quickstart.clients import StepFailed
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.walkthrough.environment import Environment, Place
+from cyborg_tools.walkthrough.examples import ExampleEnvironment, ExampleWalk
+from cyborg_tools.walkthrough.pages import PAGES
 from cyborg_tools.walkthrough.secured_walk import SecuredWalk
 from cyborg_tools.walkthrough.walk import Walk
 
@@ -28,12 +30,15 @@ a conductor, and the agents of two hosts. Placement is the real one; Nova is sim
 is told apart. Ends with status 0 when every step held, with 1 when one did not; then it keeps its
 logs. Status 75 says that a server of the program's own did not start.
 
+With --examples it runs the commands of the documents instead, as a reader copies them.
+
 With --tls all servers accept TLS alone, with certificates of a new authority, and all messages must
 be signed: the program starts a MariaDB, a RabbitMQ and a Keystone of its own, and checks first that
 plain text, clients without the authority and messages without a signature are refused.
 """
-#: Timeout of the whole walkthrough, in seconds. Over TLS on a busy machine it takes nine minutes.
-_LONGEST = 1800
+#: Timeout of the whole walkthrough, in seconds. On a busy machine it takes nine minutes over TLS,
+#: and half an hour for the commands of the documents.
+_LONGEST = 3600
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -52,9 +57,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="use servers of its own that accept TLS alone instead of those that are named, and "
         "require signed messages",
     )
+    parser.add_argument(
+        "--examples",
+        nargs="*",
+        choices=[page.name for page in PAGES],
+        metavar="PAGE",
+        help="run the commands of the documents instead: of all pages, or of those that are named "
+        "(for example admin/drivers)",
+    )
     # CI passes the addresses of tools/test as well; this program ignores the others.
     parser.add_argument("--postgresql-url", help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
+    plan = parser.parse_args(arguments)
+    if plan.examples is not None and plan.tls:
+        parser.error("--examples and --tls exclude each other")
+    return plan
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,14 +93,16 @@ def _carry_out(plan: argparse.Namespace, place: Place, screen: Screen) -> int:
 
     began = time.monotonic()
     screen.heading("Starting three daemons, one of them on two hosts")
-    with Environment(plan, place, listener) as environment:
+    cloud = ExampleEnvironment if plan.examples is not None else Environment
+    with cloud(plan, place, listener) as environment:
         try:
             for name, daemon in environment.daemons.items():
                 screen.fact(f"pid {daemon.pid}", name)
             if environment.secured is not None:
                 for name, pid in environment.secured.pids.items():
                     screen.fact(f"pid {pid}", f"{name}, for this run")
-            held = _walk(environment, screen)
+            kind = ExampleWalk if plan.examples is not None else SecuredWalk if plan.tls else Walk
+            held = _walk(environment, screen, kind)
         finally:
             program.ignore_signals()
     if held:
@@ -93,11 +111,10 @@ def _carry_out(plan: argparse.Namespace, place: Place, screen: Screen) -> int:
     return 0 if held else 1
 
 
-def _walk(environment: Environment, screen: Screen) -> bool:
+def _walk(environment: Environment, screen: Screen, kind: type[Walk]) -> bool:
     account = environment.operator
     screen.heading("The walkthrough: tasks of operators with the cyborg command")
     screen.raw([f"  export {name}={value}" for name, value in account.items()])
-    kind = Walk if environment.secured is None else SecuredWalk
     walk = kind(environment, {**environment.deployment.environment, **account}, screen)
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(_LONGEST)

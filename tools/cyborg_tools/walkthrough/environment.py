@@ -21,6 +21,7 @@ from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange, Nova
 from cyborg.tests.fixtures.compute import ComputeWalk
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg_tools.servers import Cloud
+from cyborg_tools.walkthrough.keys import Keys
 from cyborg_tools.walkthrough.secured import PROJECT, SecuredServers
 
 #: The host of the steps, and the host that fails.
@@ -56,7 +57,8 @@ class Place:
 class Environment(Cloud):
     """The daemons by their names; ``listener`` gets each request of Nova to the API."""
 
-    name, computes, host = "cyborg_walkthrough", (RACK, SPARE), "control"
+    name, host = "cyborg_walkthrough", "control"
+    computes: tuple[str, ...] = (RACK, SPARE)
 
     def __init__(
         self, plan: argparse.Namespace, place: Place, listener: Callable[[Exchange], None]
@@ -68,6 +70,7 @@ class Environment(Cloud):
         self._listener = listener
         self.project = PROJECT
         self.secured: SecuredServers | None = None
+        self.keys: Keys | None = None
 
     @property
     def more(self) -> Options:
@@ -94,19 +97,15 @@ class Environment(Cloud):
             servers = SecuredServers(self.directory / "servers", self.computes)
             self.secured = endings.enter_context(servers)
             self.certificate = servers.certificate
+            self.keys = servers.keys
         super().start(endings)
         self.hosts = self._hosts(endings)
         self.daemons = {
             CONDUCTOR: self.deployment.begin(CONDUCTOR),
             API: self.deployment.begin(API, {"api": {"port": 0}}),
         }
-        # The second host has a driver from the start.
-        for host, drivers, more in ((RACK, "", self._generic()), (SPARE, "fake_driver", {})):
-            own: Options = {
-                "DEFAULT": self.identity(host),
-                "agent": {"resource_provider_name": host, "enabled_drivers": drivers},
-            }
-            self.agents[host] = self.hosts.begin(AGENT, {**own, **more})
+        for host in self.drivers():
+            self.agents[host] = self.hosts.begin(AGENT, self.agent_options(host))
             self.daemons[f"{AGENT} on {host}"] = self.agents[host]
         try:
             for name, program in self.daemons.items():
@@ -116,9 +115,22 @@ class Environment(Cloud):
             raise exception.ConfigError(reason=f"A daemon does not start: {fault}") from None
         self._connect_nova(port)
 
+    def drivers(self) -> dict[str, tuple[str, Options]]:
+        """The drivers that the agent of each host has from the start, and its further options."""
+        return {RACK: ("", self._generic()), SPARE: ("fake_driver", {})}
+
+    def agent_options(self, host: str) -> Options:
+        """The options of the agent of one host, besides those of all processes."""
+        drivers, more = self.drivers()[host]
+        return {
+            "DEFAULT": self.identity(host),
+            "agent": {"resource_provider_name": host, "enabled_drivers": drivers},
+            **more,
+        }
+
     def identity(self, host: str) -> dict[str, object]:
         """The options of the agent of one host that no other host has."""
-        keys = self.secured and {"message_signing_key_file": self.secured.keys(host)}
+        keys = self.keys and {"message_signing_key_file": self.keys.file(host)}
         return {"host": host, "state_path": self.directory / host, **(keys or {})}
 
     def _hosts(self, endings: ExitStack) -> Deployment:

@@ -11,15 +11,14 @@ from configparser import ConfigParser
 from contextlib import ExitStack
 from pathlib import Path
 
-from cyborg import exception
-from cyborg.rpc.transport import in_thread
+from cyborg.rpc.threads import in_thread
 from cyborg.tests.fixtures.authority import Authority
 from cyborg.tests.fixtures.keystone import ADMIN, Account, KeystoneService
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.processes import at_home, run
 from cyborg.tests.functional.deployed.page import filled
 from cyborg_tools.chaos.servers import MariaDb, RabbitMq, started
 from cyborg_tools.program import Environment
+from cyborg_tools.walkthrough.keys import Keys
 
 _PAGE = "tls"
 _CA, _KEYS = "/etc/cyborg/tls/ca.pem", "/etc/cyborg/signing-keys.json"
@@ -34,7 +33,8 @@ class SecuredServers(Environment):
     def __init__(self, directory: Path, hosts: tuple[str, ...]) -> None:
         directory.mkdir()
         self.directory = directory
-        self._hosts = hosts
+        #: The message signing keys.
+        self.keys = Keys(directory, hosts)
         self._authority = Authority(directory / "tls")
         self.ca = self._authority.ca
         #: Of the servers that this process has.
@@ -56,16 +56,12 @@ class SecuredServers(Environment):
         self.maria = MariaDb(self.directory / "mariadb", self._maria_options(), ca=self.ca)
         self.maria.begin()
         endings.callback(self.maria.stop)
-        self._make_keys()
+        self.keys.make()
         self.maria.wait()
         self.maria.make_database()
         started(starting)
         self._make_accounts()
         self.rabbit.wait()
-
-    def keys(self, host: str = "") -> Path:
-        """The file of the message signing keys of a host; of controllers without a name."""
-        return self.directory / f"{host or 'controllers'}.json"
 
     def controllers(self) -> dict[str, dict[str, object]]:
         """The options of API and conductor."""
@@ -76,7 +72,7 @@ class SecuredServers(Environment):
                 "mysql+pymysql://cyborg:PASSWORD@controller/cyborg": self.maria.url,
                 "/etc/cyborg/tls/api.pem": self._api.cert,
                 "/etc/cyborg/tls/api.key": self._api.key,
-                _KEYS: self.keys(),
+                _KEYS: self.keys.file(),
             },
         )
         for group in ("keystone_authtoken", "nova", "placement"):
@@ -139,17 +135,6 @@ class SecuredServers(Environment):
     def _make_accounts(self) -> None:
         self._account = self.keystone.make_account("cyborg", "service", "service", "admin")
         self._agent: Account = self.keystone.make_account("cyborg-agent", "service", "service")
-
-    def _make_keys(self) -> None:
-        master = str(self.keys())
-        self._signing_key("create", master)
-        for host in self._hosts:
-            self._signing_key("derive", master, "--host", host, "--output", str(self.keys(host)))
-
-    def _signing_key(self, *arguments: str) -> None:
-        ran = run("cyborg-signing-key", *arguments, environment=at_home(self.directory))
-        if ran.returncode:
-            raise exception.ConfigError(reason=f"cyborg-signing-key fails: {ran.stderr}")
 
     def _maria_options(self) -> list[str]:
         own = self._authority.issue("mariadb")

@@ -326,15 +326,15 @@ class Walk(Operator):
         require(self.environment.agents[RACK].running, f"the agent on {RACK} has ended")
         self.screen.ok(f"The lists and Placement have nothing of {SPARE} any more.")
 
-    def _boots(self) -> Server:
+    def _boots(self, profile: str = _PROFILE, host: str = RACK) -> Server:
         """Boot a server with a flavor of the profile, as Nova does. Raises StepFailed."""
         try:
-            server = self.environment.compute.boot(_PROFILE)
+            server = self.environment.compute.boot(profile)
         except NovaFault as fault:
             raise StepFailed(f"Nova cannot boot: {fault}") from fault
-        require(server.host == RACK, f"it boots on {server.host}")
+        require(server.host == host, f"it boots on {server.host}")
         guest = self.environment.nova.own(
-            server.uuid, self.environment.project, server.host, _PROFILE
+            server.uuid, self.environment.project, server.host, profile
         )
         guest.has = column(server.arqs, "uuid")
         self.guests[server.uuid] = guest

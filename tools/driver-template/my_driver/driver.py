@@ -2,11 +2,12 @@
 """The driver of the Example card: it offers whole cards, each to one guest."""
 
 import contextlib
+from pathlib import Path
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health, no_progress
+from cyborg.drivers.base import Driver, no_progress
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.work import Unit
 
 VENDOR, PRODUCT = 0x1D55, 0x0001
@@ -20,6 +21,7 @@ SETTINGS = (("scheduler", "exclusive", "shared"), ("mode", "guest", "host"))
 class MyDriver(Driver):
     name = "my_driver"
     remote_options = frozenset()  # no option that names devices, commands or files
+    health_entries = Path(__file__).with_name("health.d")
 
     def __init__(self, host, conf):
         super().__init__(host, conf)
@@ -53,11 +55,9 @@ class MyDriver(Driver):
             if self.read(str(card.address), file) == guest
         ]
 
-    def health(self, scan, device_key):
+    def signals(self, scan, device_key):
         text = self.read(device_key, "health")
-        if text == "ok":
-            return Health(Condition.OK)
-        return Health(Condition.DRAIN, (text or "the card reports nothing",), "Reset the card.")
+        yield Signal("example", "health", text, f"the card reports {text or 'nothing'}")
 
     def cards(self, scan):
         cards = scan.functions.values()

@@ -2,7 +2,7 @@
 """Accelerator requests: create from a device profile, bind to an instance, list and delete."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Final
 import wsme
 
 from cyborg import exception
-from cyborg.api import answers, microversion, parsing, references, types
+from cyborg.api import answers, microversion, parsing, types
+from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.api.rendering import instant, link, moment
 from cyborg.db import arqs, events
 from cyborg.db.arqs import VisibleArq
 from cyborg.model.arq import Arq, Binding, State
@@ -23,6 +23,8 @@ from cyborg.rpc.verbs import CreateArqs, DeleteArqs, DeleteInstanceArqs, PatchAr
 
 _RESOLVED = "resolved"
 _PROJECT: Final = "/project_id"
+#: The name that the specification of the v2 API has for the same path.
+_PROJECT_ALIAS: Final = "/instance_project_id"
 #: The paths that a bind requires, with the types of their values.
 _NEEDED: Final[Mapping[str, types.Strict]] = {
     "/hostname": types.Text(255, minimum=1),
@@ -35,76 +37,100 @@ _VALUES: Final[Mapping[str, types.Strict]] = {**_NEEDED, _PROJECT: types.Text(25
 class ArqQuery(types.Listing):
     """Filters of the list."""
 
-    instance = wsme.wsattr(references.INSTANCE)
+    instance = wsme.wsattr(types.UUID_TYPE)
     state = wsme.wsattr(types.Word(*(state.value for state in State)))
     bind_state = wsme.wsattr(types.Word(_RESOLVED, ""))
     hostname = wsme.wsattr(types.NAME)
-    device_rp_uuid = wsme.wsattr(references.PROVIDER)
-    device_profile_name = wsme.wsattr(references.PROFILE_NAME)
+    device_rp_uuid = wsme.wsattr(types.UUID_TYPE)
+    device_profile_name = wsme.wsattr(types.NAME)
     project_id = wsme.wsattr(types.NAME)
 
 
 class ArqDeleteQuery(types.Declared):
     """The ARQs to delete: exactly one of the two parameters."""
 
-    arqs = wsme.wsattr(replace(references.ARQ, item=types.Commas(types.UUID_TYPE)))
-    instance = wsme.wsattr(references.INSTANCE)
+    arqs = wsme.wsattr(types.Commas(types.UUID_TYPE))
+    instance = wsme.wsattr(types.UUID_TYPE)
 
 
 class ArqBody(types.Declared):
     """The device profile of new ARQs."""
 
-    device_profile_name = wsme.wsattr(
-        replace(references.PROFILE_NAME, item=types.Text(types.MAX_INT, lines=True)), mandatory=True
-    )
+    device_profile_name = wsme.wsattr(types.Text(types.MAX_INT, lines=True), mandatory=True)
 
 
 class ArqOp(types.Declared):
     """One operation on one ARQ; the value of a ``remove`` is ignored."""
 
-    path = wsme.wsattr(types.Word(*_VALUES), mandatory=True)
+    path = wsme.wsattr(types.Word(*_VALUES, _PROJECT_ALIAS), mandatory=True)
     op = wsme.wsattr(types.Word("add", "remove"), mandatory=True)
     value = wsme.wsattr(types.ANYTHING)
 
 
-ARQ_VIEW = answers.Answer(
+ARQ_VIEW = Answer[VisibleArq | Arq](
     "ArqView",
     "An accelerator request; the members about place and handle are null until it is bound.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    state=answers.Shown(types.Word(*State)),
-    device_profile_name=answers.Shown(answers.STRING),
-    device_profile_group_id=answers.Shown(types.INTEGER),
-    hostname=answers.Shown(answers.TEXT_OR_NULL),
-    device_rp_uuid=answers.Shown(answers.UUID_OR_NULL),
-    instance_uuid=answers.Shown(answers.UUID_OR_NULL),
-    project_id=answers.Shown(answers.TEXT_OR_NULL),
-    attach_handle_type=answers.Shown(answers.TEXT_OR_NULL),
-    attach_handle_uuid=answers.Shown(answers.UUID_OR_NULL),
-    attach_handle_info=answers.Shown(answers.OBJECT),
-    links=answers.Shown(answers.LINKS),
-    created_at=answers.Shown(answers.TIME_OR_NULL),
-    updated_at=answers.Shown(answers.TIME_OR_NULL),
+    uuid=Member(types.UUID_TYPE),
+    state=Member(types.Word(*State)),
+    device_profile_name=Member(answers.STRING),
+    device_profile_group_id=Member(types.INTEGER),
+    hostname=Member(answers.HOST_OR_NULL),
+    device_rp_uuid=Member(answers.PLACED_UUID),
+    instance_uuid=Member(answers.UUID_OR_NULL),
+    project_id=Member(answers.TEXT_OR_NULL),
+    attach_handle_type=Member(answers.TEXT_OR_NULL),
+    attach_handle_uuid=Member(answers.UUID_OR_NULL),
+    attach_handle_info=Member(answers.PLACED_OBJECT, lambda arq: _handle_info(arq)),
+    links=Member(answers.Links("accelerator_requests"), lambda arq: arq.uuid),
+    created_at=Member(answers.TIME_OR_NULL),
+    updated_at=Member(answers.TIME_OR_NULL),
 )
 
 
-ARQ_EVENT = answers.Answer(
+@dataclass(frozen=True)
+class Explained:
+    """An ARQ with its history."""
+
+    arq: VisibleArq
+    events: Sequence["HistoryEvent"]
+
+    @property
+    def hosts(self) -> set[str | None]:
+        """Return the hosts on which the ARQ is or was."""
+        return {self.arq.hostname, *(event.row.hostname for event in self.events)}
+
+
+@dataclass(frozen=True)
+class HistoryEvent:
+    """An event of an ARQ; ``user_id`` is None if the caller must not see who caused it."""
+
+    row: events.VisibleEvent
+    user_id: str | None
+
+
+ARQ_EVENT = Answer[HistoryEvent](
     "ArqEvent",
     "An event in the history of an accelerator request.",
-    time=answers.Shown(answers.TIME),
-    action=answers.Shown(answers.STRING),
-    hostname=answers.Shown(answers.TEXT_OR_NULL),
-    instance_uuid=answers.Shown(answers.UUID_OR_NULL),
-    reason=answers.Shown(answers.TEXT_OR_NULL),
-    request_id=answers.Shown(answers.TEXT_OR_NULL),
-    user_id=answers.Shown(answers.TEXT_OR_NULL),
+    Source(row=lambda event: event.row),
+    time=Member(answers.TIME, lambda event: event.row.at_ms),
+    action=Member(answers.STRING),
+    hostname=Member(answers.HOST_OR_NULL),
+    instance_uuid=Member(answers.UUID_OR_NULL),
+    reason=Member(answers.SAID_OR_NULL),
+    request_id=Member(answers.TEXT_OR_NULL),
+    user_id=Member(answers.TEXT_OR_NULL, lambda event: event.user_id),
 )
 
 
-ARQ_DETAIL = ARQ_VIEW.extended(
+ARQ_DETAIL = Answer[Explained](
     "ArqDetail",
     "An accelerator request with its fault and its history.",
-    fault=answers.Shown(answers.TEXT_OR_NULL, since=microversion.REASONS),
-    events=answers.Shown(types.Items(ARQ_EVENT), since=microversion.REASONS),
+    Source(hosts=lambda explained: explained.hosts),
+    **ARQ_VIEW.members(lambda explained: explained.arq),
+    fault=Member(
+        answers.SAID_OR_NULL, lambda explained: explained.arq.fault, since=microversion.EXTENDED
+    ),
+    events=Member(types.Items(ARQ_EVENT), since=microversion.EXTENDED),
 )
 
 
@@ -137,6 +163,9 @@ class PatchBody(types.Strict):
                 raise types.ValidationError("it is given twice", key)
             seen.add(uuid)
             ops = types.located(key, self._ops.read, raw)
+            for op in ops:
+                if op["path"] == _PROJECT_ALIAS:
+                    op["path"] = _PROJECT
             paths.update(op["path"] for op in ops)
             if types.located(key, _verb, ops) == "remove":
                 unbindings.append(uuid)
@@ -170,7 +199,7 @@ class Arqs(Controller):
         answer=answers.listing("arqs", ARQ_VIEW),
         errors={"423": "With bind_state, the instance has unresolved requests."},
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> Sequence[VisibleArq]:
         """Return a page of ARQs; 423 with ``bind_state`` while the instance has unresolved ARQs."""
         instance, scope = query.get("instance"), call.scope
         if call.caller.service and instance:
@@ -185,26 +214,19 @@ class Arqs(Controller):
         with self.reader.reader() as tx:
             if resolved and instance and not arqs.all_resolved(tx, instance, scope):
                 raise exception.Locked(instance=instance)
-            rows = arqs.page(tx, parsing.page(query), scope, equal, resolved=resolved)
-        return {"arqs": render_all(rows, call)}
+            return arqs.page(tx, parsing.page(query), scope, equal, resolved=resolved)
 
     @expose("cyborg:arq:get_one", types.UUID_TYPE, answer=ARQ_DETAIL)
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """Return an ARQ; from microversion 2.4 on with its fault and its history."""
-        explain = call.minor >= microversion.REASONS
-        history: Sequence[events.SubjectEvent] = ()
+    def show(self, call: Call, uuid: str) -> Explained:
+        """Return an ARQ; from microversion 2.100 on with its fault and its history."""
+        history: Sequence[events.VisibleEvent] = ()
         with self.reader.reader() as tx:
             arq = arqs.show(tx, uuid, call.scope)
-            if explain and arq is not None:
+            if call.minor >= microversion.EXTENDED and arq is not None:
                 history = events.of_subject(tx, "arq", uuid, call.scope)
         if arq is None:
             raise exception.NotFound(noun="Accelerator request", key=uuid)
-        (rendered,) = render_all([arq], call)
-        if explain:
-            hosts = {arq.hostname, *(event.hostname for event in history)}
-            rendered["fault"] = call.scope.said(arq.fault, hosts)
-            rendered["events"] = [_render_event(event, call, hosts) for event in history]
-        return rendered
+        return Explained(arq, [_history_event(row, call) for row in history])
 
     @expose(
         "cyborg:arq:create",
@@ -212,7 +234,7 @@ class Arqs(Controller):
         status=201,
         answer=answers.listing("arqs", ARQ_VIEW),
     )
-    def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+    def create(self, call: Call, body: Mapping[str, Any]) -> Sequence[Arq]:
         """Create all ARQs of a device profile, or none."""
         name = body["device_profile_name"]
         try:
@@ -220,14 +242,20 @@ class Arqs(Controller):
         except exception.Invalid:
             # No profile can have this name, so clients get the answer for an absent profile.
             raise exception.NotFound(noun="Device profile", key=name[:255]) from None
-        created = self.conductor.write(CreateArqs(*call.origin, name))
-        return {"arqs": [_render(arq, arq.attach_handle_info, call) for arq in created]}
+        return self.conductor.write(CreateArqs(*call.origin, name))
 
-    @expose("cyborg:arq:update", body=PatchBody(), status=202)
-    def patch(self, call: Call, body: Patch) -> None:
+    @expose(
+        "cyborg:arq:update",
+        body=PatchBody(),
+        status=202,
+        answer=answers.Envelope(types.Items(ARQ_VIEW), "arqs"),
+        answered=microversion.EXTENDED,
+    )
+    def patch(self, call: Call, body: Patch) -> Sequence[VisibleArq]:
         """Bind and unbind ARQs, all or none; needs a service token, as Nova sends.
 
-        The body names the ARQs; the identifier of the path, if there is one, is ignored.
+        The body names the ARQs; the identifier of the path, if there is one, is ignored. From
+        microversion 2.100 on the ARQs are returned.
         """
         if body.names_project:
             if call.minor < microversion.PROJECT_ID:
@@ -239,6 +267,11 @@ class Arqs(Controller):
                 raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
         _need_service(call, "Binding and unbinding accelerator requests")
         self.conductor.write(PatchArqs(*call.origin, body.bindings, body.unbindings))
+        if call.minor < microversion.EXTENDED:
+            return ()
+        uuids = [*(binding.arq_uuid for binding in body.bindings), *body.unbindings]
+        with self.reader.reader() as tx:
+            return arqs.named(tx, uuids, call.scope)
 
     @expose("cyborg:arq:delete", query=ArqDeleteQuery, status=204)
     def delete_some(self, call: Call, query: Mapping[str, Any]) -> None:
@@ -293,41 +326,14 @@ def _need_service(call: Call, action: str) -> None:
         raise exception.ServiceTokenRequired(action=action)
 
 
-def render_all(visible: Iterable[VisibleArq], call: Call) -> list[dict[str, Any]]:
-    """Return the JSON of ARQs."""
-    return [_render(arq, json.loads(arq.attach_handle_info or "{}"), call) for arq in visible]
+def _handle_info(arq: VisibleArq | Arq) -> dict[str, Any]:
+    """Return the attach handle; a row has it as JSON, or None without a handle."""
+    info = arq.attach_handle_info or "{}"
+    parsed: dict[str, Any] = json.loads(info) if isinstance(info, str) else info
+    return parsed
 
 
-def _render(arq: VisibleArq | Arq, handle: Mapping[str, Any], call: Call) -> dict[str, Any]:
-    return {
-        "uuid": arq.uuid,
-        "state": arq.state,
-        "device_profile_name": arq.device_profile_name,
-        "device_profile_group_id": arq.device_profile_group_id,
-        "hostname": call.scope.host(arq.hostname),
-        "device_rp_uuid": call.scope.placed(arq.device_rp_uuid),
-        "instance_uuid": arq.instance_uuid,
-        "project_id": arq.project_id,
-        "attach_handle_type": arq.attach_handle_type,
-        "attach_handle_uuid": arq.attach_handle_uuid,
-        "attach_handle_info": call.scope.placed(handle) or {},
-        "links": [link(call.links.self_of(Arqs.collection), arq.uuid)],
-        "created_at": moment(arq.created_at),
-        "updated_at": moment(arq.updated_at),
-    }
-
-
-def _render_event(
-    event: events.SubjectEvent, call: Call, hosts: Collection[str | None]
-) -> dict[str, Any]:
+def _history_event(row: events.VisibleEvent, call: Call) -> HistoryEvent:
     # An administrator may have caused the event; the owner of the ARQ must not see who.
-    visible = call.scope.everywhere or event.user_id == call.caller.user_id
-    return {
-        "time": instant(event.at_ms),
-        "action": event.action,
-        "hostname": call.scope.host(event.hostname),
-        "instance_uuid": event.instance_uuid,
-        "reason": call.scope.said(event.reason, hosts),
-        "request_id": event.request_id,
-        "user_id": event.user_id if visible else None,
-    }
+    visible = call.scope.everywhere or row.user_id == call.caller.user_id
+    return HistoryEvent(row, row.user_id if visible else None)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attributes of deployables: read discovered facts; add and remove operators' labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import wsme
 
 from cyborg import exception
-from cyborg.api import answers, parsing, references, types
+from cyborg.api import answers, parsing, types
+from cyborg.api.answers import Answer, Member
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.api.rendering import link, moment
 from cyborg.db import attributes
 from cyborg.model.attribute import Attribute
 from cyborg.rpc.verbs import CreateAttribute, DeleteAttribute
@@ -22,14 +22,14 @@ _VALUE = types.Text(16_000, lines=True)
 class AttributeQuery(types.Listing):
     """Filters of the list."""
 
-    deployable_id = wsme.wsattr(references.DEPLOYABLE)
+    deployable_id = wsme.wsattr(types.IntegerOrUuid())
     key = wsme.wsattr(types.NAME)
 
 
 class AttributeBody(types.Declared):
     """A new attribute; ``deployable_id`` is the deployable's number or its uuid."""
 
-    deployable_id = wsme.wsattr(references.DEPLOYABLE, mandatory=True)
+    deployable_id = wsme.wsattr(types.IntegerOrUuid(), mandatory=True)
     key = wsme.wsattr(types.Text(255, minimum=1), mandatory=True)
     value = wsme.wsattr(_VALUE, mandatory=True)
     uuid = wsme.wsattr(types.UUID_TYPE)
@@ -52,16 +52,16 @@ class FlatOrWrapped(types.Object):
         return {"anyOf": [bare, answers.Envelope(types.Anything(bare), "attribute").schema]}
 
 
-ATTRIBUTE_VIEW = answers.Answer(
+ATTRIBUTE_VIEW = Answer[Attribute](
     "AttributeView",
     "An attribute of a deployable.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    deployable_id=answers.Shown(types.INTEGER),
-    key=answers.Shown(answers.STRING),
-    value=answers.Shown(answers.STRING),
-    created_at=answers.Shown(answers.TIME_OR_NULL),
-    updated_at=answers.Shown(answers.TIME_OR_NULL),
-    links=answers.Shown(answers.LINKS),
+    uuid=Member(types.UUID_TYPE),
+    deployable_id=Member(types.INTEGER),
+    key=Member(answers.STRING),
+    value=Member(answers.STRING),
+    created_at=Member(answers.TIME_OR_NULL),
+    updated_at=Member(answers.TIME_OR_NULL),
+    links=Member(answers.Links("attributes"), lambda attribute: attribute.uuid),
 )
 
 
@@ -79,27 +79,25 @@ class Attributes(Controller):
         query=AttributeQuery,
         answer=answers.listing("attributes", ATTRIBUTE_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> Sequence[Attribute]:
         """Return a page of attributes; ``deployable_id=0`` does not filter."""
         with self.reader.reader() as tx:
-            rows = attributes.page(
+            return attributes.page(
                 tx,
                 parsing.page(query),
                 call.scope,
                 deployable=query.get("deployable_id") or None,
                 key=query.get("key"),
             )
-        prefix = call.links.self_of(self.collection)
-        return {self.collection: [render(row, prefix) for row in rows]}
 
     @expose("cyborg:attribute:get_one", types.UUID_TYPE, answer=ATTRIBUTE_VIEW)
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def show(self, call: Call, uuid: str) -> Attribute:
         """Return an attribute."""
         with self.reader.reader() as tx:
             row = attributes.show(tx, uuid, call.scope)
         if row is None:
             raise exception.NotFound(noun="Attribute", key=uuid)
-        return render(row, call.links.self_of(self.collection))
+        return row
 
     @expose(
         "cyborg:attribute:create",
@@ -108,10 +106,10 @@ class Attributes(Controller):
         status=201,
         answer=ATTRIBUTE_VIEW,
     )
-    def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+    def create(self, call: Call, body: Mapping[str, Any]) -> Attribute:
         """Add an attribute to a deployable."""
         call.check_everywhere()
-        created = self.conductor.write(
+        return self.conductor.write(
             CreateAttribute(
                 *call.origin,
                 deployable=body["deployable_id"],
@@ -120,7 +118,6 @@ class Attributes(Controller):
                 uuid=body.get("uuid"),
             )
         )
-        return render(created, call.links.self_of(self.collection))
 
     @expose("cyborg:attribute:delete", types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
@@ -132,16 +129,3 @@ class Attributes(Controller):
     def delete_none(self, call: Call) -> None:
         """Refuse a DELETE without a uuid."""
         raise exception.Invalid(field="uuid", reason="it is missing")
-
-
-def render(attribute: Attribute, prefix: str) -> dict[str, Any]:
-    """Return the JSON of an attribute; ``prefix`` starts its self link."""
-    return {
-        "uuid": attribute.uuid,
-        "deployable_id": attribute.deployable_id,
-        "key": attribute.key,
-        "value": attribute.value,
-        "created_at": moment(attribute.created_at),
-        "updated_at": moment(attribute.updated_at),
-        "links": [link(prefix, attribute.uuid)],
-    }

@@ -9,9 +9,9 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import answers, parsing, types
+from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.api.rendering import link, moment
 from cyborg.db import deployables
 from cyborg.rpc.verbs import ProgramDeployable
 
@@ -36,22 +36,29 @@ class ProgramOp(types.Declared):
     value = wsme.wsattr(types.Items(types.Object(Image), 1, 1), mandatory=True)
 
 
-DEPLOYABLE_VIEW = answers.Answer(
+DEPLOYABLE_VIEW = Answer[deployables.Detail](
     "DeployableView",
     "A deployable: a part of a device that Placement offers.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    parent_id=answers.Shown(answers.Nullable(types.INTEGER)),
-    root_id=answers.Shown(answers.Nullable(types.INTEGER)),
-    name=answers.Shown(answers.TEXT_OR_NULL),
-    num_accelerators=answers.Shown(types.INTEGER),
-    device_id=answers.Shown(types.INTEGER),
-    attributes_list=answers.Shown(answers.STRING),
-    rp_uuid=answers.Shown(answers.UUID_OR_NULL),
-    driver_name=answers.Shown(answers.TEXT_OR_NULL),
-    bitstream_id=answers.Shown(answers.TEXT_OR_NULL),
-    created_at=answers.Shown(answers.TIME_OR_NULL),
-    updated_at=answers.Shown(answers.TIME_OR_NULL),
-    links=answers.Shown(answers.LINKS),
+    Source(row=lambda detail: detail.row),
+    uuid=Member(types.UUID_TYPE),
+    parent_id=Member(answers.Nullable(types.INTEGER)),
+    root_id=Member(answers.Nullable(types.INTEGER)),
+    name=Member(answers.PLACED_TEXT),
+    num_accelerators=Member(types.INTEGER),
+    device_id=Member(types.INTEGER),
+    # Clients expect JSON in a string.
+    attributes_list=Member(
+        answers.STRING,
+        lambda detail: json.dumps([{key: value} for key, value in detail.attributes]),
+    ),
+    rp_uuid=Member(answers.PLACED_UUID),
+    driver_name=Member(answers.TEXT_OR_NULL),
+    bitstream_id=Member(
+        answers.TEXT_OR_NULL, lambda detail: detail.row.bitstream_id if detail.held else None
+    ),
+    created_at=Member(answers.TIME_OR_NULL),
+    updated_at=Member(answers.TIME_OR_NULL),
+    links=Member(answers.Links("deployables", bookmark=True), lambda detail: detail.row.uuid),
 )
 
 
@@ -72,15 +79,14 @@ class Deployables(Controller):
         query=DeployableQuery,
         answer=answers.listing("deployables", DEPLOYABLE_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> Sequence[deployables.Detail]:
         """Return a page of deployables."""
         call.check_places(query, "name")
         with self.reader.reader() as tx:
-            records = deployables.page(tx, parsing.page(query), call.scope, query.get("name"))
-        return {self.collection: render_all(records, call)}
+            return deployables.page(tx, parsing.page(query), call.scope, query.get("name"))
 
     @expose("cyborg:deployable:get_one", types.UUID_TYPE, answer=DEPLOYABLE_VIEW)
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def show(self, call: Call, uuid: str) -> deployables.Detail:
         """Return a deployable."""
         return self._show(call, uuid)
 
@@ -90,7 +96,9 @@ class Deployables(Controller):
         body=types.Items(types.Object(ProgramOp, closed=True), 1, 1),
         answer=DEPLOYABLE_VIEW,
     )
-    def program(self, call: Call, uuid: str, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def program(
+        self, call: Call, uuid: str, body: Sequence[Mapping[str, Any]]
+    ) -> deployables.Detail:
         """Request that the host loads an image; answers before the host has finished."""
         image_uuid = body[0]["value"][0]["image_uuid"]
         if not call.scope.everywhere:
@@ -100,36 +108,9 @@ class Deployables(Controller):
         self.conductor.write(ProgramDeployable(*call.origin, uuid, image_uuid))
         return self._show(call, uuid)
 
-    def _show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def _show(self, call: Call, uuid: str) -> deployables.Detail:
         with self.reader.reader() as tx:
             record = deployables.show(tx, uuid, call.scope)
         if record is None:
             raise exception.NotFound(noun="Deployable", key=uuid)
-        return render_all([record], call)[0]
-
-
-def render_all(records: Sequence[deployables.Detail], call: Call) -> list[dict[str, Any]]:
-    """Return the JSON of deployables; clients expect ``attributes_list`` as JSON in a string."""
-    prefix = call.links.self_of(Deployables.collection)
-    bookmark = f"{call.links.base}/{Deployables.collection}/"
-    return [
-        {
-            "uuid": record.row.uuid,
-            "parent_id": record.row.parent_id,
-            "root_id": record.row.root_id,
-            "name": call.scope.placed(record.row.name),
-            "num_accelerators": record.row.num_accelerators,
-            "device_id": record.row.device_id,
-            "attributes_list": json.dumps([{key: value} for key, value in record.attributes]),
-            "rp_uuid": call.scope.placed(record.row.rp_uuid),
-            "driver_name": record.row.driver_name,
-            "bitstream_id": record.row.bitstream_id if record.held else None,
-            "created_at": moment(record.row.created_at),
-            "updated_at": moment(record.row.updated_at),
-            "links": [
-                link(prefix, record.row.uuid),
-                link(bookmark, record.row.uuid, "bookmark"),
-            ],
-        }
-        for record in records
-    ]
+        return record

@@ -4,7 +4,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -12,11 +12,12 @@ import os_resource_classes
 import wsme
 
 from cyborg import exception
-from cyborg.api import answers, microversion, parsing, references, types
+from cyborg.api import answers, microversion, parsing, types
+from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.api.rendering import link, moment
-from cyborg.db import deployables, device_profiles
+from cyborg.db import deployables, device_profiles, providers
+from cyborg.db.transaction import Transaction
 from cyborg.model.device_profile import (
     CHOOSE_IMAGE,
     IMAGE_KEYS,
@@ -25,14 +26,19 @@ from cyborg.model.device_profile import (
     PROJECT_ID,
     SKIP_CLEANING,
     DeviceProfile,
+    Limits,
     ProfileChange,
     check_cleaning,
+    equal_group_warnings,
     image_warnings,
     parse_groups,
     parse_name,
     parse_projects,
     refuse_denied,
+    resource_classes,
 )
+from cyborg.model.satisfiability import Satisfiable, satisfiable
+from cyborg.model.satisfiability import warnings as supply_warnings
 from cyborg.rpc.verbs import CreateDeviceProfile, DeleteDeviceProfiles, UpdateDeviceProfile
 
 LOG = logging.getLogger(__name__)
@@ -46,13 +52,13 @@ _DESCRIPTION = types.Text(16_000, lines=True)
 class ProfileQuery(types.Listing):
     """Filters of the list."""
 
-    name = wsme.wsattr(references.PROFILE_NAMES)
+    name = wsme.wsattr(types.Commas(types.ANYTHING))
 
 
 class ProfileDeleteQuery(types.Declared):
     """The names or uuids of the profiles to delete."""
 
-    value = wsme.wsattr(references.PROFILES, mandatory=True)
+    value = wsme.wsattr(types.Commas(types.ANYTHING), mandatory=True)
 
 
 #: ``cyborg.model`` validates names, groups and projects.
@@ -93,7 +99,7 @@ class ProfileBody(types.Declared):
     groups = wsme.wsattr(_GROUPS)
     description = wsme.wsattr(_DESCRIPTION)
     uuid = wsme.wsattr(types.UUID_TYPE)
-    projects = types.Field(_PROJECTS, since=microversion.OPERATOR_VIEWS)
+    projects = types.Field(_PROJECTS, since=microversion.EXTENDED)
 
 
 _NEW = types.Object(ProfileBody, needed=("name", "groups"))
@@ -105,29 +111,48 @@ class ChangeBody(types.Declared):
     name = wsme.wsattr(_NAME)
     groups = wsme.wsattr(_GROUPS)
     description = wsme.wsattr(_DESCRIPTION)
-    projects = types.Field(_PROJECTS, since=microversion.OPERATOR_VIEWS)
+    projects = wsme.wsattr(_PROJECTS)
 
 
-PROFILE_VIEW = answers.Answer(
+@dataclass(frozen=True)
+class ShownProfile:
+    """A profile as the answers show it.
+
+    ``projects`` are those of which the caller may know that they may use it. ``satisfiable`` is
+    None below microversion 2.100, where it is not shown.
+    """
+
+    profile: DeviceProfile
+    projects: Sequence[str] | None
+    satisfiable: Satisfiable | None
+    warnings: Sequence[str] = ()
+
+
+PROFILE_VIEW = Answer[ShownProfile](
     "ProfileView",
     "A device profile: named requirements for accelerators.",
-    name=answers.Shown(answers.STRING),
-    description=answers.Shown(answers.TEXT_OR_NULL),
-    uuid=answers.Shown(types.UUID_TYPE),
-    groups=answers.Shown(_STORED_GROUPS),
-    created_at=answers.Shown(answers.TIME_OR_NULL),
-    updated_at=answers.Shown(answers.TIME_OR_NULL),
-    links=answers.Shown(answers.LINKS),
-    projects=answers.Shown(
-        answers.Nullable(types.Items(answers.STRING)), since=microversion.OPERATOR_VIEWS
+    Source(row=lambda shown: shown.profile),
+    name=Member(answers.STRING),
+    description=Member(answers.TEXT_OR_NULL),
+    uuid=Member(types.UUID_TYPE),
+    groups=Member(_STORED_GROUPS),
+    created_at=Member(answers.TIME_OR_NULL),
+    updated_at=Member(answers.TIME_OR_NULL),
+    links=Member(answers.Links("device_profiles"), lambda shown: shown.profile.uuid),
+    projects=Member(
+        answers.Nullable(answers.STRINGS), lambda shown: shown.projects, since=microversion.EXTENDED
+    ),
+    satisfiable=Member(
+        types.Word(*Satisfiable), lambda shown: shown.satisfiable, since=microversion.EXTENDED
     ),
 )
 
 
-STORED_PROFILE = PROFILE_VIEW.extended(
+STORED_PROFILE = Answer[ShownProfile](
     "StoredProfile",
-    "A device profile after a change, with warnings of what would make binds fail.",
-    warnings=answers.Shown(types.Items(answers.STRING), since=microversion.OPERATOR_VIEWS),
+    "A device profile after a change, with warnings of what would make boots fail.",
+    **PROFILE_VIEW.members(lambda shown: shown),
+    warnings=Member(answers.STRINGS, since=microversion.EXTENDED),
 )
 
 
@@ -145,24 +170,24 @@ class DeviceProfiles(Controller):
         query=ProfileQuery,
         answer=answers.listing("device_profiles", PROFILE_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> list[ShownProfile]:
         """Return a page of profiles, all or those with the requested names."""
         with self.reader.reader() as tx:
             rows = device_profiles.page(tx, parsing.page(query), call.scope, query.get("name"))
-        return {self.collection: [_render(profile, call) for profile in rows]}
+            return _shown(tx, call, rows)
 
     @expose(
         "cyborg:device_profile:get_one",
-        references.PROFILE,
+        types.ANYTHING,
         answer=answers.Envelope(PROFILE_VIEW, "device_profile"),
     )
-    def show(self, call: Call, key: str) -> dict[str, Any]:
+    def show(self, call: Call, key: str) -> ShownProfile:
         """Return a profile by uuid or name; only this answer has an envelope."""
         with self.reader.reader() as tx:
             profile = device_profiles.show(tx, types.canonical_uuid(key), key, call.scope)
-        if profile is None:
-            raise exception.NotFound(noun="Device profile", key=key)
-        return {"device_profile": _render(profile, call)}
+            if profile is None:
+                raise exception.NotFound(noun="Device profile", key=key)
+            return _shown(tx, call, [profile])[0]
 
     @expose(
         "cyborg:device_profile:create",
@@ -171,7 +196,7 @@ class DeviceProfiles(Controller):
         status=201,
         answer=STORED_PROFILE,
     )
-    def create(self, call: Call, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def create(self, call: Call, body: Sequence[Mapping[str, Any]]) -> ShownProfile:
         """Create a profile; the body is a list of one profile."""
         members = body[0]
         groups = self._groups(call, members)
@@ -184,18 +209,17 @@ class DeviceProfiles(Controller):
             description=members.get("description"),
             projects=parse_projects(members.get("projects")),
         )
-        private = True if profile.projects is not None else None
-        stored = self.conductor.write(CreateDeviceProfile(*call.origin, profile, private))
-        return self._render_stored(call, stored)
+        stored = self.conductor.write(CreateDeviceProfile(*call.origin, profile))
+        return self._stored(call, stored)
 
     @expose(
         "cyborg:device_profile:update",
-        references.PROFILE,
-        body=types.Change(ChangeBody),
-        since=microversion.OPERATORS,
+        types.ANYTHING,
+        body=types.PartialObject(ChangeBody),
+        since=microversion.EXTENDED,
         answer=STORED_PROFILE,
     )
-    def update(self, call: Call, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def update(self, call: Call, key: str, body: Mapping[str, Any]) -> ShownProfile:
         """Change the given members and keep the others.
 
         A null removes the description, or makes the profile public. The conductor refuses a change
@@ -209,37 +233,35 @@ class DeviceProfiles(Controller):
             projects=parse_projects(body.get("projects")),
             sets_projects="projects" in body,
         )
-        sets = True if change.sets_projects else None
         denied = _denied(call, SKIP_CLEANING, CHOOSE_IMAGE) or None
         key = types.canonical_uuid(key) or key
-        changed = self.conductor.write(
-            UpdateDeviceProfile(*call.origin, key, change, sets, denied=denied)
-        )
-        return self._render_stored(call, changed)
+        changed = self.conductor.write(UpdateDeviceProfile(*call.origin, key, change, denied))
+        return self._stored(call, changed)
 
     @expose("cyborg:device_profile:delete", query=ProfileDeleteQuery, status=204)
     def delete_all(self, call: Call, query: Mapping[str, Any]) -> None:
         """Delete the profiles with these names or uuids, all or none."""
         self._delete(call, query["value"])
 
-    @expose("cyborg:device_profile:delete", references.PROFILES, status=204)
+    @expose("cyborg:device_profile:delete", types.Commas(types.ANYTHING), status=204)
     def delete(self, call: Call, keys: Sequence[str]) -> None:
         """Delete a profile by uuid or name."""
         self._delete(call, keys)
 
-    def _render_stored(self, call: Call, profile: DeviceProfile) -> dict[str, Any]:
-        """Return the stored profile, from 2.5 on with warnings of what would make binds fail."""
-        warnings: list[str] = []
-        if any(key in group for group in profile.groups for key in IMAGE_KEYS):
-            with self.reader.reader() as tx:
+    def _stored(self, call: Call, profile: DeviceProfile) -> ShownProfile:
+        """Return the stored profile with warnings of what would make boots fail."""
+        with self.reader.reader() as tx:
+            hosts = providers.supplies(tx)
+            classes: frozenset[str] = frozenset()
+            if any(key in group for group in profile.groups for key in IMAGE_KEYS):
                 classes = deployables.programmable_classes(tx)
-            warnings = image_warnings(profile.groups, classes)
+            (shown,) = _shown(tx, call, [profile])
+        warnings = supply_warnings(profile.groups, {supply for host in hosts for supply in host})
+        warnings += equal_group_warnings(profile.groups)
+        warnings += image_warnings(profile.groups, classes)
         for sentence in warnings:
             LOG.warning("Device profile %s (%s): %s", profile.name, profile.uuid, sentence)
-        rendered = _render(profile, call)
-        if call.minor >= microversion.OPERATOR_VIEWS:
-            rendered["warnings"] = warnings
-        return rendered
+        return replace(shown, warnings=warnings)
 
     def _delete(self, call: Call, keys: Sequence[str]) -> None:
         if not keys:
@@ -249,9 +271,11 @@ class DeviceProfiles(Controller):
         )
 
     def _groups(self, call: Call, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
-        groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, self.settings.limits)
+        options = self.settings.options
+        limits = Limits(groups=options.max_groups, units=options.max_units_per_group)
+        groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, limits)
         # Older clients may send any text, which has no effect.
-        if call.minor >= microversion.OPERATOR_VIEWS:
+        if call.minor >= microversion.EXTENDED:
             check_cleaning(groups)
         if len(json.dumps({"groups": groups})) > _MAX_GROUPS_BYTES:
             raise exception.Invalid(
@@ -265,21 +289,30 @@ def _denied(call: Call, *rules: str) -> list[str]:
     return [rule for rule in rules if not call.allows(rule)]
 
 
-def _render(profile: DeviceProfile, call: Call) -> dict[str, Any]:
-    """Return the JSON of a profile."""
-    rendered: dict[str, Any] = {
-        "name": profile.name,
-        "description": profile.description,
-        "uuid": profile.uuid,
-        "groups": list(profile.groups),
-        "created_at": moment(profile.created_at),
-        "updated_at": moment(profile.updated_at),
-        "links": [link(call.links.self_of(DeviceProfiles.collection), profile.uuid)],
-    }
-    if call.minor >= microversion.OPERATOR_VIEWS:
-        projects = profile.projects
-        if projects is not None and not call.scope.everywhere:
-            # A project does not learn which other projects may use the profile.
-            projects = tuple(id_ for id_ in projects if id_ == call.scope.project_id)
-        rendered["projects"] = None if projects is None else list(projects)
-    return rendered
+def _shown(tx: Transaction, call: Call, profiles: Sequence[DeviceProfile]) -> list[ShownProfile]:
+    """Return what the answers show of profiles.
+
+    Whether the hardware can satisfy a profile is the same for all callers: a project that can use
+    a profile learns it from a boot, too.
+    """
+    words: Mapping[str, Satisfiable] = {}
+    if call.minor >= microversion.EXTENDED:
+        classes = {
+            name
+            for profile in profiles
+            for group in profile.groups
+            for name in resource_classes(group)
+        }
+        hosts = providers.supplies(tx, classes)
+        words = {profile.uuid: satisfiable(profile.groups, hosts) for profile in profiles}
+    return [
+        ShownProfile(profile, _projects(profile, call), words.get(profile.uuid))
+        for profile in profiles
+    ]
+
+
+def _projects(profile: DeviceProfile, call: Call) -> Sequence[str] | None:
+    if profile.projects is None or call.scope.everywhere:
+        return profile.projects
+    # A project does not learn which other projects may use the profile.
+    return [id_ for id_ in profile.projects if id_ == call.scope.project_id]

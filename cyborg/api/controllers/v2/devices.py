@@ -3,18 +3,20 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import wsme
 
 from cyborg import exception
-from cyborg.api import answers, microversion, parsing, references, types
+from cyborg.api import answers, parsing, types
+from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.controllers.v2 import events, usage
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.api.rendering import instant, link, moment, since
-from cyborg.db import devices, pools
+from cyborg.api.microversion import DEVICE_STATUS, EXTENDED
+from cyborg.api.viewer import Viewer
+from cyborg.db import devices, pools, providers
 from cyborg.db import events as history_db
 from cyborg.db.transaction import Transaction
 from cyborg.model import creation, health
@@ -32,7 +34,7 @@ from cyborg.rpc.verbs import CreateDevice, DeleteDevice, SetDeviceStatus, Update
 LAST_EVENTS = 10
 #: Name and status of an instance until Nova reports them.
 _UNKNOWN = "unknown"
-#: The two statuses below microversion 2.4: in service, or out of service for any reason.
+#: The two statuses below microversion 2.100: in service, or out of service for any reason.
 _ENABLED = DeviceStatus.ENABLED.value
 _MAINTAINING = DeviceStatus.MAINTAINING.value
 #: The orders of an operator about the health of a device.
@@ -47,14 +49,6 @@ _OLDER = (_ENABLED, _MAINTAINING)
 #: Filters that compare a column for equality.
 _EQUAL = ("type", "vendor", "hostname", "driver", "backend", "health")
 _TEXT = types.Text(255, minimum=1)
-#: Members that tell where a device is; callers who must not know do not get them.
-_HIDDEN_FROM_PROJECTS = (
-    *("hostname", "backend", "std_board_info", "vendor_board_info"),
-    *("status_reason", "health_reasons", "address", "numa_node", "providers"),
-    *("identity", "topology", "pools"),
-    # The other users of a device are not shown either.
-    *("units", "events"),
-)
 
 
 class DeviceQuery(types.Listing):
@@ -63,13 +57,13 @@ class DeviceQuery(types.Listing):
     type = wsme.wsattr(types.NAME)
     vendor = wsme.wsattr(types.NAME)
     hostname = wsme.wsattr(types.NAME)
-    driver = types.Field(references.DRIVER_NAME, since=microversion.OPERATORS)
-    backend = types.Field(types.NAME, since=microversion.OPERATORS)
+    driver = types.Field(types.NAME, since=EXTENDED)
+    backend = types.Field(types.NAME, since=EXTENDED)
     status = wsme.wsattr(types.Word(*DEVICE_STATES, "ready"))
-    in_use = types.Field(types.FLAG, since=microversion.OPERATORS)
-    instance = types.Field(references.INSTANCE, since=microversion.OPERATORS)
-    labels = types.Field(types.Text(4096, minimum=1), since=microversion.OPERATORS)
-    health = types.Field(types.Word(*CONDITIONS), since=microversion.OPERATOR_VIEWS)
+    in_use = types.Field(types.FLAG, since=EXTENDED)
+    instance = types.Field(types.UUID_TYPE, since=EXTENDED)
+    labels = types.Field(types.Text(4096, minimum=1), since=EXTENDED)
+    health = types.Field(types.Word(*CONDITIONS), since=EXTENDED)
 
 
 #: ``cyborg.model`` validates labels, traits and handles.
@@ -77,19 +71,18 @@ _LABELS = types.Members(answers.STRING)
 _NEW_LABELS = types.Anything(_LABELS.schema)
 _CHANGED_LABELS = types.Anything(types.Members(answers.STRING, nullable=True).schema)
 _TRAITS = types.Anything(types.Items(answers.STRING).schema)
-_HANDLES = types.Anything(types.Items(answers.OBJECT).schema)
+_OBJECTS = types.Items(answers.OBJECT)
+_HANDLES = types.Anything(_OBJECTS.schema)
 
 
 class DeviceBody(types.Declared):
     """The members of a device that may change."""
 
     status = wsme.wsattr(types.Word(*_STATUSES))
-    status_reason = types.Field(types.Text(255), since=microversion.OPERATOR_VIEWS)
-    free_unit = types.Field(_TEXT, since=microversion.OPERATOR_VIEWS)
-    health = types.Field(types.Word(_AUTO, _IGNORE), since=microversion.OPERATOR_VIEWS)
-    ignore_for = types.Field(
-        types.Integer(IGNORE_LIMITS[1], IGNORE_LIMITS[0]), since=microversion.OPERATOR_VIEWS
-    )
+    status_reason = wsme.wsattr(types.Text(255))
+    free_unit = wsme.wsattr(_TEXT)
+    health = wsme.wsattr(types.Word(_AUTO, _IGNORE))
+    ignore_for = wsme.wsattr(types.Integer(IGNORE_LIMITS[1], IGNORE_LIMITS[0]))
     labels = wsme.wsattr(_CHANGED_LABELS)
     model = wsme.wsattr(_TEXT)
     traits = wsme.wsattr(_TRAITS)
@@ -99,7 +92,7 @@ class CreateBody(types.Declared):
     """A new device."""
 
     host = wsme.wsattr(_TEXT, mandatory=True)
-    driver = wsme.wsattr(types.Text(100, minimum=1), mandatory=True)
+    driver = wsme.wsattr(types.DRIVER, mandatory=True)
     backend = wsme.wsattr(_TEXT, mandatory=True)
     model = wsme.wsattr(_TEXT, mandatory=True)
     type = wsme.wsattr(types.Word(*DeviceType), mandatory=True)
@@ -109,136 +102,203 @@ class CreateBody(types.Declared):
     labels = wsme.wsattr(_NEW_LABELS)
 
 
-USER_VIEW = answers.Answer(
+USER_VIEW = Answer[devices.User](
     "UserView",
     "An instance that uses a device.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    name=answers.Shown(answers.STRING),
-    status=answers.Shown(answers.STRING),
-    seen_at=answers.Shown(answers.TIME_OR_NULL),
+    uuid=Member(types.UUID_TYPE),
+    name=Member(answers.STRING, lambda user: _reported(user.name)),
+    status=Member(answers.STRING, lambda user: _reported(user.status)),
+    seen_at=Member(answers.TIME_OR_NULL, lambda user: user.seen_ms),
 )
 
 
-HOLDER_VIEW = answers.Answer(
+HOLDER_VIEW = Answer[devices.Holder](
     "HolderView",
     "An accelerator request that holds a unit of a device.",
-    arq_uuid=answers.Shown(types.UUID_TYPE),
-    instance_uuid=answers.Shown(answers.UUID_OR_NULL),
-    instance_name=answers.Shown(answers.TEXT_OR_NULL),
-    project_id=answers.Shown(answers.TEXT_OR_NULL),
+    arq_uuid=Member(types.UUID_TYPE),
+    instance_uuid=Member(
+        answers.UUID_OR_NULL, lambda holder: holder.instance and holder.instance.uuid
+    ),
+    instance_name=Member(
+        answers.TEXT_OR_NULL,
+        lambda holder: holder.instance and _reported(holder.instance.name),
+    ),
+    project_id=Member(answers.TEXT_OR_NULL),
 )
 
 
-PUBLISHED_VIEW = answers.Answer(
+PUBLISHED_VIEW = Answer[tuple[int, int]](
     "PublishedView",
     "The units of a resource provider as the agent has published them in Placement.",
-    total=answers.Shown(types.INTEGER),
-    reserved=answers.Shown(types.INTEGER),
+    total=Member(types.INTEGER, lambda published: published[0]),
+    reserved=Member(types.INTEGER, lambda published: published[1]),
 )
 
 
-PROVIDER_VIEW = answers.Answer(
+PROVIDER_VIEW = Answer[providers.Part](
     "ProviderView",
     "A resource provider of a device: what Placement shall have, and what it has.",
-    uuid=answers.Shown(answers.UUID_OR_NULL),
-    name=answers.Shown(answers.STRING),
-    resource_class=answers.Shown(answers.STRING),
-    total=answers.Shown(types.INTEGER),
-    reserved=answers.Shown(types.INTEGER),
-    published=answers.Shown(answers.Nullable(PUBLISHED_VIEW)),
-    error=answers.Shown(answers.TEXT_OR_NULL),
-)
-
-
-DEVICE_VIEW = answers.Answer(
-    "DeviceView",
-    "An accelerator; callers limited to their own project do not get the optional members.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    type=answers.Shown(answers.STRING),
-    vendor=answers.Shown(answers.STRING),
-    model=answers.Shown(answers.STRING),
-    std_board_info=answers.Shown(answers.TEXT_OR_NULL, always=False),
-    vendor_board_info=answers.Shown(answers.TEXT_OR_NULL, always=False),
-    hostname=answers.Shown(answers.STRING, always=False),
-    created_at=answers.Shown(answers.TIME_OR_NULL),
-    updated_at=answers.Shown(answers.TIME_OR_NULL),
-    links=answers.Shown(answers.LINKS),
-    status=answers.Shown(
-        answers.Before(microversion.OPERATORS, types.Word(*_OLDER), types.Word(*DEVICE_STATES)),
-        since=microversion.DEVICE_STATUS,
-    ),
-    status_reason=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATORS, always=False),
-    driver=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATORS),
-    backend=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATORS, always=False),
-    labels=answers.Shown(_LABELS, since=microversion.OPERATORS),
-    in_use=answers.Shown(types.FLAG, since=microversion.OPERATORS),
-    instances=answers.Shown(types.Items(USER_VIEW), since=microversion.OPERATORS),
-    address=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS, always=False),
-    numa_node=answers.Shown(
-        answers.Nullable(types.INTEGER), since=microversion.OPERATOR_VIEWS, always=False
-    ),
-    identity=answers.Shown(
-        types.Items(answers.OBJECT), since=microversion.OPERATOR_VIEWS, always=False
-    ),
-    topology=answers.Shown(
-        answers.Nullable(answers.OBJECT), since=microversion.OPERATOR_VIEWS, always=False
-    ),
-    pools=answers.Shown(
-        answers.Nullable(answers.OBJECT), since=microversion.OPERATOR_VIEWS, always=False
-    ),
-    resource_classes=answers.Shown(types.Items(answers.STRING), since=microversion.OPERATOR_VIEWS),
-    traits=answers.Shown(types.Items(answers.STRING), since=microversion.OPERATOR_VIEWS),
-    providers=answers.Shown(
-        types.Items(PROVIDER_VIEW),
-        since=microversion.OPERATOR_VIEWS,
-        always=False,
-    ),
-    units=answers.Shown(usage.COUNTS, since=microversion.OPERATOR_VIEWS, always=False),
-    holders=answers.Shown(types.Items(HOLDER_VIEW), since=microversion.OPERATOR_VIEWS),
-    health=answers.Shown(
-        answers.Nullable(types.Word(*CONDITIONS)), since=microversion.OPERATOR_VIEWS
-    ),
-    health_reasons=answers.Shown(
-        types.Items(answers.STRING), since=microversion.OPERATOR_VIEWS, always=False
-    ),
-    health_since=answers.Shown(answers.TIME_OR_NULL, since=microversion.OPERATOR_VIEWS),
-)
-
-
-CLEANING_VIEW = answers.Answer(
-    "CleaningView",
-    "The last cleaning of a unit of a device after a guest.",
-    unit=answers.Shown(answers.STRING),
-    result=answers.Shown(types.Word(*CleanResult)),
-    level=answers.Shown(types.Word(*CleanLevel)),
-    steps=answers.Shown(types.Items(answers.OBJECT)),
-    reason=answers.Shown(answers.TEXT_OR_NULL),
-    at=answers.Shown(answers.TIME_OR_NULL),
-)
-
-
-DEVICE_DETAIL = DEVICE_VIEW.extended(
-    "DeviceDetail",
-    "An accelerator with the last cleaning of each unit, and its latest events.",
-    cleaning=answers.Shown(
-        types.Items(CLEANING_VIEW), since=microversion.OPERATOR_VIEWS, always=False
-    ),
-    events=answers.Shown(
-        types.Items(events.EVENT_VIEW),
-        since=microversion.OPERATOR_VIEWS,
-        always=False,
-    ),
+    uuid=Member(answers.UUID_OR_NULL, lambda part: part.row.rp_uuid),
+    name=Member(answers.STRING, lambda part: part.row.name),
+    resource_class=Member(answers.STRING, lambda part: part.row.resource_class),
+    total=Member(types.INTEGER, lambda part: part.desired.total),
+    reserved=Member(types.INTEGER, lambda part: part.desired.reserved),
+    published=Member(answers.Nullable(PUBLISHED_VIEW)),
+    error=Member(answers.TEXT_OR_NULL, lambda part: part.row.publish_error),
 )
 
 
 @dataclass(frozen=True)
-class View:
-    """The data that an answer has besides the row of the device."""
+class ShownDevice:
+    """What answers show of a device: its row, users, deployables and latest changes."""
 
+    row: devices.VisibleDevice
+    #: Whether the caller may see what operators and users of the device write to each other.
+    trusted: bool
     holders: Sequence[devices.Holder]
-    parts: Sequence[devices.Part]
+    parts: Sequence[providers.Part]
     #: What its units take of its pools by name; those that are all free are missing.
     used: Mapping[str, int]
+    cleanings: Sequence[devices.Cleaning] = ()
+    events: Sequence[history_db.VisibleEvent] = ()
+
+    @property
+    def status_reason(self) -> str | None:
+        """Return why the device has its status."""
+        reason = self.row.status_reason
+        if reason is None and self.row.lost_ms is not None:
+            reason = f"Its host has not shown it since {answers.instant(self.row.lost_ms)}."
+        return reason if self.trusted else None
+
+    @property
+    def users(self) -> list[devices.User]:
+        """Return the instances that use the device, each once."""
+        return list(dict.fromkeys(holder.instance for holder in self.holders if holder.instance))
+
+    @property
+    def address(self) -> str | None:
+        """Return the PCI address; None if it has none, or another card has its place."""
+        for fact in self.row.identity or ():
+            if fact["kind"] == IdentityKind.ADDRESS:
+                return fact["value"]
+        try:
+            return str(PciAddress.parse(self.row.device_key))
+        except ValueError:
+            return None
+
+    @property
+    def pools(self) -> dict[str, dict[str, int]] | None:
+        """Return pool → its size, and what the units take of it."""
+        if self.row.pools is None:
+            return None
+        return {
+            name: {"total": size, "used": self.used.get(name, 0)}
+            for name, size in sorted(self.row.pools.items())
+        }
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """Return how many units count as which word."""
+        return sum((Counter(part.words) for part in self.parts), Counter())
+
+
+class _OlderStatus(types.Word):
+    """The status below microversion 2.100."""
+
+    def render(self, value: str, viewer: Viewer) -> str:
+        return _ENABLED if value == _ENABLED else _MAINTAINING
+
+
+_STATUS = answers.Before(EXTENDED, _OlderStatus(*_OLDER), types.Word(*DEVICE_STATES))
+
+
+DEVICE_VIEW = Answer[ShownDevice](
+    "DeviceView",
+    "An accelerator; callers limited to their own project do not get the optional members.",
+    Source(row=lambda device: device.row),
+    uuid=Member(types.UUID_TYPE),
+    type=Member(answers.STRING),
+    vendor=Member(answers.STRING),
+    model=Member(answers.STRING),
+    std_board_info=Member(answers.TEXT_OR_NULL, placed=True),
+    vendor_board_info=Member(answers.TEXT_OR_NULL, placed=True),
+    hostname=Member(answers.HOST),
+    created_at=Member(answers.TIME_OR_NULL),
+    updated_at=Member(answers.TIME_OR_NULL),
+    links=Member(answers.Links("devices"), lambda device: device.row.uuid),
+    status=Member(_STATUS, lambda device: device.row.state, since=DEVICE_STATUS),
+    status_reason=Member(
+        answers.TEXT_OR_NULL, lambda device: device.status_reason, since=EXTENDED, placed=True
+    ),
+    driver=Member(answers.TEXT_OR_NULL, since=EXTENDED),
+    backend=Member(answers.TEXT_OR_NULL, since=EXTENDED, placed=True),
+    labels=Member(
+        _LABELS,
+        lambda device: (device.row.labels if device.trusted else None) or {},
+        since=EXTENDED,
+    ),
+    in_use=Member(types.FLAG, lambda device: bool(device.holders), since=EXTENDED),
+    instances=Member(types.Items(USER_VIEW), lambda device: device.users, since=EXTENDED),
+    address=Member(
+        answers.TEXT_OR_NULL, lambda device: device.address, since=EXTENDED, placed=True
+    ),
+    numa_node=Member(answers.Nullable(types.INTEGER), since=EXTENDED, placed=True),
+    identity=Member(
+        _OBJECTS, lambda device: device.row.identity or [], since=EXTENDED, placed=True
+    ),
+    topology=Member(answers.Nullable(answers.OBJECT), since=EXTENDED, placed=True),
+    pools=Member(
+        answers.Nullable(answers.OBJECT), lambda device: device.pools, since=EXTENDED, placed=True
+    ),
+    resource_classes=Member(
+        answers.STRINGS,
+        lambda device: sorted({part.row.resource_class for part in device.parts}),
+        since=EXTENDED,
+    ),
+    traits=Member(
+        answers.STRINGS,
+        lambda device: sorted({trait for part in device.parts for trait in part.desired.traits}),
+        since=EXTENDED,
+    ),
+    providers=Member(
+        types.Items(PROVIDER_VIEW), lambda device: device.parts, since=EXTENDED, placed=True
+    ),
+    units=Member(usage.COUNTS, lambda device: device.units, since=EXTENDED, placed=True),
+    holders=Member(types.Items(HOLDER_VIEW), lambda device: device.holders, since=EXTENDED),
+    health=Member(answers.Nullable(types.Word(*CONDITIONS)), since=EXTENDED),
+    health_reasons=Member(
+        answers.STRINGS,
+        lambda device: health.stored(device.row.health_reason),
+        since=EXTENDED,
+        placed=True,
+    ),
+    health_since=Member(answers.TIME_OR_NULL, lambda device: device.row.health_ms, since=EXTENDED),
+)
+
+
+CLEANING_VIEW = Answer[devices.Cleaning](
+    "CleaningView",
+    "The last cleaning of a unit of a device after a guest.",
+    unit=Member(answers.STRING, lambda cleaning: cleaning.handle_key),
+    result=Member(types.Word(*CleanResult), lambda cleaning: cleaning.record["result"]),
+    level=Member(types.Word(*CleanLevel), lambda cleaning: cleaning.record["level"]),
+    steps=Member(_OBJECTS, lambda cleaning: cleaning.record["steps"]),
+    reason=Member(answers.TEXT_OR_NULL, lambda cleaning: cleaning.record["reason"]),
+    at=Member(answers.TIME_OR_NULL, lambda cleaning: cleaning.at_ms),
+)
+
+
+DEVICE_DETAIL = Answer[ShownDevice](
+    "DeviceDetail",
+    "An accelerator with the last cleaning of each unit, and its latest events.",
+    **DEVICE_VIEW.members(lambda device: device),
+    cleaning=Member(
+        types.Items(CLEANING_VIEW), lambda device: device.cleanings, since=EXTENDED, placed=True
+    ),
+    events=Member(
+        types.Items(events.EVENT_VIEW), lambda device: device.events, since=EXTENDED, placed=True
+    ),
+)
 
 
 class Devices(Controller):
@@ -258,30 +318,29 @@ class Devices(Controller):
         own="cyborg:device:get_own",
         answer=answers.listing("devices", DEVICE_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> list[ShownDevice]:
         """Return a page of devices; an empty filter value does not filter."""
         selection = _selection(call, query)
         with self.reader.reader() as tx:
             rows = devices.page(tx, parsing.page(query), call.scope, selection)
-            views = self._views(tx, call, rows)
-        return {self.collection: [render(row, call, views[row.id]) for row in rows]}
+            return _shown(tx, call, rows)
 
     @expose(
         "cyborg:device:get_one", types.UUID_TYPE, own="cyborg:device:get_own", answer=DEVICE_DETAIL
     )
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def show(self, call: Call, uuid: str) -> ShownDevice:
         """Return a device."""
         return self._show(call, uuid)
 
     @expose(
         "cyborg:device:update",
         types.UUID_TYPE,
-        body=types.Change(DeviceBody),
-        since=microversion.OPERATORS,
+        body=types.PartialObject(DeviceBody),
+        since=EXTENDED,
         own="cyborg:device:label",
         answer=DEVICE_DETAIL,
     )
-    def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> ShownDevice:
         """Change the given members; labels that are not given stay, a null label is removed."""
         for name in ("status", "model", "free_unit", "health"):
             if name in body and body[name] is None:
@@ -318,7 +377,7 @@ class Devices(Controller):
         "cyborg:device:create",
         query=types.WaitQuery,
         body=types.Object(CreateBody, closed=True),
-        since=microversion.OPERATORS,
+        since=EXTENDED,
         long=True,
     )
     def create(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
@@ -335,48 +394,26 @@ class Devices(Controller):
             if devices.show(tx, uuid, call.held) is None:
                 raise exception.NotFound(noun="Device", key=uuid)
 
-    def _show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def _show(self, call: Call, uuid: str) -> ShownDevice:
         with self.reader.reader() as tx:
             row = devices.show(tx, uuid, call.scope)
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
-            view = self._views(tx, call, [row])[row.id]
-            history: Sequence[history_db.VisibleEvent] = ()
-            cleanings: Sequence[devices.Cleaning] = ()
-            if call.minor >= microversion.OPERATOR_VIEWS and call.scope.shows_hosts:
-                history = history_db.of_device(tx, uuid, call.scope, LAST_EVENTS)
-                cleanings = devices.cleanings(tx, row.id)
-        rendered = render(row, call, view)
-        if call.minor >= microversion.OPERATOR_VIEWS and call.scope.shows_hosts:
-            rendered["cleaning"] = [
-                {"unit": unit.handle_key, **(unit.record or {}), "at": since(unit.at_ms)}
-                for unit in cleanings
-            ]
-            rendered["events"] = [events.render(event, call.scope) for event in history]
-        return rendered
-
-    def _views(
-        self, tx: Transaction, call: Call, rows: Sequence[devices.VisibleDevice]
-    ) -> Mapping[int, View]:
-        ids = [row.id for row in rows]
-        holders: Mapping[int, Sequence[devices.Holder]] = {}
-        parts: Mapping[int, Sequence[devices.Part]] = {}
-        if call.minor >= microversion.OPERATORS:
-            holders = devices.holders(tx, ids, call.scope)
-        used: Mapping[int, Mapping[str, int]] = {}
-        if call.minor >= microversion.OPERATOR_VIEWS:
-            parts = devices.parts(tx, ids)
-            used = pools.used(tx, [row.id for row in rows if row.pools])
-        return {
-            id_: View(holders.get(id_, ()), parts.get(id_, ()), used.get(id_, {})) for id_ in ids
-        }
+            (device,) = _shown(tx, call, [row])
+            if call.minor < EXTENDED or not call.scope.shows_hosts:
+                return device
+            return replace(
+                device,
+                cleanings=devices.cleanings(tx, row.id),
+                events=history_db.of_device(tx, uuid, call.scope, LAST_EVENTS),
+            )
 
     @expose(
         "cyborg:device:delete",
         types.UUID_TYPE,
         query=types.ForceQuery,
         status=204,
-        since=microversion.OPERATORS,
+        since=EXTENDED,
     )
     def delete(self, call: Call, uuid: str, query: Mapping[str, Any]) -> None:
         """Remove a device that an operator created or that is lost, from Placement first."""
@@ -403,7 +440,7 @@ def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
     sort key that would tell a project member where devices are.
     """
     status = query.get("status")
-    older = call.minor < microversion.OPERATORS
+    older = call.minor < EXTENDED
     if older and status not in (None, *_OLDER):
         raise exception.Invalid(field="status", reason=f"it must be one of {', '.join(_OLDER)}")
     call.check_places(query, "hostname", "backend")
@@ -419,109 +456,26 @@ def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
     )
 
 
-def render(row: devices.VisibleDevice, call: Call, view: View) -> dict[str, Any]:
-    """Return the JSON of a device at the microversion of the request.
-
-    ``status`` is included from 2.3 on, all its values and the users from 2.4 on, and the members
-    that tell equal cards apart from 2.5 on.
-    """
-    rendered: dict[str, Any] = {
-        "uuid": row.uuid,
-        "type": row.type,
-        "vendor": row.vendor,
-        "model": row.model,
-        "std_board_info": row.std_board_info,
-        "vendor_board_info": row.vendor_board_info,
-        "hostname": row.hostname,
-        "created_at": moment(row.created_at),
-        "updated_at": moment(row.updated_at),
-        "links": [link(call.links.self_of(Devices.collection), row.uuid)],
-    }
-    if call.minor >= microversion.DEVICE_STATUS:
-        older = _ENABLED if row.state == _ENABLED else _MAINTAINING
-        rendered["status"] = row.state if call.minor >= microversion.OPERATORS else older
-    if call.minor >= microversion.OPERATORS:
-        # The users of a device set its labels, and operators write to them.
-        mine = call.scope.everywhere or bool(view.holders)
-        reason = row.status_reason
-        if reason is None and row.lost_ms is not None:
-            reason = f"Its host has not shown it since {instant(row.lost_ms)}."
-        users = dict.fromkeys(holder.instance for holder in view.holders if holder.instance)
-        rendered |= {
-            "status_reason": reason if mine else None,
-            "driver": row.driver,
-            "backend": row.backend,
-            "labels": (row.labels if mine else None) or {},
-            "in_use": bool(view.holders),
-            "instances": [_user(user) for user in users],
-        }
-    if call.minor >= microversion.OPERATOR_VIEWS:
-        units: Counter[str] = sum((Counter(part.words) for part in view.parts), Counter())
-        rendered |= {
-            "address": _address(row),
-            "numa_node": row.numa_node,
-            "identity": row.identity or [],
-            "topology": row.topology,
-            "pools": None
-            if row.pools is None
-            else {
-                name: {"total": size, "used": view.used.get(name, 0)}
-                for name, size in sorted(row.pools.items())
-            },
-            "resource_classes": sorted({part.resource_class for part in view.parts}),
-            "traits": sorted({trait for part in view.parts for trait in part.traits}),
-            "providers": [
-                {
-                    "uuid": part.rp_uuid,
-                    "name": part.name,
-                    "resource_class": part.resource_class,
-                    "total": part.total,
-                    "reserved": part.reserved,
-                    "published": part.published
-                    and dict(zip(("total", "reserved"), part.published, strict=True)),
-                    "error": part.error,
-                }
-                for part in view.parts
-            ],
-            "units": usage.counts(units),
-            "holders": [_holder(holder) for holder in view.holders],
-            "health": row.health,
-            "health_reasons": list(health.stored(row.health_reason)),
-            "health_since": since(row.health_ms),
-        }
-    if call.scope.shows_hosts:
-        return rendered
-    visible = {name: rendered[name] for name in rendered if name not in _HIDDEN_FROM_PROJECTS}
-    if call.minor >= microversion.OPERATOR_VIEWS:
-        visible["hostname"] = call.scope.host(row.hostname)
-    return visible
+def _shown(tx: Transaction, call: Call, rows: Sequence[devices.VisibleDevice]) -> list[ShownDevice]:
+    ids = [row.id for row in rows]
+    holders: Mapping[int, Sequence[devices.Holder]] = {}
+    parts: Mapping[int, Sequence[providers.Part]] = {}
+    used: Mapping[int, Mapping[str, int]] = {}
+    if call.minor >= EXTENDED:
+        holders = devices.holders(tx, ids, call.scope)
+        parts = providers.of_devices(tx, ids)
+        used = pools.used(tx, [row.id for row in rows if row.pools])
+    return [
+        ShownDevice(
+            row,
+            trusted=call.scope.everywhere or bool(holders.get(row.id)),
+            holders=holders.get(row.id, ()),
+            parts=parts.get(row.id, ()),
+            used=used.get(row.id, {}),
+        )
+        for row in rows
+    ]
 
 
-def _holder(holder: devices.Holder) -> dict[str, Any]:
-    user = holder.instance and _user(holder.instance)
-    return {
-        "arq_uuid": holder.arq_uuid,
-        "instance_uuid": user and user["uuid"],
-        "instance_name": user and user["name"],
-        "project_id": holder.project_id,
-    }
-
-
-def _address(row: devices.VisibleDevice) -> str | None:
-    """Return the PCI address; None if the device has none, or another card has its place."""
-    for fact in row.identity or ():
-        if fact["kind"] == IdentityKind.ADDRESS:
-            return fact["value"]
-    try:
-        return str(PciAddress.parse(row.device_key))
-    except ValueError:
-        return None
-
-
-def _user(user: devices.User) -> dict[str, Any]:
-    return {
-        "uuid": user.uuid,
-        "name": _UNKNOWN if user.name is None else user.name,
-        "status": _UNKNOWN if user.status is None else user.status,
-        "seen_at": since(user.seen_ms),
-    }
+def _reported(text: str | None) -> str:
+    return _UNKNOWN if text is None else text

@@ -4,20 +4,19 @@
 Drivers are installed, changed and uninstalled here; backends and hardware are only read.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 import wsme
 
 from cyborg import exception
-from cyborg.api import answers, microversion, parsing, references, types
+from cyborg.api import answers, microversion, parsing, types
+from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.api.rendering import since
 from cyborg.db import drivers
 from cyborg.model.operation import Operation
 from cyborg.model.report import DriverState
-from cyborg.model.scope import Scope
 from cyborg.rpc.verbs import InstallDriver, UninstallDriver, UpdateDriver
 
 _OPTION = types.Text(16_000, lines=True)
@@ -26,7 +25,7 @@ _OPTION = types.Text(16_000, lines=True)
 class InstallBody(types.Declared):
     """The driver to load, the hosts (default: all hosts that are up) and the options."""
 
-    driver = wsme.wsattr(references.INSTALLED_DRIVER, mandatory=True)
+    driver = wsme.wsattr(types.DRIVER, mandatory=True)
     hosts = wsme.wsattr(types.HOSTS)
     options = wsme.wsattr(types.Members(_OPTION))
 
@@ -48,35 +47,36 @@ class DriverQuery(types.Listing):
     """Filters of the list; all compare for equality."""
 
     host = wsme.wsattr(types.NAME)
-    name = wsme.wsattr(references.DRIVER_NAME)
+    name = wsme.wsattr(types.NAME)
     state = wsme.wsattr(types.Word(*DriverState))
 
 
-DEVICE_COUNTS = answers.Answer(
+DEVICE_COUNTS = Answer[drivers.VisibleDriver](
     "DeviceCounts",
     "Counts of the devices of a driver on a host.",
-    found=answers.Shown(types.INTEGER),
-    offered=answers.Shown(types.INTEGER),
-    in_use=answers.Shown(types.INTEGER),
+    found=Member(types.INTEGER, lambda row: row.present),
+    offered=Member(types.INTEGER),
+    in_use=Member(types.INTEGER),
 )
 
 
-DRIVER_VIEW = answers.Answer(
+DRIVER_VIEW = Answer[drivers.VisibleDriver](
     "DriverView",
     "A driver on a host.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    host=answers.Shown(answers.STRING),
-    name=answers.Shown(answers.STRING),
-    state=answers.Shown(types.Word(*DriverState)),
-    version=answers.Shown(answers.TEXT_OR_NULL),
-    type=answers.Shown(answers.TEXT_OR_NULL),
-    endpoint=answers.Shown(answers.TEXT_OR_NULL),
-    enabled=answers.Shown(types.FLAG),
-    options=answers.Shown(answers.OBJECT),
-    devices=answers.Shown(DEVICE_COUNTS),
-    error=answers.Shown(answers.TEXT_OR_NULL),
-    discovered_at=answers.Shown(answers.TIME_OR_NULL),
-    options_accepted=answers.Shown(types.Items(types.ANYTHING), since=microversion.OPERATOR_VIEWS),
+    Source(hosts=lambda row: [row.host]),
+    uuid=Member(types.UUID_TYPE),
+    host=Member(answers.HOST),
+    name=Member(answers.STRING),
+    state=Member(types.Word(*DriverState)),
+    version=Member(answers.TEXT_OR_NULL),
+    type=Member(answers.TEXT_OR_NULL, lambda row: row.device_type),
+    endpoint=Member(answers.PLACED_TEXT),
+    enabled=Member(types.FLAG),
+    options=Member(answers.PLACED_OBJECT),
+    devices=Member(DEVICE_COUNTS, lambda row: row),
+    error=Member(answers.SAID_OR_NULL),
+    discovered_at=Member(answers.TIME_OR_NULL, lambda row: row.discovered_ms),
+    options_accepted=Member(types.Items(types.ANYTHING), lambda row: row.accepts or []),
 )
 
 
@@ -92,35 +92,34 @@ class Drivers(Controller):
     @expose(
         "cyborg:driver:get_all",
         query=DriverQuery,
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         answer=answers.listing("drivers", DRIVER_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> Sequence[drivers.VisibleDriver]:
         """Return a page of drivers, with one row for each host that has the driver."""
         call.check_places(query, "host")
         with self.reader.reader() as tx:
-            rows = drivers.page(tx, drivers.DRIVERS, parsing.page(query), call.scope, filters=query)
-        return {self.collection: [_render_driver(row, call) for row in rows]}
+            return drivers.page(tx, drivers.DRIVERS, parsing.page(query), call.scope, filters=query)
 
     @expose(
         "cyborg:driver:get_one",
         types.UUID_TYPE,
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         answer=DRIVER_VIEW,
     )
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def show(self, call: Call, uuid: str) -> drivers.VisibleDriver:
         """Return a driver of a host."""
         with self.reader.reader() as tx:
             row = drivers.show(tx, drivers.DRIVERS, uuid, call.scope)
         if row is None:
             raise exception.NotFound(noun="Driver", key=uuid)
-        return _render_driver(row, call)
+        return row
 
     @expose(
         "cyborg:driver:install",
         query=types.WaitQuery,
         body=types.Object(InstallBody, closed=True),
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         long=True,
     )
     def install(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
@@ -138,10 +137,10 @@ class Drivers(Controller):
 
     @expose(
         "cyborg:driver:update",
-        references.DRIVER,
+        types.DRIVER,
         query=types.WaitQuery,
         body=types.Object(UpdateBody, closed=True),
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         long=True,
     )
     def update(
@@ -161,9 +160,9 @@ class Drivers(Controller):
 
     @expose(
         "cyborg:driver:uninstall",
-        references.DRIVER,
+        types.DRIVER,
         query=UninstallQuery,
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         long=True,
     )
     def uninstall(self, call: Call, driver: str, query: Mapping[str, Any]) -> Operation:
@@ -180,48 +179,28 @@ class Drivers(Controller):
         )
 
 
-def _render_driver(row: drivers.VisibleDriver, call: Call) -> dict[str, Any]:
-    """Return the JSON of a driver on a host."""
-    rendered = {
-        "uuid": row.uuid,
-        "host": call.scope.host(row.host),
-        "name": row.name,
-        "state": row.state,
-        "version": row.version,
-        "type": row.device_type,
-        "endpoint": call.scope.placed(row.endpoint),
-        "enabled": row.enabled,
-        "options": call.scope.placed(row.options) or {},
-        "devices": {"found": row.present, "offered": row.offered, "in_use": row.in_use},
-        "error": call.scope.said(row.error, [row.host]),
-        "discovered_at": since(row.discovered_ms),
-    }
-    if call.minor >= microversion.OPERATOR_VIEWS:
-        rendered["options_accepted"] = row.accepts or []
-    return rendered
-
-
 class BackendQuery(types.Listing):
     """Filters of the list; ``capability`` names a member of the backend's capabilities."""
 
     host = wsme.wsattr(types.NAME)
-    driver = wsme.wsattr(references.DRIVER_NAME)
+    driver = wsme.wsattr(types.NAME)
     name = wsme.wsattr(types.NAME)
-    capability = types.Field(types.MEMBER, since=microversion.OPERATOR_VIEWS)
+    capability = wsme.wsattr(types.MEMBER_NAME)
 
 
-BACKEND_VIEW = answers.Answer(
+BACKEND_VIEW = Answer[drivers.VisibleBackend](
     "BackendView",
     "A backend: a piece of software of a host through which a driver has its devices.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    host=answers.Shown(answers.STRING),
-    driver=answers.Shown(answers.STRING),
-    name=answers.Shown(answers.STRING),
-    state=answers.Shown(answers.STRING),
-    services=answers.Shown(types.Items(answers.OBJECT)),
-    capabilities=answers.Shown(answers.OBJECT),
-    creates=answers.Shown(answers.TEXT_OR_NULL),
-    discovered_at=answers.Shown(answers.TIME_OR_NULL),
+    Source(hosts=lambda row: [row.host]),
+    uuid=Member(types.UUID_TYPE),
+    host=Member(answers.HOST),
+    driver=Member(answers.STRING),
+    name=Member(answers.SAID),
+    state=Member(answers.STRING),
+    services=Member(types.Items(answers.OBJECT), lambda row: row.services or []),
+    capabilities=Member(answers.PLACED_OBJECT),
+    creates=Member(answers.TEXT_OR_NULL),
+    discovered_at=Member(answers.TIME_OR_NULL, lambda row: row.discovered_ms),
 )
 
 
@@ -234,46 +213,30 @@ class Backends(Controller):
     @expose(
         "cyborg:backend:get_all",
         query=BackendQuery,
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         answer=answers.listing("backends", BACKEND_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> Sequence[drivers.VisibleBackend]:
         """Return a page of backends."""
         call.check_places(query, "host")
         with self.reader.reader() as tx:
-            rows = drivers.page(
+            return drivers.page(
                 tx, drivers.BACKENDS, parsing.page(query), call.scope, filters=query
             )
-        return {self.collection: [_render_backend(row, call.scope) for row in rows]}
 
     @expose(
         "cyborg:backend:get_one",
         types.UUID_TYPE,
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         answer=BACKEND_VIEW,
     )
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def show(self, call: Call, uuid: str) -> drivers.VisibleBackend:
         """Return a backend."""
         with self.reader.reader() as tx:
             row = drivers.show(tx, drivers.BACKENDS, uuid, call.scope)
         if row is None:
             raise exception.NotFound(noun="Backend", key=uuid)
-        return _render_backend(row, call.scope)
-
-
-def _render_backend(row: drivers.VisibleBackend, scope: Scope) -> dict[str, Any]:
-    """Return the JSON of a backend as a caller with this scope may see it."""
-    return {
-        "uuid": row.uuid,
-        "host": scope.host(row.host),
-        "driver": row.driver,
-        "name": scope.said(row.name, [row.host]),
-        "state": row.state,
-        "services": row.services or [],
-        "capabilities": scope.placed(row.capabilities) or {},
-        "creates": row.creates,
-        "discovered_at": since(row.discovered_ms),
-    }
+        return row
 
 
 class HardwareQuery(types.Listing):
@@ -284,23 +247,24 @@ class HardwareQuery(types.Listing):
     """
 
     host = wsme.wsattr(types.NAME)
-    driver = wsme.wsattr(references.DRIVER_NAME)
+    driver = wsme.wsattr(types.NAME)
     type = wsme.wsattr(types.NAME)
     setup_required = wsme.wsattr(types.FLAG)
-    remote = types.Field(types.FLAG, since=microversion.OPERATOR_VIEWS)
-    capability = types.Field(types.MEMBER, since=microversion.OPERATOR_VIEWS)
+    remote = wsme.wsattr(types.FLAG)
+    capability = wsme.wsattr(types.MEMBER_NAME)
 
 
-HARDWARE_VIEW = answers.Answer(
+_PLACED: Final = answers.Placed(types.ANYTHING)
+HARDWARE_VIEW = Answer[drivers.VisibleHardware](
     "HardwareView",
     "A piece of hardware that a driver reports.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    hostname=answers.Shown(answers.STRING),
-    driver=answers.Shown(answers.STRING),
-    key=answers.Shown(answers.TEXT_OR_NULL),
-    acc_specs=answers.Shown(types.ANYTHING),
-    acc_status=answers.Shown(types.ANYTHING),
-    offered=answers.Shown(types.ANYTHING),
+    uuid=Member(types.UUID_TYPE),
+    hostname=Member(answers.HOST, lambda row: row.host),
+    driver=Member(answers.STRING),
+    key=Member(answers.PLACED_TEXT, lambda row: row.hardware_key),
+    acc_specs=Member(_PLACED),
+    acc_status=Member(_PLACED),
+    offered=Member(types.ANYTHING),
 )
 
 
@@ -313,41 +277,27 @@ class Hardware(Controller):
     @expose(
         "cyborg:hardware:get_all",
         query=HardwareQuery,
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         answer=answers.listing("hardware", HARDWARE_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> Sequence[drivers.VisibleHardware]:
         """Return a page of hardware."""
         call.check_places(query, "host")
         with self.reader.reader() as tx:
-            rows = drivers.page(
+            return drivers.page(
                 tx, drivers.HARDWARE, parsing.page(query), call.scope, filters=query
             )
-        return {self.collection: [_render_hardware(row, call.scope) for row in rows]}
 
     @expose(
         "cyborg:hardware:get_one",
         types.UUID_TYPE,
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         answer=HARDWARE_VIEW,
     )
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def show(self, call: Call, uuid: str) -> drivers.VisibleHardware:
         """Return a piece of hardware; if it becomes a device, the device has the same uuid."""
         with self.reader.reader() as tx:
             row = drivers.show(tx, drivers.HARDWARE, uuid, call.scope)
         if row is None:
             raise exception.NotFound(noun="Hardware", key=uuid)
-        return _render_hardware(row, call.scope)
-
-
-def _render_hardware(row: drivers.VisibleHardware, scope: Scope) -> dict[str, Any]:
-    """Return the JSON of a piece of hardware as a caller with this scope may see it."""
-    return {
-        "uuid": row.uuid,
-        "hostname": scope.host(row.host),
-        "driver": row.driver,
-        "key": scope.placed(row.hardware_key),
-        "acc_specs": scope.placed(row.acc_specs),
-        "acc_status": scope.placed(row.acc_status),
-        "offered": row.offered,
-    }
+        return row

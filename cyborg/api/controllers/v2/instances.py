@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import wsme
 
-from cyborg.api import microversion, references, types
+from cyborg.api import microversion, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.model.operation import Operation
@@ -30,9 +30,9 @@ class Instances(Controller):
 
     @expose(
         "cyborg:instance:attach",
-        references.INSTANCE,
+        types.UUID_TYPE,
         body=types.Object(AttachBody, closed=True),
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         long=True,
     )
     def attach(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Operation:
@@ -40,16 +40,16 @@ class Instances(Controller):
         profile = body.get("device_profile")
         return self.conductor.write(Attach(*call.origin, uuid, profile))
 
-    @expose("cyborg:instance:detach", references.INSTANCE, since=microversion.OPERATORS, long=True)
+    @expose("cyborg:instance:detach", types.UUID_TYPE, since=microversion.EXTENDED, long=True)
     def detach_all(self, call: Call, uuid: str) -> Operation:
         """Start to detach all attached accelerators; those of the flavor stay."""
         return self.conductor.write(Detach(*call.origin, uuid, None))
 
     @expose(
         "cyborg:instance:detach",
-        references.INSTANCE,
-        references.ARQ,
-        since=microversion.OPERATORS,
+        types.UUID_TYPE,
+        types.UUID_TYPE,
+        since=microversion.EXTENDED,
         long=True,
     )
     def detach(self, call: Call, uuid: str, arq: str) -> Operation:

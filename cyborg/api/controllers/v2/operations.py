@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations: the progress and results of long verbs, host by host."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import wsme
 
 from cyborg import exception
-from cyborg.api import answers, microversion, parsing, rendering, types
+from cyborg.api import answers, microversion, parsing, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
+from cyborg.api.operations import OPERATION_VIEW, OPERATIONS
 from cyborg.db import operations
-from cyborg.model.operation import OperationState
+from cyborg.model.operation import Operation, OperationState
 
 
 class OperationQuery(types.Listing):
@@ -24,38 +25,31 @@ class OperationQuery(types.Listing):
 class Operations(Controller):
     """``/v2/operations``."""
 
-    collection = rendering.OPERATIONS
+    collection = OPERATIONS
     routes: ClassVar[Routes] = {"": {"GET": "index"}, "*": {"GET": "show"}}
 
     @expose(
         "cyborg:operation:get_all",
         query=OperationQuery,
-        since=microversion.OPERATORS,
-        answer=answers.listing(rendering.OPERATIONS, rendering.OPERATION_VIEW),
+        since=microversion.EXTENDED,
+        answer=answers.listing(OPERATIONS, OPERATION_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> Sequence[Operation]:
         """Return a page of operations."""
         equal = {name: query[name] for name in ("verb", "state") if query.get(name)}
         with self.reader.reader() as tx:
-            page = operations.page(tx, parsing.page(query), call.scope, equal)
-        prefix = call.links.self_of(self.collection)
-        return {
-            self.collection: [
-                rendering.operation(operation, prefix, call.minor, call.scope) for operation in page
-            ]
-        }
+            return operations.page(tx, parsing.page(query), call.scope, equal)
 
     @expose(
         "cyborg:operation:get_one",
         types.UUID_TYPE,
-        since=microversion.OPERATORS,
-        answer=rendering.OPERATION_VIEW,
+        since=microversion.EXTENDED,
+        answer=OPERATION_VIEW,
     )
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def show(self, call: Call, uuid: str) -> Operation:
         """Return an operation."""
         with self.reader.reader() as tx:
             operation = operations.show(tx, uuid, call.scope)
         if operation is None:
             raise exception.NotFound(noun="Operation", key=uuid)
-        prefix = call.links.self_of(self.collection)
-        return rendering.operation(operation, prefix, call.minor, call.scope)
+        return operation

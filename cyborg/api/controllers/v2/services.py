@@ -2,21 +2,23 @@
 """Services: Cyborg's processes, and the services that run on attached backends."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from uuid import UUID, uuid5
 
 import wsme
 
 from cyborg import exception
-from cyborg.api import answers, microversion, parsing, references, rendering, types
+from cyborg.api import answers, microversion, parsing, types
+from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.api.rendering import instant, since
+from cyborg.api.viewer import Viewer
 from cyborg.db import drivers, services
 from cyborg.db.listing import Page
 from cyborg.db.services import ListedProcess
 from cyborg.db.transaction import Transaction
-from cyborg.model import health_view
+from cyborg.model import readiness
 from cyborg.model.operation import Operation
 from cyborg.model.process import API, CONDUCTOR
 from cyborg.model.scope import EVERYWHERE, Scope
@@ -36,7 +38,7 @@ class ServiceQuery(types.Listing):
 
     kind = wsme.wsattr(types.Word(PROCESS, BACKEND))
     host = wsme.wsattr(types.NAME)
-    driver = wsme.wsattr(references.DRIVER_NAME)
+    driver = wsme.wsattr(types.NAME)
     backend = wsme.wsattr(types.NAME)
 
 
@@ -44,8 +46,8 @@ class DiscoverBody(types.Declared):
     """The hosts (default: all) and the driver (default: all) whose hardware to discover."""
 
     hosts = wsme.wsattr(types.HOSTS)
-    driver = wsme.wsattr(references.INSTALLED_DRIVER)
-    setup = types.Field(types.FLAG, since=microversion.OPERATOR_VIEWS)
+    driver = wsme.wsattr(types.DRIVER)
+    setup = wsme.wsattr(types.FLAG)
 
 
 class ServicePatch(types.Declared):
@@ -55,44 +57,84 @@ class ServicePatch(types.Declared):
     disabled_reason = wsme.wsattr(types.NAME)
 
 
-PROCESS_VIEW = answers.Answer(
+@dataclass(frozen=True)
+class Process:
+    """A process with what the health view says about it.
+
+    ``listens`` is None where it does not apply or is not known.
+    """
+
+    row: ListedProcess
+    is_up: bool
+    listens: bool | None
+    health: readiness.Process
+    component: readiness.Component
+
+    @property
+    def uuid(self) -> str:
+        """Return the uuid of the process."""
+        return self.row.uuid
+
+
+PROCESS_VIEW = Answer[Process](
     "ProcessView",
     "A process of Cyborg; ``listening`` is null where it does not apply or is not known.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    kind=answers.Shown(types.Word(PROCESS)),
-    host=answers.Shown(answers.STRING),
-    binary=answers.Shown(answers.STRING),
-    state=answers.Shown(types.Word("up", "down")),
-    status=answers.Shown(types.Word(ENABLED, DISABLED)),
-    disabled_reason=answers.Shown(answers.TEXT_OR_NULL),
-    version=answers.Shown(answers.TEXT_OR_NULL),
-    endpoint=answers.Shown(answers.TEXT_OR_NULL),
-    last_seen_at=answers.Shown(answers.TIME),
-    listening=answers.Shown(answers.Nullable(types.FLAG), since=microversion.OPERATOR_VIEWS),
-    bus_error=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
-    bus_error_since=answers.Shown(answers.TIME_OR_NULL, since=microversion.OPERATOR_VIEWS),
-    publish_error=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
-    publish_error_since=answers.Shown(answers.TIME_OR_NULL, since=microversion.OPERATOR_VIEWS),
-    cause=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
-    remedy=answers.Shown(answers.TEXT_OR_NULL, since=microversion.OPERATOR_VIEWS),
+    Source(row=lambda process: process.row, hosts=lambda process: [process.row.host]),
+    uuid=Member(types.UUID_TYPE),
+    kind=Member(types.Word(PROCESS), lambda _process: PROCESS),
+    host=Member(answers.HOST),
+    binary=Member(answers.STRING),
+    state=Member(types.Word("up", "down"), lambda process: "up" if process.is_up else "down"),
+    status=Member(
+        types.Word(ENABLED, DISABLED),
+        lambda process: DISABLED if process.row.disabled else ENABLED,
+    ),
+    disabled_reason=Member(answers.SAID_OR_NULL),
+    version=Member(answers.TEXT_OR_NULL),
+    endpoint=Member(answers.PLACED_TEXT),
+    last_seen_at=Member(answers.TIME, lambda process: process.row.last_seen_ms),
+    listening=Member(answers.Nullable(types.FLAG), lambda process: process.listens),
+    bus_error=Member(answers.PLACED_TEXT, lambda process: process.health.bus_error),
+    bus_error_since=Member(answers.TIME_OR_NULL, lambda process: process.health.bus_error_ms),
+    publish_error=Member(answers.PLACED_TEXT, lambda process: process.health.publish_error),
+    publish_error_since=Member(
+        answers.TIME_OR_NULL, lambda process: process.health.publish_error_ms
+    ),
+    cause=Member(answers.PLACED_TEXT, lambda process: process.component.cause or None),
+    remedy=Member(answers.PLACED_TEXT, lambda process: process.component.remedy or None),
 )
 
 
-BACKEND_SERVICE_VIEW = answers.Answer(
+@dataclass(frozen=True)
+class BackendService:
+    """A service that runs on a backend."""
+
+    row: drivers.VisibleBackend
+    service: Mapping[str, Any]
+
+    @property
+    def uuid(self) -> str:
+        """Return the uuid, which follows from that of the backend and the name of the service."""
+        return str(uuid5(UUID(self.row.uuid), self.service["name"]))
+
+
+BACKEND_SERVICE_VIEW = Answer[BackendService](
     "BackendServiceView",
     "A service that runs on an attached backend.",
-    uuid=answers.Shown(types.UUID_TYPE),
-    kind=answers.Shown(types.Word(BACKEND)),
-    host=answers.Shown(answers.STRING),
-    driver=answers.Shown(answers.STRING),
-    backend=answers.Shown(answers.STRING),
-    name=answers.Shown(answers.STRING),
-    state=answers.Shown(answers.STRING),
-    last_discovered_at=answers.Shown(answers.TIME_OR_NULL),
+    Source(row=lambda entry: entry.row, hosts=lambda entry: [entry.row.host]),
+    uuid=Member(types.UUID_TYPE, lambda entry: entry.uuid),
+    kind=Member(types.Word(BACKEND), lambda _entry: BACKEND),
+    host=Member(answers.HOST),
+    driver=Member(answers.STRING),
+    backend=Member(answers.SAID, lambda entry: entry.row.name),
+    name=Member(answers.STRING, lambda entry: entry.service["name"]),
+    state=Member(answers.STRING, lambda entry: entry.service["state"]),
+    last_discovered_at=Member(answers.TIME_OR_NULL, lambda entry: entry.row.discovered_ms),
 )
 
 
-_ANSWER = answers.Either((PROCESS_VIEW, BACKEND_SERVICE_VIEW))
+Service = Process | BackendService
+SERVICE_VIEW = answers.Either({Process: PROCESS_VIEW, BackendService: BACKEND_SERVICE_VIEW})
 
 
 class Services(Controller):
@@ -108,22 +150,24 @@ class Services(Controller):
     @expose(
         "cyborg:service:get_all",
         query=ServiceQuery,
-        since=microversion.OPERATORS,
-        answer=answers.listing("services", _ANSWER),
+        since=microversion.EXTENDED,
+        answer=answers.listing("services", SERVICE_VIEW),
     )
-    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> Sequence[Service]:
         """Return a page of services of both kinds, processes first."""
         call.check_places(query, "host")
         with self.reader.reader() as tx:
-            documents = _on_backends(tx, call.scope, query)
+            rows: list[Service] = [*_on_backends(tx, call.scope, query)]
             # A process has no driver and no backend.
             if query.get("kind") != BACKEND and not {"driver", "backend"} & set(query):
-                rows = services.processes(tx, call.scope, host=query.get("host"))
-                documents = self._documents(tx, call, rows) + documents
-        return {self.collection: rendering.cut(documents, parsing.page(query), SORT_KEYS)}
+                processes = services.processes(tx, call.scope, host=query.get("host"))
+                rows = [*self._processes(tx, processes), *rows]
+        return _cut(rows, parsing.page(query), call)
 
-    @expose("cyborg:service:get_one", types.UUID_TYPE, since=microversion.OPERATORS, answer=_ANSWER)
-    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+    @expose(
+        "cyborg:service:get_one", types.UUID_TYPE, since=microversion.EXTENDED, answer=SERVICE_VIEW
+    )
+    def show(self, call: Call, uuid: str) -> Service:
         """Return a service of either kind."""
         return self._show(call, uuid)
 
@@ -131,10 +175,10 @@ class Services(Controller):
         "cyborg:service:update",
         types.UUID_TYPE,
         body=types.Object(ServicePatch, closed=True),
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         answer=PROCESS_VIEW,
     )
-    def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Service:
         """Disable or enable the host of an agent."""
         call.check_everywhere()
         disabled, reason = body["status"] == DISABLED, body.get("disabled_reason")
@@ -149,7 +193,7 @@ class Services(Controller):
         "cyborg:service:delete",
         types.UUID_TYPE,
         query=types.ForceQuery,
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         long=True,
     )
     def forget(self, call: Call, uuid: str, query: Mapping[str, Any]) -> Operation:
@@ -157,20 +201,22 @@ class Services(Controller):
         call.check_everywhere()
         return self.conductor.write(RemoveService(*call.origin, uuid, call.forced(query)))
 
-    def _show(self, call: Call, uuid: str) -> dict[str, Any]:
+    def _show(self, call: Call, uuid: str) -> Service:
         with self.reader.reader() as tx:
             rows = services.processes(tx, call.scope, uuid=uuid)
-            documents = self._documents(tx, call, rows) or _on_backends(tx, call.scope, {})
-        for document in documents:
-            if document["uuid"] == uuid:
-                return document
+            reached: Sequence[Service] = self._processes(tx, rows) or _on_backends(
+                tx, call.scope, {}
+            )
+        for service in reached:
+            if service.uuid == uuid:
+                return service
         raise exception.NotFound(noun="Service", key=uuid)
 
     @expose(
         "cyborg:service:discover",
         query=types.WaitQuery,
         body=types.Object(DiscoverBody, closed=True),
-        since=microversion.OPERATORS,
+        since=microversion.EXTENDED,
         long=True,
     )
     def discover(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
@@ -189,71 +235,69 @@ class Services(Controller):
             )
         )
 
-    def _documents(
-        self, tx: Transaction, call: Call, rows: Sequence[ListedProcess]
-    ) -> list[dict[str, Any]]:
-        """Return the JSON of processes; from 2.5 on with the members of the health view."""
-        documents: list[dict[str, Any]] = [
-            {
-                "uuid": row.uuid,
-                "kind": PROCESS,
-                "host": call.scope.host(row.host),
-                "binary": row.binary,
-                "state": "up" if row.silent_ms <= self.settings.down_after[row.binary] else "down",
-                "status": DISABLED if row.disabled else ENABLED,
-                "disabled_reason": call.scope.said(row.disabled_reason, [row.host]),
-                "version": row.version,
-                "endpoint": call.scope.placed(row.endpoint),
-                "last_seen_at": instant(row.last_seen_ms),
-            }
-            for row in rows
-        ]
-        if call.minor < microversion.OPERATOR_VIEWS or not rows:
-            return documents
+    def _processes(self, tx: Transaction, rows: Sequence[ListedProcess]) -> list[Process]:
+        if not rows:
+            return []
         # The health view needs all conductors to judge a process without heartbeats.
         others = services.processes(tx, EVERYWHERE, binary=CONDUCTOR)
-        cloud = health_view.Cloud(
-            [services.health(row) for row in others], self.settings.down_after
-        )
-        for document, row in zip(documents, rows, strict=True):
-            process = services.health(row)
-            component = cloud.process(process)
+        down_after = self.settings.down_after
+        cloud = readiness.Cloud([services.readiness_of(row) for row in others], down_after)
+        processes = []
+        for row in rows:
+            process = services.readiness_of(row)
             # Only conductors and agents receive requests from the bus; without heartbeats it is
             # unknown.
             answers_bus = process.binary != API and cloud.is_fresh(process)
             listens = process.bus_error is None and process.clock_error is None
-            document |= {
-                "listening": listens if answers_bus else None,
-                "bus_error": call.scope.placed(process.bus_error),
-                "bus_error_since": since(process.bus_error_ms),
-                "publish_error": call.scope.placed(process.publish_error),
-                "publish_error_since": since(process.publish_error_ms),
-                "cause": call.scope.placed(component.cause or None),
-                "remedy": call.scope.placed(component.remedy or None),
-            }
-        return documents
+            processes.append(
+                Process(
+                    row,
+                    is_up=row.silent_ms <= down_after[row.binary],
+                    listens=listens if answers_bus else None,
+                    health=process,
+                    component=cloud.process(process),
+                )
+            )
+        return processes
 
 
-def _on_backends(tx: Transaction, scope: Scope, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the JSON of the services on backends that match the filters."""
+def _on_backends(tx: Transaction, scope: Scope, query: Mapping[str, Any]) -> list[BackendService]:
+    """Return the services on backends that match the filters."""
     if query.get("kind") == PROCESS:
         return []
     equal = {name: query[name] for name in ("host", "driver") if name in query}
     if "backend" in query:
         equal["name"] = query["backend"]
     rows = drivers.page(tx, drivers.BACKENDS, Page(), scope, filters=equal)
-    # The uuid of the backend and the name give the uuid of each service.
-    return [
-        {
-            "uuid": str(uuid5(UUID(row.uuid), service["name"])),
-            "kind": BACKEND,
-            "host": scope.host(row.host),
-            "driver": row.driver,
-            "backend": scope.said(row.name, [row.host]),
-            "name": service["name"],
-            "state": service["state"],
-            "last_discovered_at": since(row.discovered_ms),
-        }
-        for row in rows
-        for service in row.services or ()
-    ]
+    return [BackendService(row, service) for row in rows for service in row.services or ()]
+
+
+def _cut(rows: Sequence[Service], page: Page, viewer: Viewer) -> list[Service]:
+    """Return one page of services.
+
+    Without a sort key they keep their order. Those without a value come last in ascending order
+    and first in descending order. Raises Invalid for ``sort_key``, ``sort_dir`` or ``marker``.
+    """
+    key = page.sort_key
+    if key is not None and key not in SORT_KEYS:
+        names = ", ".join(sorted(SORT_KEYS))
+        raise exception.Invalid(field="sort_key", reason=f"{key!r} is none of {names}")
+    if page.sort_dir not in (None, "asc", "desc"):
+        raise exception.Invalid(field="sort_dir", reason="it is asc or desc")
+    ordered = list(rows)
+    if key is not None:
+
+        def place(row: Service) -> tuple[bool, str]:
+            value = SERVICE_VIEW.render(row, viewer).get(key)
+            return value is None, str(value)
+
+        ordered.sort(key=place)
+    if page.sort_dir == "desc":
+        ordered.reverse()
+    begin = 0
+    if page.marker is not None:
+        places = [index for index, row in enumerate(ordered) if row.uuid == page.marker]
+        if not places:
+            raise exception.Invalid(field="marker", reason=f"there is no {page.marker}")
+        begin = places[0] + 1
+    return ordered[begin:] if page.limit is None else ordered[begin : begin + page.limit]

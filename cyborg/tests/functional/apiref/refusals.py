@@ -4,9 +4,10 @@
 from typing import Any, Final, cast
 from uuid import uuid4
 
-from oslo_middleware import RequestId
-
 from cyborg.db.engine import Reader
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.apiref.recorder import Recorder
 from cyborg.tests.functional.apiref.site import Site
 from cyborg.tests.functional.apiref.story import PROJECT
@@ -53,9 +54,9 @@ def tell(site: Site, recorder: Recorder) -> None:
     recorder.keep("errors/413-resp", admin.send("POST", "/device_profiles", large, 413))
     text = http.post("/v2/device_profiles", b"a100", **_AS_TEXT, status=415)
     recorder.keep("errors/415-resp", text.json)
-    broken = site.core(cast(Reader, _Broken()), site.bus)
-    faulty = Client(site.mounted(RequestId(broken)), role="admin")
+    faulty = Client(site.api(reader=cast(Reader, _Broken())), role="admin")
     ask("errors/500", faulty, "GET /devices", status=500)
-    alone = Client(site.forsaken(), project=PROJECT)
+    alone = ConductorClient(DirectBus(Exchange()), timeout=PATIENCE)
+    forsaken = Client(site.api(conductor=alone), project=PROJECT)
     body = {"device_profile_name": "a100"}
-    ask("errors/503", alone, "POST /accelerator_requests", body, status=503)
+    ask("errors/503", forsaken, "POST /accelerator_requests", body, status=503)

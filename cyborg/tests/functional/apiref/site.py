@@ -10,26 +10,18 @@ from typing import Any, Final
 
 import webtest
 from oslo_config import cfg
-from oslo_middleware import RequestId
 
-from cyborg.api import app as api_app
 from cyborg.api.middleware import auth_token
-from cyborg.clients.nova import Nova
-from cyborg.conductor.jobs import InstanceInfoSync
-from cyborg.db.engine import Reader
+from cyborg.conductor.jobs import read_instances
 from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
-from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.crash import FaultPlan
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
-from cyborg.tests.fixtures.manual_processes import ManualAgent, ManualConductor
-from cyborg.tests.fixtures.single_step_processes import LEASE, Environment
+from cyborg.tests.fixtures.single_step import Environment
 from cyborg.tests.fixtures.stack import reach
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
@@ -113,24 +105,13 @@ class Site:
         self._conf = conf
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
         environment.exchange.lose_request("desired_changed", 1000)
-        exchange = environment.exchange
-        self._control = ManualConductor(
-            environment.lend(FaultPlan()),
-            DirectBus(exchange),
-            nova=environment.nova,
-            placement=environment.placement,
-            host="control-1",
+        self._control = environment.conductor(
+            "control-1",
             version=VERSION,
-            lease=LEASE,
+            bind_timeout=PATIENCE,
+            instance_refresh=0.001,
+            instance_interval=PATIENCE,
             auto_enable=frozenset({FpgaDriver.name}),
-        )
-        self._inquirer = InstanceInfoSync(
-            db=self._control.db,
-            lease=self._control.lease,
-            nova=Nova(environment.nova),
-            refresh=1,
-            lease_ms=int(LEASE * 1000),
-            time_limit=PATIENCE,
         )
         options = written(files / "cyborg.conf", _OPTIONS, host=compute)
         loaded = [
@@ -139,28 +120,18 @@ class Site:
         ]
         later = _packaged(FakeDriver(self.rack.machine, options), "fake:FakeDriver")
         packages = {one.name: one for one in (*loaded, later)}
-        self._agent = ManualAgent(
-            DirectBus(exchange),
+        self._agent = environment.agent(
             compute,
-            loaded,
-            placement=environment.placement,
-            glance=environment.glance,
-            state_path=environment.state_path,
-            clock=environment.clock.monotonic,
+            *loaded,
             load=lambda name, _options: packages[name],
             prompt=True,
             machine=self.rack.machine,
             version=VERSION,
-            scan=0.0,
-            health=60.0,
+            health_interval=60.0,
         )
-        self._reader = Reader(environment.database_url, now=environment.clock.now)
-        self.bus = ConductorClient(DirectBus(environment.exchange), timeout=PATIENCE)
-        self.http = self.mounted(RequestId(self.core(self._reader, self.bus)))
-
-    def core(self, reader: Reader, conductor: ConductorClient) -> Any:
-        """An API around this reader and conductor."""
-        return api_app.core(self._conf, reader=reader, conductor=conductor)
+        self._api = environment.api(conf)
+        self.bus = self._api.conductor
+        self.http = self.mounted(self._api.app)
 
     def mounted(self, application: Any) -> webtest.TestApp:
         """An application where clients look for it."""
@@ -172,18 +143,18 @@ class Site:
 
     def guarded(self) -> webtest.TestApp:
         """The same API as ``http``, behind the filter that asks for a token."""
-        core = self.core(self._reader, self.bus)
         url = "https://cloud.example.com/identity"
         keystone = {"www_authenticate_uri": url, "auth_type": "password", "auth_url": url}
-        return self.mounted(auth_token.protect(core, self._conf, overrides=keystone))
+        return self.mounted(auth_token.protect(self._api.core, self._conf, overrides=keystone))
 
-    def forsaken(self) -> webtest.TestApp:
-        """An API that no conductor answers."""
-        alone = ConductorClient(DirectBus(Exchange()), timeout=PATIENCE)
-        return self.mounted(RequestId(self.core(self._reader, alone)))
+    def api(self, **given: Any) -> webtest.TestApp:
+        """Another API, whose reader or conductor is given."""
+        given = {"reader": self._api.reader, "conductor": self.bus, **given}
+        return self.mounted(self._environment.api(self._conf, **given).app)
 
     def begin(self) -> None:
         """Everybody is up and has said so; there are two graphics cards and an FPGA."""
+        self._control.renew()
         self._control.serve()
         self._agent.serve()
         reach(self.bus)
@@ -213,28 +184,26 @@ class Site:
     def work(self) -> None:
         """Let all that is due be done, the agent's part as well, until nothing is left."""
         for _ in self._environment.turns(_TURNS):
-            self._control.lease.renew()
-            self._control.work()
+            self._control.run_worker()
             self.run_once()
         self.run_once()
 
     def ask_nova(self) -> None:
         """Learn how the instances are called."""
-        self._control.lease.renew()
-        self._inquirer.run_once()
+        self._control.renew()
+        read_instances(self._control.ctx)
 
     def pass_time(self, seconds: float) -> None:
         """Who is silent all the while is down afterwards; conductor and agent are not."""
         self._environment.clock.ms += int(seconds * 1000)
-        self._control.lease.renew()
+        self._control.renew()
         self.run_once()
 
     def end(self) -> None:
         """Nobody runs any more."""
-        self.bus.close()
+        self._api.stop()
         self._agent.stop()
         self._control.stop()
-        self._reader.close()
 
 
 def _packaged(driver: Driver, where: str) -> LoadResult:

@@ -41,7 +41,7 @@ class Story:
         self._nova = nova
         self._image = glance.add(b"an image for an FPGA", name="fir-filter")
         self._instance = str(uuid4())
-        self._operator = Client(site.http, role="operator", project=OPERATORS, version="2.4")
+        self._operator = Client(site.http, role="operator", project=OPERATORS, version="2.100")
         self._admin = Client(site.http, role="admin", project=OPERATORS)
         self._user = Client(site.http, role="member", project=PROJECT).with_service_token()
         self._root = ""
@@ -69,23 +69,26 @@ class Story:
         """An operator has the host look, and sees what is there."""
         compute = {"hosts": [self._site.compute]}
         begun = self._ask(
-            "services/discover-2.4", self._operator, "POST /services/discover", compute, status=202
+            "services/discover-2.100",
+            self._operator,
+            "POST /services/discover",
+            compute,
+            status=202,
         )
         self._site.work()
-        self._ask("operations/show-2.4", self._operator, f"GET /operations/{begun['uuid']}")
-        newest = Client(self._site.http, role="operator", project=OPERATORS, version="2.5")
-        self._ask("operations/show-2.5", newest, f"GET /operations/{begun['uuid']}")
-        self._ask("operations/list-2.4", self._operator, "GET /operations?verb=discover")
-        for noun in ("services", "backends", "drivers", "hardware"):
-            listed = self._ask(f"{noun}/list-2.4", self._operator, f"GET /{noun}")[noun]
-            self._ask(f"{noun}/show-2.4", self._operator, f"GET /{noun}/{listed[0]['uuid']}")
-        (driver,) = newest.get("/drivers", name="generic_driver")["drivers"]
-        self._ask("drivers/show-2.5", newest, f"GET /drivers/{driver['uuid']}")
+        self._ask("operations/show-2.100", self._operator, f"GET /operations/{begun['uuid']}")
+        self._ask("operations/list-2.100", self._operator, "GET /operations?verb=discover")
+        self._ask("drivers/list-2.100", self._operator, "GET /drivers")
+        for noun in ("services", "backends", "hardware"):
+            listed = self._ask(f"{noun}/list-2.100", self._operator, f"GET /{noun}")[noun]
+            self._ask(f"{noun}/show-2.100", self._operator, f"GET /{noun}/{listed[0]['uuid']}")
+        (driver,) = self._operator.get("/drivers", name="generic_driver")["drivers"]
+        self._ask("drivers/show-2.100", self._operator, f"GET /drivers/{driver['uuid']}")
         (found, *_) = self._operator.get("/services", kind="backend")["services"]
-        self._ask("services/show-backend-2.4", self._operator, f"GET /services/{found['uuid']}")
+        self._ask("services/show-backend-2.100", self._operator, f"GET /services/{found['uuid']}")
         agent = self._service("cyborg-agent")
         reason = {"status": "disabled", "disabled_reason": "new firmware"}
-        self._ask("services/update-2.4", self._operator, f"PATCH /services/{agent}", reason)
+        self._ask("services/update-2.100", self._operator, f"PATCH /services/{agent}", reason)
         self._operator.patch(f"/services/{agent}", {"status": "enabled"}, status=200)
         self._site.work()
 
@@ -98,13 +101,13 @@ class Story:
     def _drivers(self) -> None:
         """A driver comes, is changed, and goes."""
         wish = {"driver": "fake_driver", "hosts": [self._site.compute]}
-        self._ask("drivers/install-2.4", self._operator, "POST /drivers", wish, status=202)
+        self._ask("drivers/install-2.100", self._operator, "POST /drivers", wish, status=202)
         self._site.work()
         change = {"enabled": False}
         path = "/drivers/fake_driver"
-        self._ask("drivers/update-2.4", self._operator, f"PATCH {path}", change, status=202)
+        self._ask("drivers/update-2.100", self._operator, f"PATCH {path}", change, status=202)
         self._site.work()
-        self._ask("drivers/uninstall-2.4", self._operator, f"DELETE {path}", status=202)
+        self._ask("drivers/uninstall-2.100", self._operator, f"DELETE {path}", status=202)
         self._site.work()
 
     def _profiles(self) -> None:
@@ -119,14 +122,18 @@ class Story:
         self._ask("device-profiles/list", self._admin, f"GET {path}")
         self._ask("device-profiles/show", self._admin, f"GET {path}/{_PROFILE}")
         change = {"description": "one whole A100 card with 80 GiB"}
-        self._ask("device-profiles/update-2.4", self._operator, f"PATCH {path}/{_PROFILE}", change)
+        self._ask(
+            "device-profiles/update-2.100", self._operator, f"PATCH {path}/{_PROFILE}", change
+        )
         image = {"accel:bitstream_id": self._image}
         profile = {"name": "fir-filter", "groups": [{f"resources:{GPUS}": "1", **image}]}
-        newest = self._at("2.5")
-        self._ask("device-profiles/create-2.5", newest, f"POST {path}", [profile], status=201)
+        newest = self._at("2.100")
+        self._ask("device-profiles/create-2.100", newest, f"POST {path}", [profile], status=201)
         groups = {"groups": [{"resources:FPGA": "1", **image}], "projects": [PROJECT]}
-        self._ask("device-profiles/update-2.5", newest, f"PATCH {path}/fir-filter", groups)
-        self._ask("device-profiles/list-2.5", replace(self._user, version="2.5"), f"GET {path}")
+        self._ask(
+            "device-profiles/update-private-2.100", newest, f"PATCH {path}/fir-filter", groups
+        )
+        self._ask("device-profiles/list-2.100", replace(self._user, version="2.100"), f"GET {path}")
         newest.delete(f"{path}/fir-filter")
 
     def _in_service(self) -> None:
@@ -179,23 +186,19 @@ class Story:
         self._requests(made, body)
         self._site.ask_nova()
         self._site.check(OTHER_GPU, faulty=True)
-        for version in (None, "2.3", "2.4", "2.5"):
+        for version in (None, "2.3", "2.100"):
             mark = f"-{version}" if version else ""
             reader, here = self._at(version), "GET /devices?type=GPU"
             listed = self._ask(f"devices/list{mark}", reader, here)["devices"]
             self._ask(f"devices/show{mark}", reader, f"GET /devices/{listed[0]['uuid']}")
         self._update(f"/devices/{listed[0]['uuid']}")
         self._site.check(OTHER_GPU, faulty=False)
-        newest = Client(self._site.http, role="member", project=PROJECT, version="2.4")
-        self._ask("devices/list-own-2.4", newest, "GET /devices")
-        self._ask("usage/show-2.4", self._operator, "GET /usage")
-        member = Client(self._site.http, role="member", project=PROJECT, version="2.5")
-        self._ask("devices/list-own-2.5", member, "GET /devices")
-        operator = Client(self._site.http, role="operator", project=OPERATORS, version="2.5")
-        self._ask("limits/show-2.5", member, "GET /limits")
-        self._ask("usage/show-2.5", operator, "GET /usage")
-        self._ask("usage/show-by-2.5", operator, "GET /usage?group_by=host,project_id")
-        self._ask("events/list-2.5", operator, f"GET /events?instance={self._instance}")
+        member = Client(self._site.http, role="member", project=PROJECT, version="2.100")
+        self._ask("devices/list-own-2.100", member, "GET /devices")
+        self._ask("limits/show-2.100", member, "GET /limits")
+        self._ask("usage/show-2.100", self._operator, "GET /usage")
+        self._ask("usage/show-by-2.100", self._operator, "GET /usage?group_by=host,project_id")
+        self._ask("events/list-2.100", self._operator, f"GET /events?instance={self._instance}")
 
     def _listed(self, instance: str) -> list[str]:
         """What Nova gives to a guest."""
@@ -206,8 +209,8 @@ class Story:
         """The same request at two microversions, and others that are only asked for."""
         path = f"{_ARQS}/{made[0]['uuid']}"
         self._ask("accelerator-requests/show", self._user, f"GET {path}")
-        newest = Client(self._site.http, role="member", project=PROJECT, version="2.4")
-        self._ask("accelerator-requests/show-2.4", newest, f"GET {path}")
+        newest = Client(self._site.http, role="member", project=PROJECT, version="2.100")
+        self._ask("accelerator-requests/show-2.100", newest, f"GET {path}")
         other = self._user.post(_ARQS, {"device_profile_name": _PROFILE})["arqs"]
         nova = Client(self._site.http, role="service", version="2.1").with_service_token()
         server = str(uuid4())
@@ -218,7 +221,8 @@ class Story:
         self._ask("accelerator-requests/bind-2.1", nova, f"PATCH {_ARQS}", named, status=202)
         self._site.work()
         body = unbind_body(other)
-        self._ask("accelerator-requests/unbind", self._user, f"PATCH {_ARQS}", body, status=202)
+        newest = replace(self._user, version="2.100")
+        self._ask("accelerator-requests/unbind-2.100", newest, f"PATCH {_ARQS}", body, status=202)
         self._site.work()
         self._user.delete(f"{_ARQS}/{other[0]['uuid']}")
         assert bound.keys() == {one["uuid"] for one in made}
@@ -244,17 +248,19 @@ class Story:
         """The server is given one more card, and that is taken away again."""
         path = f"/instances/{self._instance}/accelerators"
         wish = {"device_profile": _PROFILE}
-        begun = self._ask("instances/attach-2.4", self._operator, f"POST {path}", wish, status=202)
+        begun = self._ask(
+            "instances/attach-2.100", self._operator, f"POST {path}", wish, status=202
+        )
         self._site.work()
         over = f"GET /operations/{begun['uuid']}"
-        self._ask("operations/attached-2.4", self._operator, over)
+        self._ask("operations/attached-2.100", self._operator, over)
         attached = self._listed(self._instance)[-1]
-        self._ask("instances/detach-2.4", self._operator, f"DELETE {path}/{attached}", status=202)
+        self._ask("instances/detach-2.100", self._operator, f"DELETE {path}/{attached}", status=202)
         self._site.work()
         assert attached not in self._listed(self._instance)
         self._operator.post(path, wish, status=202)
         self._site.work()
-        self._ask("instances/detach-all-2.4", self._operator, f"DELETE {path}", status=202)
+        self._ask("instances/detach-all-2.100", self._operator, f"DELETE {path}", status=202)
         self._site.work()
 
     def _create(self) -> None:
@@ -270,7 +276,7 @@ class Story:
             "handles": 2,
             "labels": {"team": "vision"},
         }
-        self._ask("devices/create-2.4", self._operator, "POST /devices", wish, status=202)
+        self._ask("devices/create-2.100", self._operator, "POST /devices", wish, status=202)
         self._site.work()
         (made,) = (
             one
@@ -285,11 +291,10 @@ class Story:
     def _update(self, path: str) -> None:
         """Enable and label a device; have its faults ignored, and counted again."""
         change = {"status": "enabled", "labels": {"team": None, "use": "tests"}}
-        self._ask("devices/update-2.4", self._operator, f"PATCH {path}", change)
-        operator = Client(self._site.http, role="operator", project=OPERATORS, version="2.5")
+        self._ask("devices/update-2.100", self._operator, f"PATCH {path}", change)
         order = {"health": "ignore", "ignore_for": 14_400}
-        self._ask("devices/update-2.5", operator, f"PATCH {path}", order)
-        operator.patch(path, {"health": "auto"}, status=200)
+        self._ask("devices/update-health-2.100", self._operator, f"PATCH {path}", order)
+        self._operator.patch(path, {"health": "auto"}, status=200)
 
     def _profiles_end(self) -> None:
         """What is in use stays."""
@@ -304,4 +309,4 @@ class Story:
         self._site.signal("control-2")
         self._site.pass_time(60)
         gone = self._service("cyborg-api", "control-2")
-        self._ask("services/forget-2.4", self._operator, f"DELETE /services/{gone}", status=202)
+        self._ask("services/forget-2.100", self._operator, f"DELETE /services/{gone}", status=202)

@@ -12,33 +12,18 @@ from keystoneauth1.adapter import Adapter
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor.arqs.bind import ArqBinder
-from cyborg.conductor.arqs.create import ArqCreator
-from cyborg.conductor.arqs.device_profiles import Profiles
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.conductor.audit.repairs import Repairs
-from cyborg.conductor.hosts.heartbeats import Heartbeats
-from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.reports.apply import ReportApplier
-from cyborg.conductor.reports.desired_state import DesiredStates
+from cyborg.conductor.audit.repairs import repair
 from cyborg.db.engine import Database
-from cyborg.db.models import AttachHandle, Deployable, Device, Host
-from cyborg.db.services import Process
+from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.model.arq import Binding
 from cyborg.model.audit_findings import Ages, Kind
-from cyborg.model.caller import Caller
-from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.process import CONDUCTOR
-from cyborg.model.report import AgentHeartbeat
-from cyborg.rpc.agent import AgentClient
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.waiting import PATIENCE
+from cyborg.tests.fixtures.use_cases import NOVA, UseCases
 from cyborg.tests.oracle.audit import expected_findings
 
-NOVA = Caller("nova-project", "nova", "req-audit", all_projects=True, service=True)
 #: Milliseconds: a day, how long what is lost is kept, how long an agent may be silent.
 DAY = 24 * 3600 * 1000
 RETENTION = 30 * DAY
@@ -49,44 +34,28 @@ AT_ONCE = Ages(settle=-1)
 
 @dataclass
 class SmallCloud:
-    """Hosts whose agents do what they are told when they are told."""
+    """Hosts whose agents do what they are told when they are told, and their peers."""
 
-    db: Database
+    cases: UseCases
     placement: PlacementService
     nova: SimulatedNova
-    profile: str = field(default_factory=lambda: f"profile-{uuid4().hex[:12]}")
-    epochs: dict[str, int] = field(default_factory=dict)
     publishers: dict[str, Publisher] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.lease = ConductorLease(db=self.db, process=Process("control", CONDUCTOR, "0", "", "1"))
-        self.lease.renew()
-        group = {f"resources:{RESOURCE_CLASS}": "1"}
-        made = DeviceProfile(str(uuid4()), self.profile, (group,))
-        Profiles(db=self.db).create(NOVA, str(uuid4()), made)
 
     def auditor(
         self, ages: Ages = AT_ONCE, *, nova: Adapter | None = None, placement: Adapter | None = None
     ) -> Auditor:
         """One without any memory; it asks these peers instead of the cloud's."""
         return Auditor(
-            db=self.db,
+            db=self.cases.db,
             placement=Placement(placement or self.placement.adapter()),
             servers=Servers(nova or self.nova.adapter()),
             ages=ages,
         )
 
-    @property
-    def repairs(self) -> Repairs:
-        return Repairs(db=self.db, wake=lambda: None)
-
     def host(self, *, prepare: bool = False, units: int = 4) -> str:
         """A compute with one card, published; its name."""
         name = self.compute("audited")
-        report = report_of(name, 1, handles=units, prepare=prepare)
-        ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
-            name, self.epochs[name], report
-        )
+        self.cases.report(name, report_of(name, 1, handles=units, prepare=prepare))
         self.publish(name)
         return name
 
@@ -94,32 +63,19 @@ class SmallCloud:
         """A compute whose agent has reported nothing yet; its name."""
         name = fresh_host(prefix)
         self.placement.make_compute(name)
-        self.heartbeat(name)
+        self.cases.heartbeat(name)
         self.publishers[name] = Publisher(Placement(self.placement.adapter()))
         return name
 
-    def heartbeat(self, host: str) -> None:
-        """The agent's sign of life."""
-        heartbeat = AgentHeartbeat(host, (host,), "0", f"agent@{host}", self.epochs.get(host))
-        self.epochs[host] = Heartbeats(db=self.db, down_after=DOWN_AFTER).heartbeat(heartbeat).epoch
-
     def publish(self, host: str) -> None:
         """The agent's full check."""
-        wanted = DesiredStates(db=self.db).desired(host, self.epochs[host])
-        result = self.publishers[host].check(wanted.tree)
+        result = self.publishers[host].check(self.cases.desired(host).tree)
         assert result.problems == {}
-
-    def generation(self, host: str) -> int:
-        """The generation of what is desired of a host."""
-        with self.db.reader() as tx:
-            query = sa.select(Host.desired_generation).where(Host.name == host)
-            return int(tx.execute(query).scalar_one())
 
     def request(self) -> str:
         """A new ARQ; its uuid."""
-        creator = ArqCreator(db=self.db, max_per_request=1, max_unbound=1000)
-        (made,) = creator.create(NOVA, str(uuid4()), self.profile)
-        return made.uuid
+        ((arq,),) = self.cases.request(1)
+        return arq
 
     def allocate(self, host: str, instance: str) -> None:
         """What the scheduler does before a bind."""
@@ -131,26 +87,17 @@ class SmallCloud:
         Returns the uuids of ARQ and instance.
         """
         arq, instance = arq or self.request(), str(uuid4())
-        self.nova.own(instance, "nova-project")
+        self.nova.own(instance, str(NOVA.project_id))
         self.allocate(host, instance)
-        binding = Binding(arq, host, provider_of(host, 0), instance)
-        agents = AgentClient(DirectBus(Exchange()), timeout=PATIENCE)
-        binder = ArqBinder(db=self.db, agents=agents, wake=lambda: None, bind_timeout=60_000)
-        binder.patch(NOVA, str(uuid4()), [binding], [])
+        self.cases.patch(Binding(arq, host, provider_of(host, 0), instance))
         return arq, instance
-
-    def execute(self, *statements: sa.Executable) -> None:
-        """Damage done by hand."""
-        with self.db.writer() as tx:
-            for one in statements:
-                tx.execute(one)
 
     def found(self, host: str | None = None, ages: Ages = AT_ONCE) -> set[tuple[Kind, str]]:
         """What an audit finds now, as kinds and keys; the oracle finds the same, with causes."""
         verdict = self.auditor(ages).look(host)
         assert verdict.unasked == ()
         placement, servers = Placement(self.placement.adapter()), Servers(self.nova.adapter())
-        expected = expected_findings(self.db, placement, servers, ages)
+        expected = expected_findings(self.cases.db, placement, servers, ages)
         assert verdict.findings == tuple(
             finding for finding in expected if host is None or finding.host == host
         )
@@ -159,7 +106,7 @@ class SmallCloud:
     def fix(self) -> list[str]:
         """Repair what can be; answers why some could not."""
         verdict = self.auditor().look()
-        repaired = self.repairs.repair(verdict.findings, limit=10)
+        repaired = repair(self.cases.db, verdict.findings, limit=10)
         assert repaired, "there was nothing to repair"
         return [one.reason for one in repaired if one.reason]
 

@@ -17,9 +17,10 @@ import pytest
 from cyborg.db.engine import Database
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.single_step_processes import Environment
+from cyborg.tests.fixtures.single_step import Environment
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.functional.audit.cloud import SmallCloud
+from cyborg.tests.fixtures.use_cases import UseCases
+from cyborg.tests.functional.audit.cloud import DOWN_AFTER, SmallCloud
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.functional.life.conftest import racked, resource_class
 
@@ -59,7 +60,9 @@ def quiet_url(environment: Environment) -> str:
 def cloud(
     quiet: Database, quiet_url: str, placement: PlacementService, nova: SimulatedNova
 ) -> SmallCloud:
-    return SmallCloud(quiet, placement, nova)
+    cases = UseCases(quiet, bind_timeout=60.0, heartbeat_interval=DOWN_AFTER / 3000)
+    cases.lease.renew()
+    return SmallCloud(cases, placement, nova)
 
 
 @pytest.fixture

@@ -8,16 +8,18 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.conductor.hosts.lost_devices import LostDevices
-from cyborg.conductor.reports.apply import ReportApplier
-from cyborg.conductor.reports.desired_state import DesiredStates
+from cyborg.conductor.context import Conductor
+from cyborg.conductor.hosts import lost_devices
+from cyborg.conductor.reports import apply, desired_state
 from cyborg.db.engine import Database
 from cyborg.db.models import Deployable, Event, Work
 from cyborg.drivers.scan import Scan
 from cyborg.model import device as facts
 from cyborg.model.report import Desired, DriverReport, DriverState, Report
+from cyborg.rpc.verbs import FetchDesired, SendProvidersRemoved, SendReport
+from cyborg.tests.fixtures.contexts import SECONDS_PER_DAY, changed
 from cyborg.tests.fixtures.host_reports import report_of
-from cyborg.tests.functional.audit.cloud import DOWN_AFTER, RETENTION, SmallCloud, age_lost
+from cyborg.tests.functional.audit.cloud import RETENTION, SmallCloud, age_lost
 from cyborg.tests.functional.life.cards import CardDriver
 
 
@@ -66,42 +68,46 @@ class LosingHost:
     report_of: Callable[[int], Report]
 
     @property
-    def lost_devices(self) -> LostDevices:
-        return LostDevices(db=self.db, lost_retention=RETENTION, down_after=DOWN_AFTER)
+    def ctx(self) -> Conductor:
+        return changed(self.cloud.cases.ctx, lost_retention=RETENTION / 1000 / SECONDS_PER_DAY)
 
     @property
     def db(self) -> Database:
-        return self.cloud.db
+        return self.cloud.cases.db
 
     @property
     def generation(self) -> int:
         """That of what is desired of it."""
-        return self.cloud.generation(self.name)
+        return self.cloud.cases.generation(self.name)
 
     def report(self, number: int) -> None:
         """Its agent shows so many."""
-        ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
-            self.name, self.cloud.epochs[self.name], self.report_of(number)
+        apply.store(
+            self.ctx,
+            SendReport(self.name, self.cloud.cases.epochs[self.name], self.report_of(number)),
         )
 
     def desired(self, retention: int = RETENTION) -> Desired:
-        wishes = DesiredStates(db=self.db, lost_retention=retention)
-        return wishes.desired(self.name, self.cloud.epochs[self.name])
+        ctx = changed(self.ctx, lost_retention=retention / 1000 / SECONDS_PER_DAY)
+        return desired_state.desired(
+            ctx, FetchDesired(self.name, self.cloud.cases.epochs[self.name])
+        )
 
     def leaving(self) -> list[str]:
         return [one.name for one in self.desired().obsolete_providers]
 
     def answer(self, *names: str) -> None:
-        self.lost_devices.confirm_removal(self.name, self.cloud.epochs[self.name], names)
+        epoch = self.cloud.cases.epochs[self.name]
+        lost_devices.confirm_removal(self.ctx, SendProvidersRemoved(self.name, epoch, list(names)))
 
     def change(self, model: Any, *terms: sa.ColumnElement[bool], **values: Any) -> None:
-        self.cloud.execute(sa.update(model).where(*terms).values(**values))
+        self.cloud.cases.execute(sa.update(model).where(*terms).values(**values))
 
     def work(self, **values: Any) -> None:
         """Work that is about its newest deployable."""
         deployable = sa.select(sa.func.max(Deployable.id)).scalar_subquery()
         row = {"uuid": str(uuid4()), "not_before_ms": 0, "created_ms": 0, **values}
-        self.cloud.execute(sa.insert(Work).values(deployable_id=deployable, **row))
+        self.cloud.cases.execute(sa.insert(Work).values(deployable_id=deployable, **row))
 
 
 def whole_host(cloud: SmallCloud) -> LosingHost:
@@ -109,7 +115,7 @@ def whole_host(cloud: SmallCloud) -> LosingHost:
     name = cloud.host()
     host = LosingHost(cloud, name, f"{name}_0", lambda cards: report_of(name, cards, handles=4))
     host.report(0)
-    age_lost(cloud.db)
+    age_lost(cloud.cases.db)
     return host
 
 
@@ -128,5 +134,5 @@ def divided_host(cloud: SmallCloud, *, parts: bool) -> LosingHost:
     host = LosingHost(cloud, name, f"{name}_0_3" if parts else f"{name}_0", report)
     host.report(4)
     host.report(3)
-    age_lost(cloud.db)
+    age_lost(cloud.cases.db)
     return host

@@ -3,6 +3,8 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -10,11 +12,12 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor.hosts.agent_failover import AgentFailover
-from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.hosts.agent_failover import Absences, reserve_absent
+from cyborg.conductor.leases import ConductorLease, oldest_only
 from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.tests.fixtures.contexts import changed
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
@@ -47,26 +50,26 @@ def watched(placement: PlacementService) -> CountingPlacement:
     return CountingPlacement(placement)
 
 
+#: One pass of the job.
+Pass = Callable[[], None]
+
+
 @pytest.fixture
-def failover(cloud: SmallCloud, watched: CountingPlacement) -> AgentFailover:
-    return make(cloud, watched, cloud.lease)
+def failover(cloud: SmallCloud, watched: CountingPlacement) -> Pass:
+    return make(cloud, watched, cloud.cases.lease)
 
 
-def make(cloud: SmallCloud, placement: Placement, lease: ConductorLease) -> AgentFailover:
-    return AgentFailover(
-        db=cloud.db,
-        lease=lease,
-        publisher=lambda: Publisher(placement),
-        grace=_GRACE,
-        lease_ms=60_000,
-    )
+def make(cloud: SmallCloud, placement: Placement, lease: ConductorLease) -> Pass:
+    ctx = changed(cloud.cases.ctx, agent_grace=_GRACE / 1000)
+    ctx, absences = replace(ctx, publisher=lambda: Publisher(placement)), Absences()
+    return oldest_only(lease, 60_000, partial(reserve_absent, ctx, absences), absences.forget)
 
 
 def silence(cloud: SmallCloud, host: str, milliseconds: int = 2 * _GRACE) -> None:
     """The agent's last sign of life was so long ago."""
     is_agent = (Service.host == host, Service.binary == AGENT)
-    cloud.execute(
-        sa.update(Service).where(*is_agent).values(last_seen_ms=cloud.db.now - milliseconds)
+    cloud.cases.execute(
+        sa.update(Service).where(*is_agent).values(last_seen_ms=cloud.cases.db.now - milliseconds)
     )
 
 
@@ -74,14 +77,14 @@ def units(cloud: SmallCloud, host: str) -> int:
     return offered(cloud.placement, provider_of(host, 0))
 
 
-def look(failover: AgentFailover) -> None:
+def look(failover: Pass) -> None:
     """As often as it takes to be sure that an agent is gone."""
     for _ in range(2):
-        failover.run_once()
+        failover()
 
 
 def test_only_devices_that_need_their_agent_are_reserved(
-    cloud: SmallCloud, failover: AgentFailover, caplog: pytest.LogCaptureFixture
+    cloud: SmallCloud, failover: Pass, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead, plain, alive = cloud.host(prepare=True), cloud.host(), cloud.host(prepare=True)
     silence(cloud, dead)
@@ -96,16 +99,16 @@ def test_only_devices_that_need_their_agent_are_reserved(
 
 
 def test_devices_are_reserved_once_for_each_absence(
-    cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
+    cloud: SmallCloud, failover: Pass, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
-    before = cloud.generation(host)
+    before = cloud.cases.generation(host)
     for _ in range(5):
         look(failover)
     assert watched.reads == [provider_of(host, 0)]
-    assert cloud.generation(host) == before + 1
-    cloud.heartbeat(host)
+    assert cloud.cases.generation(host) == before + 1
+    cloud.cases.heartbeat(host)
     cloud.publish(host)
     assert units(cloud, host) == 4
     look(failover)
@@ -115,51 +118,49 @@ def test_devices_are_reserved_once_for_each_absence(
     assert units(cloud, host) == 0
 
 
-def test_agent_with_a_new_heartbeat_keeps_its_units(
-    cloud: SmallCloud, failover: AgentFailover
-) -> None:
+def test_agent_with_a_new_heartbeat_keeps_its_units(cloud: SmallCloud, failover: Pass) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
-    failover.run_once()
-    cloud.heartbeat(host)
+    failover()
+    cloud.cases.heartbeat(host)
     look(failover)
     assert units(cloud, host) == 4
 
 
 def test_agent_that_returns_during_the_write_publishes_again(
-    cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
+    cloud: SmallCloud, failover: Pass, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
-    failover.run_once()
-    before = cloud.generation(host)
+    failover()
+    before = cloud.cases.generation(host)
     # The agent's heartbeat and its full check, and only then the conductor's write.
     read = watched.inventories
 
     def late(uuid: str):
-        cloud.heartbeat(host)
+        cloud.cases.heartbeat(host)
         cloud.publish(host)
         return read(uuid)
 
     object.__setattr__(watched, "inventories", late)
-    failover.run_once()
+    failover()
     assert units(cloud, host) == 0
     # What is desired has another number and is as before: the agent takes that for a full check.
-    assert cloud.generation(host) == before + 1
+    assert cloud.cases.generation(host) == before + 1
 
 
 def test_reservation_is_retried_after_placement_returns(
-    cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
+    cloud: SmallCloud, failover: Pass, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
     watched.away = True
-    failover.run_once()
+    failover()
     for _ in range(2):
         with pytest.raises(exception.Unavailable):
-            failover.run_once()
+            failover()
     watched.away = False
-    failover.run_once()
+    failover()
     assert units(cloud, host) == 0
 
 
@@ -168,11 +169,11 @@ def test_only_the_first_conductor_reserves_units(
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
-    second = ConductorLease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
+    second = ConductorLease(db=cloud.cases.db, process=Process("control", CONDUCTOR, "0", "", "2"))
     second.renew()
     look(make(cloud, watched, second))
     assert watched.reads == []
-    look(make(cloud, watched, cloud.lease))
+    look(make(cloud, watched, cloud.cases.lease))
     assert units(cloud, host) == 0
 
 

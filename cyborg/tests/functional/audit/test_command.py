@@ -23,7 +23,7 @@ from cyborg.tests.functional.audit.test_damages import (
     delete_server,
     delete_traits,
     kill_agent,
-    leak_handle,
+    strand_release,
 )
 
 #: So that nothing is excused, or blamed, by how long this takes.
@@ -63,14 +63,17 @@ def document(out: str) -> list[dict[str, Any]]:
 
 
 def test_fix_repairs_the_finding_of_the_table(cloud: SmallCloud, run: Run) -> None:
-    handle = leak_handle(cloud, cloud.host())
+    handle = strand_release(cloud, cloud.host())
     status, out, err = run()
     head, line, summary = out.splitlines()
     assert (status, err) == (2, "")
     assert head.split() == ["SEVERITY", "INVARIANT", "HOST", "WHAT", "FOUND", "CAUSE", "REMEDY"]
     assert line.split()[:2] == ["error", "one-holder"]
-    assert f"handle {handle}  leaked-handle  It is held, but no ARQ has it." in line
-    assert line.index("leaked-handle") == head.index("FOUND")
+    assert (
+        f"handle {handle}  stranded-release  It is to be released, but there is no work for it."
+        in line
+    )
+    assert line.index("stranded-release") == head.index("FOUND")
     assert "--fix" in line
     assert summary == "1 error found; 1 can be repaired with --fix."
     assert "\033" not in out
@@ -83,7 +86,7 @@ def test_fix_repairs_the_finding_of_the_table(cloud: SmallCloud, run: Run) -> No
 def test_host_limits_the_json_report(cloud: SmallCloud, run: Run) -> None:
     host, other = cloud.host(), cloud.host()
     kill_agent(cloud, host)
-    leak_handle(cloud, other)
+    strand_release(cloud, other)
     status, out, _ = run("--host", host, "--format", "json")
     assert status == 1
     (finding,) = document(out)
@@ -109,7 +112,7 @@ def test_fix_exits_with_2_when_an_error_has_no_repair(cloud: SmallCloud, run: Ru
     host = cloud.host()
     instance, provider = delete_server(cloud, host), add_orphan(cloud, host)
     # Make the events old enough to rule out a boot in progress.
-    cloud.execute(sa.update(Event).values(at_ms=1))
+    cloud.cases.execute(sa.update(Event).values(at_ms=1))
     status, out, _ = run("--fix", "--format", "json")
     assert status == 2
     outcomes = {finding["key"]: finding["outcome"] for finding in document(out)}
@@ -120,20 +123,20 @@ def test_fix_gives_difference_in_placement_to_the_agent(cloud: SmallCloud, run: 
     host = cloud.host()
     delete_traits(cloud, host)
     # The difference is older than the time that the agent has to publish.
-    cloud.execute(sa.update(Host).values(updated_ms=1))
-    before = cloud.generation(host)
+    cloud.cases.execute(sa.update(Host).values(updated_ms=1))
+    before = cloud.cases.generation(host)
     status, out, _ = run("--fix", "--format", "json")
     assert (status, [finding["outcome"] for finding in document(out)]) == (
         0,
         ["given to its agent"],
     )
-    assert cloud.generation(host) == before + 1
+    assert cloud.cases.generation(host) == before + 1
     cloud.publish(host)
     assert run()[:2] == (0, "Nothing found.\n")
 
 
 def test_fix_repairs_nothing_when_nova_does_not_answer(cloud: SmallCloud, run: Run) -> None:
-    handle = leak_handle(cloud, cloud.host())
+    handle = strand_release(cloud, cloud.host())
     status, out, err = run(
         "--fix", "--format", "json", nova={"endpoint": "http://127.0.0.1:9/v2.1"}
     )
@@ -141,7 +144,7 @@ def test_fix_repairs_nothing_when_nova_does_not_answer(cloud: SmallCloud, run: R
     assert [(finding["key"], finding["outcome"]) for finding in document(out)] == [(handle, None)]
     assert json.loads(out)["unasked"][0].startswith("Nova is not available")
     assert err.splitlines()[-1] == "cyborg-audit: Nothing was repaired."
-    assert {kind.value for kind, _ in cloud.found()} == {"leaked-handle"}
+    assert {kind.value for kind, _ in cloud.found()} == {"stranded-release"}
 
 
 def test_audit_exits_with_3_and_reason_when_it_cannot_start(run: Run, tmp_path: Path) -> None:

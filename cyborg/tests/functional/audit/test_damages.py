@@ -2,18 +2,14 @@
 """A database and a Placement damaged by hand: found, named, repaired where that is safe."""
 
 from collections.abc import Callable
-from contextlib import closing
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
-from cyborg.db.engine import Database
 from cyborg.db.models import (
-    METADATA,
     Arq,
     AttachHandle,
     Deployable,
@@ -28,8 +24,7 @@ from cyborg.db.models import (
 from cyborg.model.audit_findings import RULES, Ages, Kind
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of
-from cyborg.tests.fixtures.nova import SimulatedNova
-from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.unit_states import HANDLE_ID, UNIT
 from cyborg.tests.functional.audit.cloud import AT_ONCE, SmallCloud
 
 LONG_AGO = datetime(2020, 1, 1)
@@ -39,14 +34,14 @@ Damage = Callable[[SmallCloud, str], str]
 
 
 def handles(cloud: SmallCloud, host: str, state: str) -> list[Any]:
-    """The handles of a host that are in a state."""
+    """The units of a host that are free, held, or in another state."""
     query = (
         sa.select(AttachHandle.id, AttachHandle.uuid)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
-        .where(AttachHandle.state == state, Device.hostname == host)
+        .where(UNIT.in_([state]), Device.hostname == host)
     )
-    with cloud.db.reader() as tx:
+    with cloud.cases.db.reader() as tx:
         return list(tx.execute(query.order_by(AttachHandle.id)))
 
 
@@ -58,7 +53,7 @@ def seize(state: str, new: str, *, bound: bool = False) -> Damage:
             cloud.bind(host)
         handle = handles(cloud, host, state)[0]
         change = sa.update(AttachHandle).where(AttachHandle.id == handle.id)
-        cloud.execute(change.values(state=new))
+        cloud.cases.execute(change.values(state=new))
         return str(handle.uuid)
 
     return damage
@@ -69,7 +64,7 @@ def of_bind(change: Callable[[str, str], sa.Executable], *, instance: bool = Fal
 
     def damage(cloud: SmallCloud, host: str) -> str:
         bound = cloud.bind(host)
-        cloud.execute(change(*bound))
+        cloud.cases.execute(change(*bound))
         return bound[instance]
 
     return damage
@@ -85,17 +80,21 @@ def of_work(**values: Any) -> Damage:
     return of_bind(lambda arq, _: sa.update(Work).where(Work.arq_uuid == arq).values(**values))
 
 
-leak_handle = seize("free", "held")
 strand_release = seize("free", "releasing")
 delete_prepare_work = of_bind(lambda arq, _: sa.delete(Work).where(Work.arq_uuid == arq))
 
 
 def hold_while_initial(cloud: SmallCloud, host: str) -> str:
     arq, handle = cloud.request(), handles(cloud, host, "free")[0]
-    cloud.execute(
-        sa.update(AttachHandle).where(AttachHandle.id == handle.id).values(state="held"),
-        sa.update(Arq).where(Arq.uuid == arq).values(attach_handle_id=handle.id),
-    )
+    arq_id = sa.select(Arq.id).where(Arq.uuid == arq).scalar_subquery()
+    which = sa.update(AttachHandle).where(AttachHandle.id == handle.id)
+    cloud.cases.execute(which.values(arq_id=arq_id))
+    return arq
+
+
+def take_handle(cloud: SmallCloud, host: str) -> str:
+    arq, _ = cloud.bind(host)
+    cloud.cases.execute(sa.update(AttachHandle).values(arq_id=None))
     return arq
 
 
@@ -106,26 +105,16 @@ def delete_server(cloud: SmallCloud, host: str) -> str:
     return instance
 
 
-def delete_arq(cloud: SmallCloud, host: str) -> str:
-    arq, instance = cloud.bind(host)
-    held = sa.select(Arq.attach_handle_id).where(Arq.uuid == arq).scalar_subquery()
-    cloud.execute(
-        sa.update(AttachHandle).where(AttachHandle.id == held).values(state="free"),
-        sa.delete(Arq).where(Arq.uuid == arq),
-    )
-    return instance
-
-
 def age_arq(cloud: SmallCloud, host: str) -> str:
     arq = cloud.request()
-    cloud.execute(sa.update(Event).where(Event.subject_uuid == arq).values(at_ms=1))
+    cloud.cases.execute(sa.update(Event).where(Event.subject_uuid == arq).values(at_ms=1))
     return arq
 
 
 def age_former_arq(cloud: SmallCloud, host: str) -> str:
     """One that the existing service left behind: it has no history, only dates."""
     arq = cloud.request()
-    cloud.execute(
+    cloud.cases.execute(
         sa.delete(Event).where(Event.subject_uuid == arq),
         sa.update(Arq).where(Arq.uuid == arq).values(created_at=LONG_AGO, updated_at=None),
     )
@@ -134,7 +123,7 @@ def age_former_arq(cloud: SmallCloud, host: str) -> str:
 
 def kill_conductors(cloud: SmallCloud, host: str) -> str:
     cloud.bind(host)
-    cloud.execute(
+    cloud.cases.execute(
         # Conductors store the heartbeats of agents as well.
         sa.update(Service).values(last_seen_ms=1),
         sa.update(Work).values(not_before_ms=1),
@@ -143,38 +132,38 @@ def kill_conductors(cloud: SmallCloud, host: str) -> str:
 
 
 def kill_agent(cloud: SmallCloud, host: str) -> str:
-    cloud.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=1))
+    cloud.cases.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=1))
     return host
 
 
 def deafen_agent(cloud: SmallCloud, host: str) -> str:
     error = {"bus_error": "403 ACCESS_REFUSED", "bus_error_ms": 1}
-    cloud.execute(sa.update(Service).where(Service.host == host).values(**error))
+    cloud.cases.execute(sa.update(Service).where(Service.host == host).values(**error))
     return f"cyborg-agent@{host}"
 
 
 def refuse_agent(cloud: SmallCloud, host: str) -> str:
     error = {"publish_error": "Placement is not available: answered 403", "publish_error_ms": 1}
-    cloud.execute(sa.update(Service).where(Service.host == host).values(**error))
+    cloud.cases.execute(sa.update(Service).where(Service.host == host).values(**error))
     return f"cyborg-agent@{host}"
 
 
 def break_driver(cloud: SmallCloud, host: str) -> str:
     row = {"uuid": str(uuid4()), "name": "other", "state": "FAILED", "error": "no library"}
     host_id = sa.select(Host.id).where(Host.name == host).scalar_subquery()
-    cloud.execute(sa.insert(Driver).values(host_id=host_id, **row))
+    cloud.cases.execute(sa.insert(Driver).values(host_id=host_id, **row))
     return f"{host}/other"
 
 
 def hold_units(cloud: SmallCloud, host: str) -> str:
-    cloud.execute(sa.update(Host).where(Host.name == host).values(unchecked=True))
+    cloud.cases.execute(sa.update(Host).where(Host.name == host).values(unchecked=True))
     return host
 
 
 def lose_device(cloud: SmallCloud, host: str) -> str:
-    cloud.execute(sa.update(Device).values(lost_ms=1))
+    cloud.cases.execute(sa.update(Device).values(lost_ms=1))
     cloud.publish(host)
-    with cloud.db.reader() as tx:
+    with cloud.cases.db.reader() as tx:
         return str(tx.execute(sa.select(Device.uuid)).scalar_one())
 
 
@@ -183,18 +172,20 @@ def forget_release(cloud: SmallCloud, host: str, state: str = "releasing") -> st
     handle = sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).scalar_subquery()
     work = {"kind": "release", "attempts": 7, "error": "agent is not available"}
     row = {"uuid": str(uuid4()), "not_before_ms": 1, "created_ms": 1, **work}
-    cloud.execute(sa.insert(Work).values(attach_handle_id=handle, **row))
+    cloud.cases.execute(sa.insert(Work).values(attach_handle_id=handle, **row))
     return uuid
 
 
 def refuse(cloud: SmallCloud, host: str) -> str:
-    cloud.execute(sa.update(Deployable).values(publish_error="claimed in Placement by another"))
+    cloud.cases.execute(
+        sa.update(Deployable).values(publish_error="claimed in Placement by another")
+    )
     return provider_of(host, 0)
 
 
 def misname(cloud: SmallCloud, host: str) -> str:
     wrong = str(uuid4())
-    cloud.execute(sa.update(Deployable).values(rp_uuid=wrong))
+    cloud.cases.execute(sa.update(Deployable).values(rp_uuid=wrong))
     return wrong
 
 
@@ -261,40 +252,26 @@ def leave_allocation(cloud: SmallCloud, host: str) -> str:
 
 def leave_old_allocation(cloud: SmallCloud, host: str) -> str:
     consumer = leave_allocation(cloud, host)
-    row = {"uuid": consumer, "bound": False, "updated_ms": 1}
-    cloud.execute(sa.insert(Instance).values(**row))
+    row = {"uuid": consumer, "updated_ms": 1}
+    cloud.cases.execute(sa.insert(Instance).values(**row))
     return consumer
 
 
 BY_HAND: dict[str, tuple[Kind, Damage]] = {
-    "leak_handle": (Kind.LEAKED_HANDLE, leak_handle),
     "strand_release": (Kind.STRANDED_RELEASE, strand_release),
     "strand_quarantine": (Kind.STRANDED_RELEASE, seize("free", "quarantined")),
-    "free_under_guest": (Kind.UNHELD_HANDLE, seize("held", "free", bound=True)),
+    "release_under_guest": (Kind.UNSAFE_HANDLE, seize("held", "releasing", bound=True)),
     "quarantine_under_guest": (Kind.UNSAFE_HANDLE, seize("held", "quarantined", bound=True)),
     "hold_while_initial": (Kind.NEEDLESS_HOLD, hold_while_initial),
-    "take_handle": (Kind.EMPTY_BIND, of_arq(attach_handle_id=None)),
-    "take_instance": (Kind.OWNERLESS_BIND, of_arq(instance_uuid=None)),
+    "take_handle": (Kind.EMPTY_BIND, take_handle),
     "swap_provider": (Kind.WRONG_PROVIDER, of_arq(device_rp_uuid=str(uuid4()))),
     "delete_server": (Kind.VANISHED_INSTANCE, delete_server),
-    "delete_instance_row": (
-        Kind.UNGUARDED_INSTANCE,
-        of_bind(lambda _, one: sa.delete(Instance).where(Instance.uuid == one), instance=True),
-    ),
-    "open_instance_row": (
-        Kind.UNGUARDED_INSTANCE,
-        of_bind(
-            lambda _, one: sa.update(Instance).where(Instance.uuid == one).values(bound=False),
-            instance=True,
-        ),
-    ),
     "raise_total": (Kind.EXCESS_INVENTORY, inventory(total=9)),
     "delete_allocation": (Kind.UNALLOCATED, delete_allocation),
     "add_orphan": (Kind.ORPHAN_PROVIDER, add_orphan),
     "age_arq": (Kind.AGED_ARQ, age_arq),
     "age_former_arq": (Kind.AGED_ARQ, age_former_arq),
     "former_state": (Kind.OBSOLETE_STATE, of_arq(state="UnbindFailed")),
-    "delete_arq": (Kind.CLOSED_INSTANCE, delete_arq),
     "kill_conductors": (Kind.NO_CONDUCTOR, kill_conductors),
     "silence_nova": (Kind.NOVA_NOT_NOTIFIED, of_work(created_ms=1, error="no answer")),
     "delete_compute": (Kind.NO_COMPUTE, delete_compute),
@@ -320,8 +297,7 @@ BY_HAND: dict[str, tuple[Kind, Damage]] = {
 }
 #: The same where a bind needs its host's work.
 PREPARED: dict[str, tuple[Kind, Damage]] = {
-    one: BY_HAND[one]
-    for one in ("leak_handle", "strand_release", "free_under_guest", "delete_server")
+    one: BY_HAND[one] for one in ("strand_release", "delete_server")
 } | {
     "delete_prepare_work": (Kind.FORGOTTEN_BIND, delete_prepare_work),
     "miss_deadline": (Kind.OVERDUE_BIND, of_work(deadline_ms=1)),
@@ -343,21 +319,20 @@ def test_finding_is_repaired(cloud: SmallCloud, prepare: bool, kind: Kind, damag
     assert ((kind, key) in cloud.found(host)) is (kind not in OF_NO_HOST)
     if RULES[kind].fix is None:
         return
-    before = cloud.generation(host)
+    before = cloud.cases.generation(host)
     assert cloud.fix() == []
-    if cloud.generation(host) > before:
+    if cloud.cases.generation(host) > before:
         cloud.publish(host)
     assert cloud.found() == set()
 
 
 def test_every_kind_of_finding_in_the_database_is_tested() -> None:
     tried = {kind for kind, _ in [*BY_HAND.values(), *PREPARED.values()]}
-    # What hosts have prepared is only known to who asks them, a shared handle, those of servers
-    # without a request and guests without their units are in tests of their own, and news are not
-    # damage.
+    # What hosts have prepared is only known to who asks them, servers without a request and
+    # guests without their units are in tests of their own, and news are not damage.
     assert set(Kind) - tried == {
-        Kind.SHARED_HANDLE,
         Kind.UNKNOWN_HOLDER,
+        Kind.FOREIGN_ALLOCATION,
         Kind.SUSPECT_HANDLE,
         Kind.UNPREPARED,
         Kind.LEFTOVER,
@@ -373,14 +348,14 @@ def test_cloud_in_use_has_no_findings(cloud: SmallCloud) -> None:
     cloud.request()
     on_its_way = str(uuid4())
     cloud.allocate(plain, on_its_way)
-    cloud.nova.own(on_its_way, "nova-project")
+    cloud.nova.own(on_its_way, "project")
     assert cloud.found() == set()
     assert cloud.found(plain) == set()
 
 
 def test_recent_change_is_reported_as_publishing(cloud: SmallCloud) -> None:
     host = cloud.host()
-    cloud.execute(sa.update(Device).values(status="maintaining"))
+    cloud.cases.execute(sa.update(Device).values(status="maintaining"))
     assert cloud.found(ages=Ages()) == {(Kind.PUBLISHING, provider_of(host, 0))}
     assert cloud.found() == {(Kind.EXCESS_INVENTORY, provider_of(host, 0))}
     cloud.publish(host)
@@ -391,10 +366,9 @@ def test_findings_of_several_kinds_are_repaired_together(cloud: SmallCloud) -> N
     host, prepared = cloud.host(units=8), cloud.host(prepare=True, units=8)
     wanted = set()
     for kind, damage in (
-        (Kind.LEAKED_HANDLE, leak_handle),
+        (Kind.STRANDED_RELEASE, strand_release),
         (Kind.VANISHED_INSTANCE, delete_server),
         (Kind.AGED_ARQ, age_arq),
-        (Kind.CLOSED_INSTANCE, delete_arq),
     ):
         wanted.add((kind, damage(cloud, host)))
     wanted.add((Kind.FORGOTTEN_BIND, delete_prepare_work(cloud, prepared)))
@@ -405,18 +379,18 @@ def test_findings_of_several_kinds_are_repaired_together(cloud: SmallCloud) -> N
     assert cloud.found() == set()
 
 
-def test_prepared_handle_without_arq_is_released_by_its_host(cloud: SmallCloud) -> None:
+def test_prepared_handle_without_work_is_released_by_its_host(cloud: SmallCloud) -> None:
     plain, prepared = cloud.host(units=1), cloud.host(prepare=True, units=1)
-    cloud.execute(sa.update(AttachHandle).values(state="held"))
+    cloud.cases.execute(sa.update(AttachHandle).values(state="releasing"))
     assert cloud.fix() == []
-    with cloud.db.reader() as tx:
+    with cloud.cases.db.reader() as tx:
         states = tx.execute(
             sa.select(Device.hostname, AttachHandle.state)
             .join(Deployable, Deployable.device_id == Device.id)
             .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
         ).all()
         kinds = list(tx.execute(sa.select(Work.kind)).scalars())
-    assert {tuple(one) for one in states} == {(plain, "free"), (prepared, "releasing")}
+    assert {tuple(one) for one in states} == {(plain, "ready"), (prepared, "releasing")}
     assert kinds == ["release"]
     assert cloud.found(ages=AT_ONCE) == set()
 
@@ -425,13 +399,13 @@ def test_failed_event_is_sent_for_a_bind_without_work(cloud: SmallCloud) -> None
     host = cloud.host(prepare=True)
     arq = delete_prepare_work(cloud, host)
     assert cloud.fix() == []
-    with cloud.db.reader() as tx:
-        row = tx.execute(sa.select(Arq.state, Arq.fault, Arq.attach_handle_id)).one()
+    with cloud.cases.db.reader() as tx:
+        row = tx.execute(sa.select(Arq.state, Arq.fault, HANDLE_ID.label("handle_id"))).one()
         notes = list(tx.execute(sa.select(Work.arq_uuid).where(Work.kind == "notify")).scalars())
         history = tx.execute(
             sa.select(Event.action, Event.reason).where(Event.subject_uuid == arq)
         ).all()
-    assert (row.state, row.attach_handle_id) == ("BindFailed", None)
+    assert (row.state, row.handle_id) == ("BindFailed", None)
     assert "audit" in row.fault
     assert notes == [arq]
     assert ("BindFailed", row.fault) in {tuple(one) for one in history}
@@ -440,31 +414,5 @@ def test_failed_event_is_sent_for_a_bind_without_work(cloud: SmallCloud) -> None
 def test_arq_is_not_aged_by_a_wrong_creation_date(cloud: SmallCloud) -> None:
     """Dates are by the conductor that wrote them; what is fresh by the database's clock stays."""
     arq = cloud.request()
-    cloud.execute(sa.update(Arq).where(Arq.uuid == arq).values(created_at=LONG_AGO))
+    cloud.cases.execute(sa.update(Arq).where(Arq.uuid == arq).values(created_at=LONG_AGO))
     assert (Kind.AGED_ARQ, arq) not in cloud.found()
-
-
-def test_handle_of_two_arqs_is_found(
-    placement: PlacementService, nova: SimulatedNova, tmp_path: Path
-) -> None:
-    """Where the unique key that forbids it is gone."""
-    metadata = sa.MetaData()
-    for table in METADATA.sorted_tables:
-        table.to_metadata(metadata)
-    arqs = metadata.tables[Arq.__tablename__]
-    arqs.constraints -= {
-        constraint
-        for constraint in arqs.constraints
-        if isinstance(constraint, sa.UniqueConstraint) and "attach_handle_id" in constraint.columns
-    }
-    with closing(Database(f"sqlite:///{tmp_path}/cyborg.sqlite")) as db:
-        with db.writer() as tx:
-            metadata.create_all(tx.connection)
-        cloud = SmallCloud(db, placement, nova)
-        host = cloud.host()
-        for _ in range(2):
-            cloud.bind(host)
-        shared, other = handles(cloud, host, "held")
-        cloud.execute(sa.update(Arq).values(attach_handle_id=shared.id))
-        found = cloud.found()
-        assert {(Kind.SHARED_HANDLE, shared.uuid), (Kind.LEAKED_HANDLE, other.uuid)} <= found

@@ -11,24 +11,28 @@ import sqlalchemy as sa
 from keystoneauth1.adapter import Adapter
 
 from cyborg.clients.nova import Servers
-from cyborg.conductor.arqs.release import ArqReleaser
+from cyborg.conductor.arqs import release
+from cyborg.conductor.audit.repairs import repair
 from cyborg.db import audit
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, AttachHandle, Instance, Service
+from cyborg.db.models import Arq, AttachHandle, Service
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
 from cyborg.model.process import CONDUCTOR
+from cyborg.rpc.verbs import DeleteInstanceArqs
 from cyborg.tests.fixtures.cost_meter import CountedAdapter, Meter
 from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.fixtures.unrelated_rows import crowd
-from cyborg.tests.functional.audit.cloud import AT_ONCE, NOVA, SmallCloud, keys
+from cyborg.tests.fixtures.use_cases import NOVA
+from cyborg.tests.functional.audit.cloud import AT_ONCE, SmallCloud, keys
 from cyborg.tests.functional.audit.test_damages import (
     age_arq,
     delete_server,
     delete_traits,
     kill_conductors,
-    leak_handle,
     leave_allocation,
     misname,
+    strand_release,
 )
 from cyborg.tests.functional.life.steps import everything
 
@@ -45,12 +49,12 @@ def test_servers_are_unknown_when_nova_hides_them(cloud: SmallCloud) -> None:
 
 def test_other_findings_are_reported_without_nova(cloud: SmallCloud) -> None:
     host = cloud.host()
-    key = leak_handle(cloud, host)
+    key = strand_release(cloud, host)
     deleted = delete_server(cloud, host)
     with SimulatedNova() as gone:
         auditor = cloud.auditor(nova=gone.adapter())
     verdict = auditor.look()
-    assert (Kind.LEAKED_HANDLE, key) in keys(verdict.findings)
+    assert (Kind.STRANDED_RELEASE, key) in keys(verdict.findings)
     assert (Kind.VANISHED_INSTANCE, deleted) not in keys(verdict.findings)
     assert len(verdict.unasked) == 1
 
@@ -59,9 +63,9 @@ def test_conductor_that_has_just_stopped_is_not_missing(cloud: SmallCloud) -> No
     """Its row is gone, but the last heartbeat that it stored of an agent is young."""
     host = cloud.host()
     kill_conductors(cloud, host)
-    cloud.execute(sa.delete(Service).where(Service.binary == CONDUCTOR))
+    cloud.cases.execute(sa.delete(Service).where(Service.binary == CONDUCTOR))
     assert (Kind.NO_CONDUCTOR, "work") in cloud.found()
-    cloud.heartbeat(host)
+    cloud.cases.heartbeat(host)
     assert cloud.found() == set()
 
 
@@ -134,7 +138,7 @@ def test_number_of_statements_grows_only_with_pages(cloud: SmallCloud, quiet_url
     meter.watch(db.engine)
     costs = []
     for others in (1, 100, 400):
-        crowd(cloud.db, others)
+        crowd(cloud.cases.db, others)
         with meter.tally() as tally:
             for check in (*audit.CHECKS, *audit.WORK_CHECKS):
                 assert list(audit.violations(db, check, Ages())) == []
@@ -158,18 +162,16 @@ def test_page_of_hosts_is_consistent_during_a_delete(cloud: SmallCloud, quiet_ur
     def meanwhile(*details: object) -> None:
         if "extended_accelerator_requests.hidden" in str(details[2]) and not done:
             done.append(arq)
-            cloud.execute(
-                sa.delete(Arq).where(Arq.uuid == arq),
-                sa.update(Instance).values(bound=False),
-                sa.update(AttachHandle).values(state="free"),
-            )
+            cloud.cases.execute(sa.delete(Arq).where(Arq.uuid == arq))
 
     sa.event.listen(db.engine, "before_cursor_execute", meanwhile)
     pages = [next(audit.host_pages(db)) for _ in range(2)]
     db.close()
-    (before,), (after,) = (page[0].deployables for page in pages)
-    assert (before.claimable, before.bound) == (3, {instance: 1})
-    assert (after.claimable, after.bound) == (4, {})
+    (before,), (after,) = pages
+    assert [part.claimable for part in before.deployables] == [3]
+    assert list(before.bound.values()) == [{instance: 1}]
+    assert [part.claimable for part in after.deployables] == [4]
+    assert not after.bound
 
 
 def test_age_of_an_allocation_is_kept_between_audits(cloud: SmallCloud) -> None:
@@ -187,21 +189,21 @@ def test_age_of_an_allocation_is_kept_between_audits(cloud: SmallCloud) -> None:
 
 def test_repairs_stop_at_the_limit(cloud: SmallCloud) -> None:
     host, other = cloud.host(), cloud.host()
-    cloud.execute(sa.update(AttachHandle).values(state="held"))
+    cloud.cases.execute(sa.update(AttachHandle).values(state="releasing"))
     delete_traits(cloud, other)
     findings = cloud.auditor().look().findings
     fixable = [one for one in findings if one.fix]
-    answers = cloud.repairs.repair(findings, limit=3)
+    answers = repair(cloud.cases.db, findings, limit=3)
     assert [one.finding for one in answers] == fixable
     done = [one.finding for one in answers if not one.reason]
     assert len(done) == 3
     assert {one.reason for one in answers} == {"", "the limit of one pass is reached"}
     # Which come first depends on the names of the hosts: a provider may be among them.
-    leaks = [one for one in done if one.kind is Kind.LEAKED_HANDLE]
+    leaks = [one for one in done if one.kind is Kind.STRANDED_RELEASE]
     assert leaks
     left = cloud.auditor().look().findings
-    assert len([one for one in left if one.kind is Kind.LEAKED_HANDLE]) == 8 - len(leaks)
-    assert cloud.repairs.repair(left, limit=0) != []
+    assert len([one for one in left if one.kind is Kind.STRANDED_RELEASE]) == 8 - len(leaks)
+    assert repair(cloud.cases.db, left, limit=0) != []
     assert cloud.auditor().look().findings == left
     assert host in {one.host for one in left}
 
@@ -209,22 +211,22 @@ def test_repairs_stop_at_the_limit(cloud: SmallCloud) -> None:
 def test_host_is_changed_once_for_several_providers(cloud: SmallCloud) -> None:
     host = cloud.host()
     findings = [Finding(Kind.DRIFT, "provider", str(uuid4()), "…", host) for _ in range(5)]
-    before = cloud.generation(host)
-    answers = cloud.repairs.repair(findings, limit=1)
+    before = cloud.cases.generation(host)
+    answers = repair(cloud.cases.db, findings, limit=1)
     assert [one.reason for one in answers] == [""] * 5
-    assert cloud.generation(host) == before + 1
+    assert cloud.cases.generation(host) == before + 1
 
 
 def test_repair_leaves_a_handle_that_was_released_meanwhile(cloud: SmallCloud) -> None:
     """Between the look and the repair somebody boots, deletes, or repairs as well."""
     host = cloud.host(units=1)
-    leak_handle(cloud, host)
+    strand_release(cloud, host)
     aged = age_arq(cloud, host)
     stale = cloud.auditor().look().findings
-    cloud.execute(sa.update(AttachHandle).values(state="free"))
+    cloud.cases.execute(sa.update(AttachHandle).values(state="ready"))
     cloud.bind(host, aged)
     assert {one.fix for one in stale} == {Fix.RELEASE_HANDLE, Fix.DELETE_ARQ}
-    answers = cloud.repairs.repair(stale, limit=10)
+    answers = repair(cloud.cases.db, stale, limit=10)
     reasons = {one.finding.fix: one.reason for one in answers}
     assert reasons[Fix.RELEASE_HANDLE] == "it has changed meanwhile"
     assert "bound to an instance" in reasons[Fix.DELETE_ARQ]
@@ -234,36 +236,33 @@ def test_repair_leaves_a_handle_that_was_released_meanwhile(cloud: SmallCloud) -
 def test_repair_of_a_wrong_finding_changes_nothing(cloud: SmallCloud) -> None:
     """Each repair looks again: at a cloud that is whole it has nothing to do."""
     host = cloud.host()
-    arq, instance = cloud.bind(host)
-    with cloud.db.reader() as tx:
-        query = sa.select(AttachHandle.uuid).where(AttachHandle.state == "held")
+    arq, _ = cloud.bind(host)
+    with cloud.cases.db.reader() as tx:
+        query = sa.select(AttachHandle.uuid).where(UNIT == "held")
         handle = tx.execute(query).scalar_one()
     about = {
         Fix.RELEASE_HANDLE: handle,
-        Fix.HOLD_HANDLE: handle,
         Fix.DROP_HANDLE: arq,
         Fix.FAIL_BIND: arq,
-        Fix.OPEN_INSTANCE: instance,
-        Fix.GUARD_INSTANCE: instance,
         Fix.DELETE_ARQ: arq,
         Fix.REPUBLISH: "",
         Fix.SET_ASIDE: "",
     }
-    before = everything(cloud.db)
+    before = everything(cloud.cases.db)
     for kind in Kind:
         finding = Finding(kind, "", "", "…", host="nowhere")
         if finding.fix is not None and kind is not Kind.VANISHED_INSTANCE:
-            (answer,) = cloud.repairs.repair([replace(finding, key=about[finding.fix])], limit=1)
+            (answer,) = repair(cloud.cases.db, [replace(finding, key=about[finding.fix])], limit=1)
             assert answer.reason, kind
-    assert everything(cloud.db) == before
+    assert everything(cloud.cases.db) == before
 
 
 def test_repair_leaves_a_bind_in_preparation(cloud: SmallCloud) -> None:
     arq, _ = cloud.bind(cloud.host(prepare=True))
-    before = everything(cloud.db)
-    (answer,) = cloud.repairs.repair([Finding(Kind.FORGOTTEN_BIND, "arq", arq, "…")], limit=1)
+    before = everything(cloud.cases.db)
+    (answer,) = repair(cloud.cases.db, [Finding(Kind.FORGOTTEN_BIND, "arq", arq, "…")], limit=1)
     assert answer.reason == "it has changed meanwhile"
-    assert everything(cloud.db) == before
+    assert everything(cloud.cases.db) == before
 
 
 class Meanwhile(Adapter):
@@ -285,11 +284,11 @@ def test_delete_during_the_audit_is_no_finding(cloud: SmallCloud) -> None:
     _, instance = cloud.bind(host)
 
     def delete() -> None:
-        ArqReleaser(db=cloud.db, wake=lambda: None).by_instance(NOVA, str(uuid4()), instance)
+        release.delete_of_instance(cloud.cases.db, DeleteInstanceArqs(NOVA, str(uuid4()), instance))
         cloud.placement.free(instance)
         cloud.nova.disown(instance)
 
     auditor = cloud.auditor(placement=Meanwhile(cloud.placement.adapter(), delete))
     assert auditor.look().findings == ()
-    with cloud.db.reader() as tx:
+    with cloud.cases.db.reader() as tx:
         assert tx.execute(sa.select(Arq.uuid)).all() == []

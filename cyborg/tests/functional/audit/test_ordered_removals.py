@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor.hosts import lost_devices
 from cyborg.db.models import (
     Arq,
     AttachHandle,
@@ -20,8 +21,11 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.model.attribute import Origin
+from cyborg.rpc.verbs import DeleteDevice
+from cyborg.tests.fixtures.commits import FollowedCommits
 from cyborg.tests.fixtures.host_reports import report_of
-from cyborg.tests.functional.audit.cloud import DAY, NOVA, RETENTION, SmallCloud, age_lost
+from cyborg.tests.fixtures.use_cases import NOVA
+from cyborg.tests.functional.audit.cloud import DAY, RETENTION, SmallCloud, age_lost
 from cyborg.tests.functional.audit.division import (
     LosingHost,
     count,
@@ -45,10 +49,11 @@ def whole(cloud: SmallCloud) -> LosingHost:
     return young(whole_host(cloud))
 
 
-def order(host: LosingHost, uuid: str | None = None, *, key: str | None = None) -> str | None:
-    """An operator's order to delete a device, the host's first one unless one is named."""
-    key = key or str(uuid4())
-    return host.lost_devices.request_removal(NOVA, key, uuid or device_of(host).uuid)
+def order(host: LosingHost, uuid: str | None = None, *, key: str | None = None) -> set[str]:
+    """Order to delete a device, the host's first one unless one is named; the notified agents."""
+    commits, key = FollowedCommits(host.db), key or str(uuid4())
+    lost_devices.request_removal(host.ctx, DeleteDevice(NOVA, key, uuid or device_of(host).uuid))
+    return set(commits.notified)
 
 
 def device_of(host: LosingHost) -> Any:
@@ -74,7 +79,7 @@ def test_lost_device_is_removed_on_an_order(
     other = young(whole_host(whole.cloud))
     uuid, generation, before = device_of(whole).uuid, whole.generation, other.generation
     assert whole.leaving() == []
-    assert order(whole) == whole.name
+    assert order(whole) == {whole.name}
     assert whole.generation > generation
     assert whole.leaving() == [whole.lost]
     assert history(whole, "forgotten") == [("device", whole.name, uuid)]
@@ -93,7 +98,7 @@ def test_lost_device_is_removed_on_an_order(
 def test_repeated_order_changes_nothing(whole: LosingHost) -> None:
     order(whole, key="key")
     generation = whole.generation
-    assert order(whole, key="key") is None
+    assert order(whole, key="key") == set()
     assert whole.generation == generation
     assert len(history(whole, "forgotten")) == 1
 
@@ -145,7 +150,7 @@ def test_lost_units_are_removed_at_once(
     other = young(divided_host(sliced.cloud, parts=False))
     uuid = device_of(sliced).uuid
     with caplog.at_level(logging.INFO):
-        assert order(sliced) == sliced.name
+        assert order(sliced) == {sliced.name}
     assert any(
         text.startswith("Handle ") and text.endswith(f"on host {sliced.name} removed: {ORDERED}")
         for text in caplog.messages
@@ -171,7 +176,7 @@ def test_lost_deployables_are_removed_after_their_providers(parted: LosingHost) 
     assert retirements(parted.db) == [("deployable", ORDERED)]
     assert history(parted, "retired") == [("deployable", parted.name, uuid)]
     assert (count(parted.db, Deployable), count(parted.db, AttachHandle)) == (7, 7)
-    other.lost_devices.expire()
+    lost_devices.expire(other.ctx)
     assert count(parted.db, Deployable) == 7
 
 
@@ -182,7 +187,7 @@ def test_answer_for_part_of_what_is_lost_leaves_the_rest(cloud: SmallCloud) -> N
     host = LosingHost(cloud, name, first, lambda cards: report_of(name, cards, handles=1))
     host.report(2)
     host.report(0)
-    age_lost(cloud.db)
+    age_lost(cloud.cases.db)
     assert sorted(host.leaving()) == [first, second]
     generation = host.generation
     host.answer(second)

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.clients.placement import Placement
+from cyborg.conductor.hosts import lost_devices
 from cyborg.db.models import (
     Arq,
     AttachHandle,
@@ -76,12 +77,12 @@ def test_only_confirmed_deployables_are_removed(parted: LosingHost) -> None:
 def test_each_run_publishes_the_host(request: pytest.FixtureRequest, what: str) -> None:
     host: LosingHost = request.getfixturevalue(what)
     other, generation = host.cloud.host(), host.generation
-    before = host.cloud.generation(other), count(host.db, Deployable)
-    host.lost_devices.expire()
+    before = host.cloud.cases.generation(other), count(host.db, Deployable)
+    lost_devices.expire(host.ctx)
     assert host.generation == generation + 1
-    assert (host.cloud.generation(other), count(host.db, Deployable)) == before
+    assert (host.cloud.cases.generation(other), count(host.db, Deployable)) == before
     host.desired()
-    host.cloud.heartbeat(host.name)
+    host.cloud.cases.heartbeat(host.name)
     assert host.generation == generation + 1
 
 
@@ -97,7 +98,7 @@ def test_lost_deployable_of_a_lost_device_waits_for_the_device(parted: LosingHos
     """Whose own time is not over yet."""
     parted.change(Device, lost_ms=sa.select(sa.func.max(Event.at_ms)).scalar_subquery())
     generation = parted.generation
-    parted.lost_devices.expire()
+    lost_devices.expire(parted.ctx)
     assert parted.generation == generation
     assert parted.leaving() == []
 
@@ -133,7 +134,7 @@ def test_only_its_own_children_keep_a_lost_deployable(parted: LosingHost, column
 def test_expired_unit_leaves_the_inventory(sliced: LosingHost) -> None:
     """It was reserved before: nothing changes in how many units Placement gives out."""
     (before,) = sliced.desired().tree.providers
-    sliced.lost_devices.expire()
+    lost_devices.expire(sliced.ctx)
     (after,) = sliced.desired().tree.providers
     assert (before.total, before.reserved) == (4, 1)
     assert (after.total, after.reserved) == (3, 0)
@@ -145,14 +146,14 @@ def test_expired_unit_leaves_the_inventory(sliced: LosingHost) -> None:
 def test_time_is_over_after_its_last_millisecond(sliced: LosingHost) -> None:
     """That of what is lost, and that in which a silent agent counts as up."""
     age_lost(sliced.db, -DAY)
-    sliced.lost_devices.expire()
+    lost_devices.expire(sliced.ctx)
     assert count(sliced.db, AttachHandle) == 4
     age_lost(sliced.db, 1)
     sliced.change(Service, last_seen_ms=sliced.db.now - DOWN_AFTER)
-    sliced.lost_devices.expire()
+    lost_devices.expire(sliced.ctx)
     assert count(sliced.db, AttachHandle) == 4
     sliced.change(Service, last_seen_ms=sliced.db.now - DOWN_AFTER + 1)
-    sliced.lost_devices.expire()
+    lost_devices.expire(sliced.ctx)
     assert count(sliced.db, AttachHandle) == 3
 
 
@@ -162,25 +163,28 @@ def test_expired_quarantined_unit_is_removed_with_its_work(sliced: LosingHost) -
         handle = tx.execute(sa.select(AttachHandle.id).where(lost)).scalar_one()
     sliced.change(AttachHandle, lost, state="quarantined")
     sliced.work(kind="release", attach_handle_id=handle)
-    sliced.lost_devices.expire()
+    lost_devices.expire(sliced.ctx)
     assert (count(sliced.db, AttachHandle), count(sliced.db, Work)) == (3, 0)
 
 
 def test_units_of_a_host_without_agent_are_kept(sliced: LosingHost) -> None:
     sliced.change(Service, last_seen_ms=Service.last_seen_ms - 2 * DOWN_AFTER)
     generation = sliced.generation
-    sliced.lost_devices.expire()
+    lost_devices.expire(sliced.ctx)
     assert count(sliced.db, AttachHandle) == 4
     assert sliced.generation == generation
-    sliced.cloud.heartbeat(sliced.name)
-    sliced.lost_devices.expire()
+    sliced.cloud.cases.heartbeat(sliced.name)
+    lost_devices.expire(sliced.ctx)
     assert count(sliced.db, AttachHandle) == 3
 
 
 def _arq(host: LosingHost) -> None:
     """An ARQ has the lost unit."""
     host.cloud.request()
-    host.change(Arq, attach_handle_id=sa.select(sa.func.max(AttachHandle.id)).scalar_subquery())
+    with host.db.reader() as tx:
+        newest = tx.execute(sa.select(sa.func.max(AttachHandle.id))).scalar_one()
+    arq = sa.select(sa.func.max(Arq.id)).scalar_subquery()
+    host.change(AttachHandle, AttachHandle.id == newest, arq_id=arq)
 
 
 def _orders_image(host: LosingHost) -> None:
@@ -192,7 +196,6 @@ def _orders_image(host: LosingHost) -> None:
 USES: dict[str, Callable[[LosingHost], None]] = {
     "arq": _arq,
     "releasing": lambda host: host.change(AttachHandle, state="releasing"),
-    "held": lambda host: host.change(AttachHandle, state="held"),
     "made by an operator": lambda host: host.change(Device, origin="created"),
     "blind": lambda host: host.change(Driver, state=DriverState.FAILED.value),
     "not yet": lambda host: age_lost(host.db, -2 * DAY),
@@ -216,7 +219,7 @@ def test_what_is_in_use_is_kept(request: pytest.FixtureRequest, what: str, use: 
     models = (Device, Deployable, AttachHandle, Attribute)
     before = [count(host.db, one) for one in models]
     generation = host.generation
-    host.lost_devices.expire()
+    lost_devices.expire(host.ctx)
     assert host.generation == generation
     assert host.leaving() == []
     assert len(host.desired().tree.providers) == count(host.db, Deployable)
@@ -227,7 +230,7 @@ def test_what_is_in_use_is_kept(request: pytest.FixtureRequest, what: str, use: 
 
 def test_units_are_removed_with_their_lost_device(sliced: LosingHost) -> None:
     replace(sliced, report_of=lambda cards: report_of(sliced.name, cards)).report(0)
-    sliced.lost_devices.expire()
+    lost_devices.expire(sliced.ctx)
     assert count(sliced.db, AttachHandle) == 4
     age_lost(sliced.db)
     sliced.answer(f"{sliced.name}_0")
@@ -245,7 +248,7 @@ def test_allocations_above_the_inventory_do_not_block_publishing(
         sliced.cloud.allocate(sliced.name, one)
     sliced.report(1)
     age_lost(sliced.db)
-    sliced.lost_devices.expire()
+    lost_devices.expire(sliced.ctx)
     sliced.cloud.publish(sliced.name)
     uuid = provider_uuid(f"{sliced.name}_0")
     client = Placement(sliced.cloud.placement.adapter())

@@ -9,15 +9,15 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.audit.repairs import allow_units, hold_units
-from cyborg.conductor.reports.desired_state import PreparedUnits
-from cyborg.db.models import Arq, AttachHandle, Event, Instance, Work
+from cyborg.db.models import Arq, Event, Instance, Work
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
 from cyborg.model.work import Use
+from cyborg.rpc.verbs import FetchUnitUses
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.functional.audit.cloud import SmallCloud
 from cyborg.tests.functional.audit.test_command import Run, document, run
-from cyborg.tests.functional.audit.test_damages import forget_release, handles, leak_handle
+from cyborg.tests.functional.audit.test_damages import forget_release, handles, strand_release
 
 __all__ = ["run"]
 
@@ -25,19 +25,15 @@ __all__ = ["run"]
 def boot(cloud: SmallCloud, host: str) -> tuple[str, Guest]:
     """Boot a server as Nova shows it afterwards: it has a node, and no task."""
     _, instance = cloud.bind(host)
-    return instance, cloud.nova.own(instance, "nova-project", node=host)
+    return instance, cloud.nova.own(instance, "project", node=host)
 
 
 def restore(cloud: SmallCloud, *instances: str) -> None:
     """Forget these servers, as a backup of the time before them does."""
-    held = sa.select(Arq.attach_handle_id).where(Arq.instance_uuid.in_(instances))
-    with cloud.db.reader() as tx:
-        ids = list(tx.execute(held).scalars())
-    cloud.execute(
+    cloud.cases.execute(
         sa.delete(Work).where(Work.instance_uuid.in_(instances)),
         sa.delete(Arq).where(Arq.instance_uuid.in_(instances)),
         sa.delete(Instance).where(Instance.uuid.in_(instances)),
-        sa.update(AttachHandle).where(AttachHandle.id.in_(ids)).values(state="free"),
     )
 
 
@@ -70,13 +66,13 @@ def test_next_bind_does_not_get_the_unit_of_an_unknown_server(cloud: SmallCloud)
     # The database knows which unit this one holds.
     assert bound_on(cloud, host) == [before]
     assert len(handles(cloud, host, "quarantined")) == 3
-    with cloud.db.reader() as tx:
+    with cloud.cases.db.reader() as tx:
         history = tx.execute(sa.select(Event.reason).where(Event.action == "quarantined")).scalars()
         assert all("server" in str(reason) for reason in history)
 
 
 def bound_on(cloud: SmallCloud, host: str) -> list[str | None]:
-    with cloud.db.reader() as tx:
+    with cloud.cases.db.reader() as tx:
         query = sa.select(Arq.instance_uuid).where(Arq.hostname == host, Arq.state == "Bound")
         return list(tx.execute(query).scalars())
 
@@ -107,25 +103,25 @@ def test_unit_in_release_is_not_cleaned_under_an_unknown_server(cloud: SmallClou
     restore(cloud, server)
     forget_release(cloud, host)
     assert cloud.fix() == []
-    with cloud.db.reader() as tx:
+    with cloud.cases.db.reader() as tx:
         assert tx.execute(sa.select(Work.kind)).scalars().all() == []
     assert len(handles(cloud, host, "quarantined")) == 2
 
 
 def test_nothing_is_released_beside_an_unknown_server(cloud: SmallCloud) -> None:
-    """The unit that the database thinks leaked, or gone with its server, may be the one in use."""
+    """The unit of a release without work, or gone with its server, may be the one in use."""
     host = cloud.host()
     server, _ = boot(cloud, host)
     vanished, _ = boot(cloud, host)
-    leaked = leak_handle(cloud, host)
+    stranded = strand_release(cloud, host)
     restore(cloud, server)
     cloud.nova.disown(vanished)
     cloud.placement.free(vanished)
-    cloud.execute(sa.update(Event).values(at_ms=1))
+    cloud.cases.execute(sa.update(Event).values(at_ms=1))
     fixes = {one.kind: one.fix for one in cloud.auditor().look().findings}
-    assert fixes[Kind.VANISHED_INSTANCE] is fixes[Kind.LEAKED_HANDLE] is None
+    assert fixes[Kind.VANISHED_INSTANCE] is fixes[Kind.STRANDED_RELEASE] is None
     assert cloud.fix() == []
-    assert leaked in {row.uuid for row in handles(cloud, host, "held")}
+    assert stranded in {row.uuid for row in handles(cloud, host, "quarantined")}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +137,7 @@ def test_server_on_its_way_is_no_unknown_holder(
     cloud: SmallCloud, status: str, task: str | None, here: bool
 ) -> None:
     host, instance = cloud.host(), str(uuid4())
-    guest = cloud.nova.own(instance, "nova-project", node=host if here else "elsewhere")
+    guest = cloud.nova.own(instance, "project", node=host if here else "elsewhere")
     guest.lasts = 100
     guest.begin()
     guest.status, guest.task = status, task
@@ -174,15 +170,15 @@ def test_binds_wait_until_the_audit_after_a_restore_has_looked(cloud: SmallCloud
 def test_agent_releases_nothing_on_a_host_that_is_not_checked(cloud: SmallCloud) -> None:
     host = cloud.host(prepare=True)
     assert uses(cloud, host) == {Use.FREE}
-    hold_units(cloud.db, host)
+    hold_units(cloud.cases.db, host)
     assert uses(cloud, host) == {Use.IN_TRANSITION}
-    allow_units(cloud.db, host, ())
+    allow_units(cloud.cases.db, host, ())
     assert uses(cloud, host) == {Use.FREE}
 
 
 def uses(cloud: SmallCloud, host: str) -> set[Use]:
     """What the units of a host are used for, as its agent is told at its start."""
-    units = PreparedUnits(db=cloud.db).unit_uses(host, cloud.epochs[host]).units
+    units = cloud.cases.ask(FetchUnitUses(host, cloud.cases.epochs[host])).units
     return {unit.use for unit in units}
 
 

@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -11,9 +12,9 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.placement import Placement
-from cyborg.conductor.hosts.lost_devices import LostDevices
-from cyborg.conductor.jobs import RetentionJob
-from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.hosts import lost_devices
+from cyborg.conductor.jobs import remove_expired
+from cyborg.conductor.leases import ConductorLease, oldest_only
 from cyborg.db.engine import Database
 from cyborg.db.models import (
     Arq,
@@ -28,12 +29,14 @@ from cyborg.db.models import (
 from cyborg.db.services import Process
 from cyborg.model.audit_findings import Kind
 from cyborg.model.process import CONDUCTOR
+from cyborg.rpc.verbs import SendProvidersRemoved
+from cyborg.tests.fixtures.contexts import changed
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.unrelated_rows import add_unbound
 from cyborg.tests.fixtures.waiting import eventually
-from cyborg.tests.functional.audit.cloud import DAY, DOWN_AFTER, SmallCloud, age_lost
+from cyborg.tests.functional.audit.cloud import DAY, SmallCloud, age_lost
 from cyborg.tests.functional.audit.division import LosingHost, count, whole_host
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -146,12 +149,12 @@ def test_device_is_kept_without_a_retention(aged: LosingHost) -> None:
     desired = aged.desired(retention=0)
     assert (len(desired.tree.providers), desired.obsolete_providers) == (1, ())
     generation = aged.generation
-    LostDevices(db=aged.db, lost_retention=0, down_after=DOWN_AFTER).expire()
+    lost_devices.expire(aged.cloud.cases.ctx)
     assert aged.generation == generation
 
 
 def test_agent_that_confirms_no_removal_changes_nothing(aged: LosingHost) -> None:
-    aged.lost_devices.expire()
+    lost_devices.expire(aged.ctx)
     aged.cloud.publish(aged.name)
     assert aged.cloud.found() == {(Kind.LOST_DEVICE, uuids(aged.db)[0])}
 
@@ -199,25 +202,22 @@ def test_device_without_providers_is_removed(aged: LosingHost) -> None:
     with aged.db.writer() as tx:
         for model in (Attribute, AttachHandle, Deployable):
             tx.execute(sa.delete(model))
-    aged.lost_devices.expire()
+    lost_devices.expire(aged.ctx)
     assert uuids(aged.db) == []
 
 
 def test_superseded_agent_confirms_no_removal(aged: LosingHost) -> None:
     with pytest.raises(exception.StaleEpoch):
-        aged.lost_devices.confirm_removal(aged.name, aged.cloud.epochs[aged.name] - 1, [aged.lost])
+        lost_devices.confirm_removal(
+            aged.ctx,
+            SendProvidersRemoved(aged.name, aged.cloud.cases.epochs[aged.name] - 1, [aged.lost]),
+        )
     assert len(uuids(aged.db)) == 1
 
 
-def retention_job(aged: LosingHost, lease: ConductorLease) -> RetentionJob:
-    return RetentionJob(
-        db=aged.db,
-        lease=lease,
-        lost_devices=aged.lost_devices,
-        lease_ms=60_000,
-        unbound_age=DAY,
-        history_retention=90 * DAY,
-    )
+def retention_job(aged: LosingHost, lease: ConductorLease) -> Callable[[], None]:
+    ctx = changed(aged.ctx, unbound_age=DAY // 1000, history_retention=90)
+    return oldest_only(lease, 60_000, partial(remove_expired, ctx))
 
 
 def test_only_the_first_conductor_removes_expired_rows(aged: LosingHost) -> None:
@@ -225,21 +225,21 @@ def test_only_the_first_conductor_removes_expired_rows(aged: LosingHost) -> None
     unborn = ConductorLease(db=aged.db, process=Process("control", CONDUCTOR, "0", "", "3"))
     second.renew()
     generation = aged.generation
-    for lease, more in ((unborn, 0), (second, 0), (aged.cloud.lease, 1)):
-        retention_job(aged, lease).run_once()
+    for lease, more in ((unborn, 0), (second, 0), (aged.cloud.cases.lease, 1)):
+        retention_job(aged, lease)()
         assert aged.generation == generation + more
 
 
 def test_arqs_that_nobody_binds_expire_by_thousands(aged: LosingHost) -> None:
     old, bound, fresh = aged.cloud.request(), aged.cloud.request(), aged.cloud.request()
-    aged.cloud.execute(
+    aged.cloud.cases.execute(
         sa.update(Arq)
         .where(Arq.uuid.in_([old, bound]))
         .values(created_at=datetime(2026, 1, 1), updated_at=None),
         sa.update(Arq).where(Arq.uuid == bound).values(instance_uuid=str(uuid4()), state="Bound"),
     )
     add_unbound(aged.db, old, 2100)
-    retention_job(aged, aged.cloud.lease).run_once()
+    retention_job(aged, aged.cloud.cases.lease)()
     with aged.db.reader() as tx:
         assert set(tx.execute(sa.select(Arq.uuid)).scalars()) == {bound, fresh}
         deleted = sa.select(Event.reason).where(Event.action == "deleted", Event.noun == "arq")
@@ -251,6 +251,6 @@ def test_arqs_that_nobody_binds_expire_by_thousands(aged: LosingHost) -> None:
 def test_expired_history_is_removed(aged: LosingHost) -> None:
     aged.change(Event, at_ms=Event.at_ms - 91 * DAY)
     aged.report(1)
-    retention_job(aged, aged.cloud.lease).run_once()
+    retention_job(aged, aged.cloud.cases.lease)()
     with aged.db.reader() as tx:
         assert list(tx.execute(sa.select(Event.action)).scalars()) == ["found again"]

@@ -2,7 +2,7 @@
 """Guests that run without a unit that is bound to them, as after a reboot of their host."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -11,24 +11,21 @@ import sqlalchemy as sa
 
 from cyborg.agent.guests import GuestReports
 from cyborg.clients.nova import Servers
-from cyborg.conductor.arqs.bind import ArqBinder
-from cyborg.conductor.audit.unattached import Repair, UnattachedJob
-from cyborg.conductor.hosts.guests import HostGuestStore
-from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.audit.unattached import report
+from cyborg.conf.conductor import NOTIFY, REBOOT
 from cyborg.db import metrics
 from cyborg.db.models import Arq, Event, Work
-from cyborg.drivers.host import INITIAL_PROCESSES
+from cyborg.drivers.files import INITIAL_PROCESSES
+from cyborg.drivers.worker import Worker
 from cyborg.model.arq import Binding
 from cyborg.model.audit_findings import Ages, Kind, Severity
 from cyborg.model.work import WorkKind
-from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.contexts import changed
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
-from cyborg.tests.fixtures.waiting import PATIENCE
-from cyborg.tests.functional.audit.cloud import AT_ONCE, NOVA, SmallCloud
+from cyborg.tests.functional.audit.cloud import AT_ONCE, SmallCloud
 from cyborg.tests.functional.audit.test_restored import restore
 
 GUESTS = 8
@@ -39,11 +36,11 @@ class Conductor:
     """What the agent sends goes to the use case."""
 
     def __init__(self, cloud: SmallCloud) -> None:
-        self._store = HostGuestStore(db=cloud.db)
+        self._cases = cloud.cases
         self.sent = 0
 
     def request(self, command: Any) -> None:
-        self._store.store(command.host, command.epoch, command.guests)
+        self._cases.ask(command)
         self.sent += 1
 
 
@@ -59,9 +56,7 @@ class SimulatedCompute:
     def __post_init__(self) -> None:
         self.name = self.cloud.compute("rebooted")
         self.report = report_of(self.name, GUESTS, handles=1)
-        ReportApplier(db=self.cloud.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
-            self.name, self.cloud.epochs[self.name], self.report
-        )
+        self.cloud.cases.report(self.name, self.report)
         self.cloud.publish(self.name)
         self.functions = [device.key for device in self.report.drivers[0].devices]
         for number, function in enumerate(self.functions):
@@ -71,19 +66,18 @@ class SimulatedCompute:
         self.conductor = Conductor(self.cloud)
         client = cast(ConductorClient, self.conductor)
         self.auditor = self.cloud.auditor()
-        self.reports = GuestReports(host=self.name, machine=self.machine, conductor=client)
+        self.reports = GuestReports(
+            host=self.name, machine=self.machine, conductor=client, worker=Worker()
+        )
         self.boot()
 
     def bind(self, index: int) -> str:
         """Boot a server with the unit of a function; its uuid."""
         arq, instance = self.cloud.request(), str(uuid4())
-        self.servers.append(self.cloud.nova.own(instance, "nova-project", node=self.name))
+        self.servers.append(self.cloud.nova.own(instance, "project", node=self.name))
         provider = provider_of(self.name, index)
         assert self.cloud.placement.claim(instance, {provider: {RESOURCE_CLASS: 1}})
-        agents = AgentClient(DirectBus(Exchange()), timeout=PATIENCE)
-        binder = ArqBinder(db=self.cloud.db, agents=agents, wake=lambda: None, bind_timeout=60_000)
-        binding = Binding(arq, self.name, provider, instance)
-        binder.patch(NOVA, str(uuid4()), [binding], [])
+        self.cloud.cases.patch(Binding(arq, self.name, provider, instance))
         self.instances.append(instance)
         return instance
 
@@ -110,8 +104,8 @@ class SimulatedCompute:
 
     def scan(self) -> None:
         """One heartbeat and one scan of the agent."""
-        self.cloud.heartbeat(self.name)
-        self.reports.send(self.cloud.epochs[self.name], self.report)
+        self.cloud.cases.heartbeat(self.name)
+        self.reports.send(self.cloud.cases.epochs[self.name], self.report)
 
     def named(self, ages: Ages | None = None) -> set[str]:
         """The servers that an audit names as running without their units.
@@ -122,18 +116,13 @@ class SimulatedCompute:
         findings = auditor.look(self.name).findings
         return {finding.key for finding in findings if finding.kind is Kind.UNATTACHED_BIND}
 
-    def job(self, repair: Repair) -> UnattachedJob:
-        return UnattachedJob(
-            db=self.cloud.db,
-            nova=Servers(self.cloud.nova.adapter()),
-            lease=self.cloud.lease,
-            lease_ms=60_000,
-            ages=AT_ONCE,
-            repair=repair,
-        )
+    def handle(self, repair: str) -> None:
+        """Run the job of a conductor once."""
+        ctx = changed(self.cloud.cases.ctx, ages=AT_ONCE, repair_unattached=repair)
+        report(replace(ctx, nova=Servers(self.cloud.nova.adapter())))
 
     def actions(self, instance: str) -> list[str]:
-        with self.cloud.db.reader() as tx:
+        with self.cloud.cases.db.reader() as tx:
             query = sa.select(Event.action).where(Event.subject_uuid == instance)
             return list(tx.execute(query.order_by(Event.id)).scalars())
 
@@ -149,7 +138,7 @@ def compute(cloud: SmallCloud) -> SimulatedCompute:
 def test_every_guest_without_its_unit_is_named_after_each_boot(compute: SimulatedCompute) -> None:
     """Each guest is in another state after each boot; a server is rebooted once in each."""
     chance = random.Random(26)
-    job, reboots = compute.job(Repair.REBOOT), dict.fromkeys(compute.instances, 0)
+    reboots = dict.fromkeys(compute.instances, 0)
     for _ in range(BOOTS):
         compute.boot()
         bare = set()
@@ -168,7 +157,7 @@ def test_every_guest_without_its_unit_is_named_after_each_boot(compute: Simulate
         compute.scan()
         assert compute.named() == bare
         for _ in range(2):
-            job.run_once()
+            compute.handle(REBOOT)
             for index in range(GUESTS):
                 compute.servers[index].task = None
     assert {
@@ -191,18 +180,18 @@ def test_server_is_reported_once_for_a_boot_and_not_rebooted_by_default(
     assert f"{compute.name}_0" in finding.cause
     assert f"openstack server reboot --hard {compute.instances[0]}" in finding.remedy
     for _ in range(2):
-        compute.job(Repair.NOTIFY).run_once()
+        compute.handle(NOTIFY)
     assert compute.actions(compute.instances[0])[-1:] == ["without its accelerators"]
     assert compute.actions(compute.instances[0]).count("without its accelerators") == 1
     assert compute.actions(compute.instances[1]).count("without its accelerators") == 0
     assert compute.servers[0].reboots == 0
-    with compute.cloud.db.reader() as tx:
+    with compute.cloud.cases.db.reader() as tx:
         assert metrics.totals(tx).unattached == 1
     # Its owner reboots it.
     compute.run(0, is_named=True, is_open=True)
     compute.scan()
     assert compute.named() == set()
-    with compute.cloud.db.reader() as tx:
+    with compute.cloud.cases.db.reader() as tx:
         assert metrics.totals(tx).unattached == 0
 
 
@@ -226,12 +215,12 @@ def test_server_that_is_changed_is_not_named(compute: SimulatedCompute) -> None:
     compute.servers[0].task = None
     attach = {"uuid": str(uuid4()), "kind": WorkKind.ATTACH.value, "fence": 0, "attempts": 0}
     times = {"created_ms": 0, "not_before_ms": 0, "instance_uuid": compute.instances[0]}
-    compute.cloud.execute(sa.insert(Work).values(**attach, **times))
+    compute.cloud.cases.execute(sa.insert(Work).values(**attach, **times))
     assert compute.named() == set()
-    compute.cloud.execute(sa.delete(Work))
+    compute.cloud.cases.execute(sa.delete(Work))
     assert compute.named() == {compute.instances[0]}
     hide = sa.update(Arq).where(Arq.instance_uuid == compute.instances[0]).values(hidden=True)
-    compute.cloud.execute(hide)
+    compute.cloud.cases.execute(hide)
     assert compute.named() == set()
 
 

@@ -26,7 +26,7 @@ def test_conductor_repairs_findings_by_itself(
     rack = racked(on=auditing)
     client = Placement(placement.adapter())
     with quiet.writer() as tx:
-        tx.execute(sa.update(AttachHandle).values(state="held"))
+        tx.execute(sa.update(AttachHandle).values(state="releasing"))
     placement.call("DELETE", f"/resource_providers/{rack.provider()}/traits")
     eventually(lambda: set(handle_states(quiet).values()) == {"free"})
     eventually(lambda: "CUSTOM_CARD" in client.traits(rack.provider())[1])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import oslo_messaging
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -134,7 +135,7 @@ def test_forged_caller_is_refused(
 
 
 def test_no_verb_of_the_api_is_on_the_topic_of_agents(thief: Attacker) -> None:
-    """And the reverse: with required signatures, no verb of agents on the topic of the API."""
+    """And the reverse: no verb of agents on the topic of the API."""
     answers = {}
     for verb in COMMANDS[CONDUCTOR_TOPIC]:
         context = thief.signed(CONDUCTOR_AGENTS_TOPIC, verb, {}, sender="x", owner=THIEF)
@@ -165,7 +166,7 @@ def test_agent_speaks_of_its_own_host_only(
         ("heartbeat", {"heartbeat": wire.dump(heartbeat(VICTIM))}),
         ("desired", place),
         ("unit_uses", place),
-        ("published", {**place, "refused": {"x": "y"}}),
+        ("published", {**place, "refused": {"x": "y"}, "published": {}}),
         ("providers_removed", {**place, "names": ["x"]}),
         ("readings", {**place, "readings": []}),
     ):
@@ -386,7 +387,7 @@ def test_tampered_request_is_refused(
 ) -> None:
     middle = attacker(master_file)
     place = CONDUCTOR_AGENTS_TOPIC
-    arguments = {"host": VICTIM, "epoch": victim, "refused": {}}
+    arguments = {"host": VICTIM, "epoch": victim, "refused": {}, "published": {}}
     before = everything(own_database)
 
     def context(verb: str = "published") -> dict[str, Any]:
@@ -431,29 +432,37 @@ def test_expired_request_is_refused(
 def test_keys_are_replaced_without_a_stop(
     secured: Stack, master: Keys, master_file: Path, tmp_path: Path, attacker: Attackers
 ) -> None:
-    """The new key verifies, then signs, and then the old one is removed and refused."""
-    old_file = tmp_path / "old.json"
-    keys.write(old_file, master)
-    client = reach(ConductorClient(secured.bus(), timeout=PATIENCE))
-    old, new = master.keys[0], keys.generate([key.id for key in master.keys])
-    for step in ((old, new), (new, old), (new,)):
-        keys.write(master_file, Keys(master.kind, master.owner, step))
-        assert client.write(profile()).name.startswith("p-")
-    stolen = attacker(old_file)
+    """The new key verifies, then signs, and then the old one is removed and refused.
 
-    def is_refused() -> bool:
-        """Whether the old key is refused, which begins a second after the change."""
-        arguments = profile().dump()
-        context = stolen.signed(CONDUCTOR_TOPIC, profile().verb, arguments, sender="cyborg-api@c")
-        return refused(lambda: stolen.deliver(CONDUCTOR_TOPIC, profile().verb, arguments, context))
+    A process notices a change of the file after a second, so each step waits for the one before.
+    """
+    old, new = master.keys[0], keys.generate([key.id for key in master.keys])
+    holders = []
+    for name, key in (("old", old), ("new", new)):
+        keys.write(tmp_path / name, Keys(master.kind, master.owner, (key,)))
+        holders.append(attacker(tmp_path / name))
+
+    def is_refused(holder: Attacker) -> bool:
+        arguments, place = profile().dump(), CONDUCTOR_TOPIC
+        context = holder.signed(place, profile().verb, arguments, sender="cyborg-api@c")
+        return refused(lambda: holder.deliver(place, profile().verb, arguments, context))
 
     def writes() -> bool:
-        """Whether the client signs with the new key, which begins a second after the change."""
+        """Whether the client signs with a key that is valid."""
         with contextlib.suppress(exception.OutcomeUnknown):
             return client.write(profile()).name.startswith("p-")
         return False
 
-    eventually(is_refused)
+    client = reach(ConductorClient(secured.bus(), timeout=PATIENCE))
+    assert not is_refused(holders[0])
+    assert is_refused(holders[1])
+    keys.write(master_file, Keys(master.kind, master.owner, (old, new)))
+    assert writes()
+    eventually(lambda: not is_refused(holders[1]))
+    keys.write(master_file, Keys(master.kind, master.owner, (new, old)))
+    assert writes()
+    keys.write(master_file, Keys(master.kind, master.owner, (new,)))
+    eventually(lambda: is_refused(holders[0]))
     eventually(writes)
     client.close()
 
@@ -502,7 +511,7 @@ def test_real_agent_works_with_the_keys_of_its_host_only(
 
 
 @pytest.mark.parametrize("mode", ["off", "warn", "required"])
-def test_agent_of_the_previous_release_works_until_signatures_are_required(
+def test_agent_has_no_verb_on_the_topic_of_the_api_even_without_signatures(
     signing: None,
     conf: cfg.ConfigOpts,
     own_database: Database,
@@ -511,18 +520,16 @@ def test_agent_of_the_previous_release_works_until_signatures_are_required(
     *,
     mode: str,
 ) -> None:
-    """It signs nothing, and sends to the topic of the API."""
     conf.set_override("message_signing", mode)
     own = beside(own_database, exchange=fresh_exchange())
     own.start_conductor()
     own.conductor_client()
-    older = Attacker(own.bus(), own.exchange)
-    arguments = {"heartbeat": wire.dump(heartbeat("older"))}
-    context = older.signed(CONDUCTOR_TOPIC, "heartbeat", arguments, sender=f"{AGENT_TOPIC}@older")
-    send = partial(older.deliver, CONDUCTOR_TOPIC, "heartbeat", arguments, context)
-    if mode == "required":
-        assert refused(send)
-    else:
-        assert send().keys() == {"ok"}
+    unsigned = Attacker(own.bus(), own.exchange)
+    arguments = {"heartbeat": wire.dump(heartbeat("compute"))}
+    sender = f"{AGENT_TOPIC}@compute"
+    context = unsigned.signed(CONDUCTOR_TOPIC, "heartbeat", arguments, sender=sender)
+    send = partial(unsigned.deliver, CONDUCTOR_TOPIC, "heartbeat", arguments, context)
+    with pytest.raises((oslo_messaging.NoSuchMethod, *REFUSALS)):
+        send()
     warnings = [one for one in caplog.records if one.name == "cyborg.rpc.signing"]
     assert len(warnings) == (mode != "off")

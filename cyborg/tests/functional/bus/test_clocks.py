@@ -21,10 +21,10 @@ import webtest
 from cyborg import exception
 from cyborg.db import services
 from cyborg.db.engine import Database
-from cyborg.model import health_view
+from cyborg.model import readiness
 from cyborg.model.audit_findings import Kind
-from cyborg.model.health_view import State
 from cyborg.model.process import AGENT, API
+from cyborg.model.readiness import State
 from cyborg.model.report import Report
 from cyborg.model.scope import EVERYWHERE
 from cyborg.model.work import HandleTask
@@ -88,7 +88,7 @@ def skewed(secured: Stack) -> Iterator[Callable[[float], SkewedHost]]:
 
 @pytest.fixture
 def operator(secured: Stack) -> Client:
-    return Client(webtest.TestApp(secured.make_open_api()), role="admin", version="2.5")
+    return Client(webtest.TestApp(secured.make_open_api()), role="admin", version="2.100")
 
 
 def release() -> Release:
@@ -141,8 +141,8 @@ def test_agent_with_a_wrong_clock_is_told_and_shown(
         )
         assert f"its clock is {sentence}" in finding.cause
         with own_database.reader() as tx:
-            rows = [services.health(one) for one in services.processes(tx, EVERYWHERE)]
-        states = {one.name: one for one in health_view.view(rows, {AGENT: 30_000, API: 30_000})}
+            rows = [services.readiness_of(one) for one in services.processes(tx, EVERYWHERE)]
+        states = {one.name: one for one in readiness.view(rows, {AGENT: 30_000, API: 30_000})}
         agent_state = states[f"cyborg-agent on {HOST}"]
         assert (agent_state.state, agent_state.cause) == (State.NOT_HEARD, row["cause"])
         host.clock.error = 0

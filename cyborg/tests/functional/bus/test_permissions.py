@@ -5,7 +5,6 @@ The commands are taken from the guide.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
@@ -26,7 +25,6 @@ from cyborg.rpc.transport import (
     CONDUCTOR_AGENTS_TOPIC,
     CONDUCTOR_TOPIC,
     EXCHANGE,
-    Bus,
 )
 from cyborg.rpc.verbs import AGENT, Discover, Heartbeat, SendReport
 from cyborg.tests.fixtures.broker import Tenant, connection
@@ -68,19 +66,6 @@ def is_refused(connection: Connection, attempt: Any) -> bool:
     return False
 
 
-@dataclass
-class RoleStack(Stack):
-    """Processes in the virtual host of a test, which is removed with all its queues."""
-
-    role: str = "api"
-
-    def bus(self) -> Bus:
-        """See Stack; it is closed, or it would try to log in for ever when its account is gone."""
-        made = Bus(self.conf, url=self.transport_url, exchange=self.exchange, role=self.role)
-        self._endings.insert(0, made.close)
-        return made
-
-
 @pytest.fixture
 def service(
     urls: dict[str, str],
@@ -91,7 +76,7 @@ def service(
     """The processes of each role, with its account."""
     made: dict[str, Stack] = {}
     for role in ROLES:
-        made[role] = RoleStack(
+        made[role] = Stack(
             conf=conf,
             database_url=own_database.engine.url.render_as_string(hide_password=False),
             transport_url=urls[role],
@@ -201,7 +186,7 @@ def test_account_of_a_host_reaches_the_queues_of_this_host_only(
         ConductorClient(service["agent"].bus(), timeout=PATIENCE, sender=f"{AGENT_TOPIC}@{OTHER}")
     )
     conf.set_override("host", HOST)
-    with RoleStack(
+    with Stack(
         conf=conf,
         database_url=service["api"].database_url,
         transport_url=url,

@@ -55,7 +55,7 @@ def test_plugin_sends_the_same_request_as_the_program(
     assert status == 0, out + err
     (request,) = service.requests
     assert (request.method, request.path, request.query, request.body) == SENT[line]
-    assert request.version == "accelerator 2.5"
+    assert request.version == "accelerator 2.100"
 
 
 def test_plugin_command_fails_when_one_host_failed(openstack: Shell, service: Service):

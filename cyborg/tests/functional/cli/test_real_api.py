@@ -35,7 +35,8 @@ def test_profile_is_created_shown_listed_and_deleted(
     for key in (name, created["uuid"]):
         assert reader(f"profile-show {key} -f json").json == created
     (listed,) = reader(f"profile-list --name {name} -f json").json
-    assert listed == {key: created[key] for key in ("uuid", "name", "groups", "description")}
+    columns = ("uuid", "name", "groups", "satisfiable", "description")
+    assert listed == {key: created[key] for key in columns}
     duplicate = admin(f"profile-create {name}", *GROUPS)
     assert duplicate.status == 1
     assert name in duplicate.err

@@ -23,6 +23,8 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
         audits=(200,),
         scans=(40,),
         signing=True,
+        wide_trees=(2,),
+        query_limit=60,
         only_parts=False,
     )
     told: list[str] = []
@@ -41,5 +43,7 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
     (signing,) = results.signing
     assert (signing.hmacs, signing.bytes) == (4, 235)
     assert (signing.ratio is None) is plan.in_process is (signing.calls == 0)
+    (wide,) = results.wide_trees
+    assert [query and query.candidates for query in (wide.defaults, wide.options)] == [56, 56]
     assert json.loads(json.dumps(results.document()))["figures"]
     assert any("10 unrelated" in sentence for sentence in told)

@@ -16,11 +16,9 @@ from cyborg.model.device import Device
 from cyborg.testing.fake_host import FakeClock, FakeHost
 from cyborg.tests.fixtures.cost_meter import CountedAdapter, Tally
 from cyborg.tests.fixtures.counted_service import CountedService
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import DRIVER, provider_of, report_of
-from cyborg.tests.fixtures.manual_processes import ManualAgent
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.waiting import PATIENCE
+from cyborg.tests.fixtures.single_step import Environment
 
 Statements = Callable[[], AbstractContextManager[Tally]]
 FULL_CHECK = 600.0
@@ -59,17 +57,18 @@ def test_cost_of_the_rounds_of_an_agent(
     host, clock = fresh_host(), FakeClock()
     placement.make_compute(host)
     report = report_of(host, devices, resource_class=resource_class)
-    agent = ManualAgent(
-        DirectBus(Exchange()),
-        host,
-        [LoadResult(DRIVER, Cards(conf, report.drivers[0].devices))],
-        placement=CountedAdapter(placement.adapter(), counted_service.meter),
+    environment = Environment(
+        database_url=f"sqlite:///{tmp_path}/unused.sqlite",
         state_path=tmp_path,
+        placement=CountedAdapter(placement.adapter(), counted_service.meter),
+    )
+    agent = environment.agent(
+        host,
+        LoadResult(DRIVER, Cards(conf, report.drivers[0].devices)),
         clock=clock.monotonic,
         conductor=counted_service.agent,
         scan=60.0,
-        full_check=FULL_CHECK,
-        rpc_timeout=PATIENCE,
+        full_check_interval=FULL_CHECK,
     )
 
     def run(seconds: float) -> Tally:

@@ -10,12 +10,14 @@ import pytest
 
 from cyborg import exception
 from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.metrics import Readings
+from cyborg.conductor.metrics import store_readings
 from cyborg.conductor.notifications import NotificationPublisher
 from cyborg.db import metrics
 from cyborg.db.services import Process
 from cyborg.model.notification import Notification
 from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.rpc.verbs import SendReadings
+from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.fixtures.cost_meter import Tally
 from cyborg.tests.fixtures.costs import DELETE_BY_INSTANCE, Scenarios, bind_allowance
 from cyborg.tests.fixtures.counted_service import CountedService
@@ -92,5 +94,5 @@ def test_cost_of_a_scrape_and_of_storing_readings(
         metrics.totals(tx)
     assert tally.costs == (10, 0, 0), str(tally)
     with statements() as tally, pytest.raises(exception.NotFound):
-        Readings(db=counted_service.db).store("nobody", 1, [])
+        store_readings(context(counted_service.db), SendReadings("nobody", 1, []))
     assert tally.costs == (1, 0, 0), str(tally)

@@ -22,10 +22,10 @@ def test_cost_of_create_bind_and_delete(
     assert len(arqs) == units
     assert CREATE.covers(tally), tally
     instance = str(uuid4())
-    for _ in range(2):
+    for known in (False, True):
         counted_service.forget_work()
         tally = scenarios.bind(scenarios.bindable(units, providers, instance))
-        assert bind_allowance(providers).covers(tally), tally
+        assert bind_allowance(providers, known=known).covers(tally), tally
         assert tally.http == []
         tally = counted_service.deliver()
         assert tally.http == ["POST /os-server-external-events"]

@@ -13,7 +13,6 @@ from cyborg.agent.state_store import StateStore
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db import arqs
 from cyborg.db.listing import Page
 from cyborg.db.models import Host, Service
@@ -23,13 +22,14 @@ from cyborg.model.caller import Caller
 from cyborg.model.process import AGENT
 from cyborg.model.provider import ProviderTree
 from cyborg.model.scope import EVERYWHERE
+from cyborg.rpc.verbs import FetchDesired
 from cyborg.testing.driver_checks import look
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.single_step_processes import TABLES, Environment
+from cyborg.tests.fixtures.single_step import TABLES, Environment
+from cyborg.tests.functional.enabling.cards import BareCardDriver
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
-from cyborg.tests.functional.readiness.cards import BareCardDriver
 from cyborg.tests.oracle.audit import expected_findings
 
 NOVA = Caller("nova-project", "nova", "req-crash", all_projects=True, service=True)
@@ -143,8 +143,8 @@ class SimulatedCloud:
             )
             agent = tx.execute(query).one_or_none()
         if agent is not None:
-            wishes = DesiredStates(db=self.environment.watch)
-            self._tree = wishes.desired(agent.service_host, agent.epoch).tree
+            request = FetchDesired(agent.service_host, agent.epoch)
+            self._tree = self.environment.cases().ask(request).tree
 
     def restore(self, *, publish: bool) -> None:
         """Make everything as it was; Placement only where a scenario changes it.

@@ -38,7 +38,7 @@ _STATEMENT: Final = re.compile(
     re.DOTALL,
 )
 #: They execute what their callers decide.
-_TRANSPARENT: Final = ("db/base.py", "db/transaction.py", "db/engine.py")
+_TRANSPARENT: Final = ("db/bulk.py", "db/transaction.py", "db/engine.py")
 
 
 @dataclass
@@ -98,9 +98,9 @@ def _changes(node: ast.FunctionDef) -> bool:
             case "sa.delete", [ast.Name(id=model)]:
                 if model in _TABLES or (model.islower() and names & _TABLES.keys()):
                     return True
-            case "base.remove", [_, ast.Name(id=model), *_] if model in _TABLES or model.islower():
+            case "bulk.remove", [_, ast.Name(id=model), *_] if model in _TABLES or model.islower():
                 return True
-            case "base.change", [_, ast.Name(id=model), *_]:
+            case "bulk.change", [_, ast.Name(id=model), *_]:
                 if (model in _TABLES or model.islower()) and (not literals or literals & _KEYS):
                     return True
             case function, _ if {word.arg for word in call.keywords} & _KEYS:

@@ -16,9 +16,9 @@ from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.rpc.verbs import DeleteInstanceArqs, Write
-from cyborg.tests.fixtures.crash import CrashPoint, FaultPlan, Kind
+from cyborg.tests.fixtures.crash import Boundary, CrashPoint, FaultPlan
 from cyborg.tests.fixtures.direct_bus import Died
-from cyborg.tests.fixtures.single_step_processes import CrashableAgent, CrashableConductor
+from cyborg.tests.fixtures.single_step import Agent, Conductor
 from cyborg.tests.functional.crash.cloud import NOVA, SimulatedCloud
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Plan:
     alone: bool = True
     crash_point: CrashPoint | None = None
     gives_up: bool = False
-    kinds: frozenset[Kind] = frozenset(Kind)
+    kinds: frozenset[Boundary] = frozenset(Boundary)
 
     def at(self, crash_point: CrashPoint) -> "Plan":
         """Return the plan with a crash point."""
@@ -67,7 +67,7 @@ class Run:
         fault_plans = {CONDUCTOR: FaultPlan(), AGENT: FaultPlan(), plan.victim: self.fault_plan}
         self._number = 0
         self._conductor = self._new_conductor(fault_plans[CONDUCTOR])
-        self._standby: CrashableConductor | None = None
+        self._standby: Conductor | None = None
         self._agent = self._new_agent(fault_plans[AGENT]) if agent else None
         self._conductor.renew()
         self._conductor.serve()
@@ -141,13 +141,13 @@ class Run:
         """End every process."""
         for one in (self._conductor, self._standby, self._agent):
             if one is not None:
-                one.cleanup()
+                one.stop()
 
     def _bound_handles(self) -> set[str]:
         """The handles that must be prepared."""
         query = (
             sa.select(AttachHandle.handle_key)
-            .join(Arq, Arq.attach_handle_id == AttachHandle.id)
+            .join(Arq, Arq.id == AttachHandle.arq_id)
             .join(Deployable, Deployable.id == AttachHandle.deployable_id)
             .where(Arq.state == State.BOUND.value, Deployable.prepare)
         )
@@ -192,20 +192,20 @@ class Run:
     def _tend(self) -> None:
         """Replace crashed processes."""
         if self._conductor.fault_plan.dead:
-            self._conductor.cleanup()
+            self._conductor.stop()
             self._conductor = self._standby or self._new_conductor(FaultPlan())
             self._standby = None
             self._conductor.serve()
         if self._agent is not None and self._agent.fault_plan.dead:
-            self._agent.cleanup()
+            self._agent.stop()
             self._agent = self._new_agent(FaultPlan())
 
-    def _new_conductor(self, fault_plan: FaultPlan) -> CrashableConductor:
+    def _new_conductor(self, fault_plan: FaultPlan) -> Conductor:
         self._number += 1
-        return CrashableConductor(self.cloud.environment, fault_plan, f"control-{self._number}")
+        return self.cloud.environment.conductor(f"control-{self._number}", faults=fault_plan)
 
-    def _new_agent(self, fault_plan: FaultPlan) -> CrashableAgent:
+    def _new_agent(self, fault_plan: FaultPlan) -> Agent:
         rack = self.cloud.rack
-        made = CrashableAgent(self.cloud.environment, fault_plan, rack.compute, rack.driver)
+        made = self.cloud.environment.agent(rack.compute, rack.driver, faults=fault_plan)
         made.serve()
         return made

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from cyborg.db.models import AttachHandle, Deployable, Device, Operation
+from cyborg.db.models import Deployable, Device, Operation
 from cyborg.model.arq import State
 from cyborg.model.device import DeviceStatus
 from cyborg.model.process import AGENT, CONDUCTOR
@@ -18,6 +18,7 @@ from cyborg.rpc.verbs import (
     ProgramDeployable,
     SetDeviceStatus,
 )
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.crash.cloud import NOVA, UNITS
 from cyborg.tests.functional.crash.runs import Run
@@ -258,7 +259,7 @@ def _deployable(run: Run) -> tuple[str, str | None]:
 
 def _handles(run: Run) -> list[str]:
     with run.cloud.environment.watch.reader() as tx:
-        return list(tx.execute(sa.select(AttachHandle.state)).scalars())
+        return list(tx.execute(sa.select(UNIT)).scalars())
 
 
 def _offered(run: Run, card: str = CARD) -> int:

@@ -20,7 +20,6 @@ from cyborg import exception
 from cyborg.db.models import Arq, AttachHandle, Work
 from cyborg.drivers.pci import PciDriver
 from cyborg.model.arq import Binding, State
-from cyborg.model.device import HandleState
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.verbs import CreateArqs, CreateDeviceProfile, DeleteInstanceArqs, PatchArqs, Write
@@ -29,15 +28,16 @@ from cyborg.testing.kernel.guest import guest
 from cyborg.testing.kernel.nvme_tool import NvmeTool
 from cyborg.testing.kernel.simulated import SimulatedKernel
 from cyborg.tests.fixtures.choice import FULL
-from cyborg.tests.fixtures.crash import FaultPlan, Kind
+from cyborg.tests.fixtures.crash import Boundary, FaultPlan
 from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.single_step_processes import (
-    CrashableAgent,
-    CrashableConductor,
+from cyborg.tests.fixtures.single_step import (
+    Agent,
+    Conductor,
     Environment,
 )
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.functional.crash.cloud import NOVA
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.unit.drivers.configured import configured
@@ -157,7 +157,7 @@ class Cloud:
         """Return address → instance of the ARQs that are Bound."""
         query = (
             sa.select(AttachHandle.handle_key, Arq.instance_uuid)
-            .join(Arq, Arq.attach_handle_id == AttachHandle.id)
+            .join(Arq, Arq.id == AttachHandle.arq_id)
             .where(Arq.state == State.BOUND.value)
         )
         with self.environment.watch.reader() as tx:
@@ -171,9 +171,7 @@ class Cloud:
 
     def check(self) -> None:
         """A unit that may be given out has nothing of any guest."""
-        query = sa.select(AttachHandle.handle_key).where(
-            AttachHandle.state == HandleState.FREE.value
-        )
+        query = sa.select(AttachHandle.handle_key).where(UNIT == "free")
         with self.environment.watch.reader() as tx:
             free = set(tx.execute(query).scalars())
         for address in free & DISKS.keys():
@@ -231,8 +229,8 @@ class Cloud:
         raise AssertionError("there is always something left to do")
 
     def close(self) -> None:
-        self.conductor.cleanup()
-        self.agent.cleanup()
+        self.conductor.stop()
+        self.agent.stop()
 
     def _go_on(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(Died, exception.CyborgError):
@@ -243,28 +241,27 @@ class Cloud:
         """Replace what has crashed; the host of an agent may have been rebooted with it."""
         if self.conductor.fault_plan.dead:
             self.crashes += 1
-            self.conductor.cleanup()
+            self.conductor.stop()
             self.environment.clock.ms += 2 * ROUND_MS
             self.conductor = self._new_conductor()
         if self.agent.fault_plan.dead:
             self.crashes += 1
-            self.agent.cleanup()
+            self.agent.stop()
             self.agent = self._new_agent()
 
-    def _new_conductor(self) -> CrashableConductor:
+    def _new_conductor(self) -> Conductor:
         self._number += 1
-        conductor = CrashableConductor(
-            self.environment, FaultPlan(), f"conductor-{self._number}-{uuid4().hex[:4]}"
-        )
+        name = f"conductor-{self._number}-{uuid4().hex[:4]}"
+        conductor = self.environment.conductor(name, faults=FaultPlan())
         conductor.renew()
         conductor.serve()
         return conductor
 
-    def _new_agent(self) -> CrashableAgent:
+    def _new_agent(self) -> Agent:
         entries = [f'{{"address": "{address}"}}' for address in DISKS]
         driver = PciDriver(self.machine, configured(*entries, host=self.name))
-        self.plan = FaultPlan(kinds=frozenset({Kind.HOST, Kind.RPC, Kind.HTTP}))
-        agent = CrashableAgent(self.environment, self.plan, self.name, driver, devices=list(DISKS))
+        self.plan = FaultPlan(kinds=frozenset({Boundary.HOST, Boundary.RPC, Boundary.HTTP}))
+        agent = self.environment.agent(self.name, driver, faults=self.plan, devices=list(DISKS))
         agent.serve()
         return agent
 
@@ -273,7 +270,7 @@ class Cloud:
         if call.startswith("nvme ") or call.endswith("/reset"):
             if call.startswith(("nvme sanitize ", "nvme format ")):
                 self.cleanings += 1
-            self.plan.after(self.plan.before(Kind.HOST, call))
+            self.plan.after(self.plan.before(Boundary.HOST, call))
 
     def _bind(self, address: str, driver: str) -> None:
         machine, self.machine.on_call = self.machine, None

@@ -10,7 +10,7 @@ import pytest
 
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.choice import FULL, chosen
-from cyborg.tests.fixtures.crash import CALLS, CrashPoint, Kind
+from cyborg.tests.fixtures.crash import CALLS, Boundary, CrashPoint
 from cyborg.tests.functional.crash.cloud import SimulatedCloud
 from cyborg.tests.functional.crash.runs import Plan, Run
 from cyborg.tests.functional.crash.scenarios import SCENARIOS, Scenario
@@ -22,7 +22,7 @@ from cyborg.tests.functional.schema.databases import SERVER
 #: On a server one process dies alone; on SQLite all others with it, but not in scenarios that are
 #: long by themselves.
 #: The commit chooses one of so many boundaries, unless all cases are tried.
-_EVERY: Final = 3
+_EVERY: Final = 5
 _SHOWN: Final = 5
 
 
@@ -32,7 +32,7 @@ def _plans() -> Iterator[object]:
         for victim in scenario.victims:
             for alone in (True, False) if FULL else (bool(SERVER),):
                 who = f"{victim.removeprefix('cyborg-')}-{'alone' if alone else 'and-all-others'}"
-                plan = Plan(victim, alone=alone, kinds=frozenset(Kind) if FULL else CALLS)
+                plan = Plan(victim, alone=alone, kinds=frozenset(Boundary) if FULL else CALLS)
                 yield pytest.param(scenario, plan, id=f"{scenario.name}-{who}".replace(" ", "-"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of requests that schemathesis generates along the links of the OpenAPI document.
+"""Sequences of requests that schemathesis generates along links between requests.
 
 A generated bind names values that exist: the host, its provider, and an instance that Nova knows
 and that has an allocation in Placement, as after the scheduler's work.
@@ -32,6 +32,7 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.daemons.service import FPGA, Http, Service, bind_body
+from cyborg.tests.unit.api.links import linked
 
 #: What an operation deletes; the operation may fail, and then its object stays.
 _OPERATED = ("/v2/devices", "/v2/drivers")
@@ -241,11 +242,12 @@ def run(schema: Any, record: Record, counts: range, *, enough: Callable[[], bool
 
 
 def described(url: str) -> Any:
-    """The document as the API serves it, with its own links only; all requests are valid.
+    """The document as the API serves it, with the links of ``linked`` only; all requests are valid.
 
     ``test_generated_requests`` sends invalid ones.
     """
-    schema = schemathesis.openapi.from_url(f"{url}/v2/openapi.json")
+    document = Http(url, version=microversion.MAXIMUM).get("/openapi.json")
+    schema = schemathesis.openapi.from_dict(linked(document))
     schema.config.phases.stateful.inference.algorithms = []
     schema.config.generation.update(modes=[GenerationMode.POSITIVE])
     return schema

@@ -108,7 +108,7 @@ def test_agent_without_privileges_reports_and_one_that_is_stuck_says_so(
     deployment: Deployment, host: str, placement: PlacementService, place: Path
 ):
     deployment.conductor()
-    http = Http(deployment.api()[1], version="2.4")
+    http = Http(deployment.api()[1], version="2.100")
     path = {"PYTHONPATH": f"{place}:{Path(cyborg.__file__).parents[1]}"}
     with SimulatedManager(watchdog=0.9) as manager:
         agent = Program(

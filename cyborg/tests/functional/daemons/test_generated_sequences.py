@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of requests along the links of the OpenAPI document, to three daemons.
+"""Sequences of requests along links between requests, to three daemons.
 
 No sequence is answered with a 5xx, and none leaves anything that a list cannot show, that
 the audit reports, or that cannot be deleted. ``pytest -s`` prints a line of figures.
@@ -74,7 +74,7 @@ def check_cloud(record: Record) -> None:
     instances, http = record.instances, record.instances.http
     instances.drop_unused()
     audit(instances.service)
-    for minor in range(microversion.LATEST + 1):
+    for minor in microversion.MINORS:
         show_lists(Http(http.url, version=f"2.{minor}"), minor)
     for arq in http.get("/accelerator_requests")["arqs"]:
         http.do("DELETE", f"/accelerator_requests?arqs={arq['uuid']}", status=204)

@@ -55,7 +55,7 @@ class Refused:
 
     def _missing(self) -> str:
         """What does not work yet; empty when everything does."""
-        http = Http(self.url, version="2.4")
+        http = Http(self.url, version="2.100")
         if not http.healthy():
             return http.ask("GET", "/healthcheck").text
         if (status := http.write()) != 201:

@@ -167,7 +167,7 @@ def test_refused_agents_are_shown_everywhere_and_log_once(
         deployment.begin(process.CONDUCTOR)
         agents = {one.host: one.begin(deployment, one.options) for one in refused}
         api, url = deployment.api()
-        cloud = Cloud(deployment, Http(url, version="2.5"))
+        cloud = Cloud(deployment, Http(url, version="2.100"))
         eventually(cloud.http.healthy, lambda: api.output)
         everything_says(cloud, agents, reasons)
         for host, agent in agents.items():

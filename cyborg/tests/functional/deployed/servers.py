@@ -7,7 +7,6 @@ A user ``cyborg`` is made up for them by nss_wrapper; its home is the test's dir
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import cyborg
+from cyborg.tests.fixtures import programs
 from cyborg.tests.fixtures.processes import Deployment, Program
 
-PACKAGES: Final = "apache2 libapache2-mod-wsgi-py3 libnss-wrapper"
 APACHE: Final = Path("/usr/sbin/apache2")
 MODULES: Final = Path("/etc/apache2/mods-available")
 #: The Python that mod_wsgi was built for.
@@ -50,13 +49,7 @@ ErrorLog /dev/stderr
 
 def needed() -> None:
     """Raise RuntimeError, with what to install, where something is missing."""
-    wrapper = shutil.which("setpriv") if os.geteuid() == 0 else "not needed"
-    users = subprocess.run(
-        ["ldconfig", "-p"], env=_SYSTEM, capture_output=True, text=True, check=True
-    ).stdout
-    apache_there = APACHE.exists() and (MODULES / "wsgi.load").exists()
-    if not (apache_there and "libnss_wrapper.so" in users and wrapper):
-        raise RuntimeError(f"These tests need Debian's Apache: apt-get install {PACKAGES}")
+    programs.require(programs.APACHE)
     theirs = subprocess.run(
         [PYTHON, "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
         capture_output=True,

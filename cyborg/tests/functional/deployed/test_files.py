@@ -5,9 +5,12 @@ import configparser
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
+import placement.conf
 import yaml
+from oslo_config import cfg
 
 from cyborg.tests.fixtures.processes import Deployment, run
 from cyborg.tests.functional.deployed import page, shapes
@@ -53,6 +56,29 @@ def test_examples_of_install_pages_are_valid(tmp_path: Path):
         with file.open("w") as opened:
             written.write(opened)
         assert validated(file) == (0, []), name
+
+
+def test_placement_of_the_quickstart_has_the_documented_options_for_wide_trees(tmp_path: Path):
+    expected = configparser.ConfigParser()
+    expected.read_string(page.block("by-hand", "placement-conf"))
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from cyborg.tests.fixtures.placement import PlacementService\n"
+        "PlacementService(Path(sys.argv[1]), wide_trees=True)\n"
+    )
+    # A process has one Placement; that of the other tests has the defaults.
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+    file = tmp_path / "placement.conf"
+    made = configparser.ConfigParser()
+    made.read(file)
+    conf = cfg.ConfigOpts()
+    placement.conf.register_opts(conf)
+    conf([], default_config_files=[str(file)], default_config_dirs=[])
+    for group in expected.sections():
+        assert dict(made[group]) == dict(expected[group])
+        # The installed Placement knows the options and takes the values.
+        values = {name: str(conf[group][name]).lower() for name in expected[group]}
+        assert values == dict(expected[group])
 
 
 def test_override_files_require_signatures_and_name_the_users_of_nova():

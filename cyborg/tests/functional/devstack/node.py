@@ -57,6 +57,7 @@ class Node:
             "CYBORG_DIR": str(REPOSITORY),
             "CYBORG_CONF_DIR": str(self.etc),
             "CYBORG_STATE_PATH": str(self.home / "state"),
+            "CYBORG_PLACEMENT_CONF": str(self.etc / "placement.conf"),
             "CYBORG_PRIVILEGED_SOCKET": str(self.home / "privileged.sock"),
             "CYBORG_PRIVILEGED_DIR": str(self.home / "privileged"),
             "PCI_SIM_SYSFS": str(self.home / "sys"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the plugin writes for which services of a node and which variables; nothing runs."""
 
+import configparser
 import getpass
 import socket
 from pathlib import Path
@@ -9,10 +10,11 @@ import pytest
 
 from cyborg.agent.state_store import StateStore
 from cyborg.tests.functional.bus.guide import commands
+from cyborg.tests.functional.deployed import page
 from cyborg.tests.functional.devstack.node import MINIMAL, REPOSITORY, Node
 
 PRIVILEGED = "cyborg-privileged"
-COMPUTE = "disable_service cyborg-api cyborg-cond\nDATABASE_HOST=192.0.2.1\n"
+COMPUTE = "disable_service cyborg-api cyborg-cond placement-api\nDATABASE_HOST=192.0.2.1\n"
 
 
 def stacked(home: Path, *lines: str) -> Node:
@@ -332,3 +334,21 @@ def test_stack_enables_port_profiles_with_nic_drivers(
     node.write_options("ml2.conf", "ml2", extension_drivers=before)
     node.do("stack")
     assert node.options("ml2.conf")["ml2"]["extension_drivers"] == [after]
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_stack_gives_placement_the_documented_options_for_wide_trees(
+    tmp_path: Path, served: bool
+) -> None:
+    elsewhere = "" if served else "disable_service placement-api\nenable_service placement-client\n"
+    node = Node(tmp_path, MINIMAL + elsewhere)
+    node.etc.mkdir()
+    node.write_options("etc/placement.conf", "api", auth_strategy="keystone")
+    node.do("stack")
+    expected = configparser.ConfigParser()
+    expected.read_string(page.block("by-hand", "placement-conf"))
+    options = node.options("etc/placement.conf")
+    assert options["api"] == {"auth_strategy": ["keystone"]}
+    for group in expected.sections():
+        values = {name: [value] for name, value in expected[group].items()}
+        assert options.get(group, {}) == (values if served else {})

@@ -17,14 +17,13 @@ from cyborg.db.engine import Database
 from cyborg.db.models import METADATA, Work
 from cyborg.model.audit_findings import Ages, Kind
 from cyborg.model.provider import provider_uuid
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
-from cyborg.tests.fixtures.manual_processes import ManualAgent
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.single_step import Agent, Conductor, Environment, RunningClock
+from cyborg.tests.fixtures.use_cases import NOVA
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import Rack, Traits
-from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
 from cyborg.tests.oracle.audit import expected_findings
 
 UNITS = 2
@@ -53,8 +52,8 @@ class Site:
 
     rack: Rack
     root: str
-    arena: Arena
-    agent: ManualAgent
+    conductor: Conductor
+    agent: Agent
     service: PlacementService
     nova: SimulatedNova
     clock: list[float]
@@ -63,10 +62,6 @@ class Site:
     @property
     def host(self) -> str:
         return self.rack.compute
-
-    @property
-    def conductor(self) -> Conductor:
-        return self.arena.conductors[0]
 
     @property
     def db(self) -> Database:
@@ -136,7 +131,7 @@ class Site:
 
     def bind(self, card: str) -> None:
         """Boot a server with one unit of a card, and wait until it has it."""
-        ((arq,),) = self.arena.request(1)
+        ((arq,),) = self.conductor.request(1)
         instance, provider = str(uuid4()), self.rack.provider(card)
         self.nova.own(instance, "project")
         self.allocate(provider, instance, RESOURCE_CLASS)
@@ -170,25 +165,28 @@ def site(
     url: str, placement: PlacementService, nova: SimulatedNova, state_path: Path
 ) -> Iterator[Site]:
     """A compute whose cards are published, and servers on some of them."""
-    exchange, name, clock = Exchange(), fresh_host("drift"), [0.0]
+    name, clock = fresh_host("drift"), [0.0]
     root = placement.make_compute(name)
-    conductor = Conductor("control", url=url, bus=DirectBus(exchange), nova=nova.adapter())
-    rack = Rack.build(name, Traits(RESOURCE_CLASS, prepare=True), dict.fromkeys(CARDS, UNITS))
-    agent = ManualAgent(
-        DirectBus(exchange),
-        name,
-        [rack.loaded],
-        placement=placement.adapter(),
+    environment = Environment(
+        database_url=url,
         state_path=state_path,
-        clock=lambda: clock[0],
-        full_check=_FULL_CHECK,
+        placement=placement.adapter(),
+        nova=nova.adapter(),
+        clock=RunningClock(),
     )
+    conductor = environment.conductor(threads=4, heartbeat_interval=200.0)
+    rack = Rack.build(name, Traits(RESOURCE_CLASS, prepare=True), dict.fromkeys(CARDS, UNITS))
+    agent = environment.agent(
+        name, rack.loaded, clock=lambda: clock[0], scan=1.0, full_check_interval=_FULL_CHECK
+    )
+    conductor.renew()
     conductor.serve()
     agent.serve()
-    made = Site(rack, root, Arena((conductor,)), agent, placement, nova, clock)
+    made = Site(rack, root, conductor, agent, placement, nova, clock)
     made.check()
     for card in CARDS[:4]:
         made.bind(card)
     yield made
     agent.stop()
     conductor.stop()
+    environment.close()

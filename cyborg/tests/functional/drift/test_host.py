@@ -5,8 +5,8 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db.models import AttachHandle, Deployable, Device
-from cyborg.model.device import HandleState
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.drift.site import CARDS, UNITS, Site
 
@@ -67,7 +67,7 @@ def test_full_check_prepares_and_releases_units_by_their_arqs(compute_site: Site
     assert len(wanted) == len(site.bound)
     for key in sorted(wanted)[:2]:
         site.rack.machine.remove(f"/prepared/{key}")
-    free = _units(site, HandleState.FREE)
+    free = _free(site)
     for name, key in free[:5]:
         site.rack.leak(key, name.rpartition("_")[2])
     site.rack.leak("0000:ff:00.7")
@@ -88,13 +88,13 @@ def _lost(site: Site) -> int:
         return int(tx.execute(query).scalar_one())
 
 
-def _units(site: Site, state: HandleState) -> list[tuple[str, str]]:
-    """Deployable name and handle key of the units in a state."""
+def _free(site: Site) -> list[tuple[str, str]]:
+    """Deployable name and handle key of the free units."""
     with site.db.reader() as tx:
         rows = tx.execute(
             sa.select(Deployable.name, AttachHandle.handle_key)
             .join(Deployable, Deployable.id == AttachHandle.deployable_id)
-            .where(AttachHandle.state == state.value)
+            .where(UNIT == "free")
             .order_by(AttachHandle.id)
         )
         return [(row.name, row.handle_key) for row in rows]

@@ -106,7 +106,9 @@ def make_cloud(
                 ConductorLease(db=own_database, process=first).renew()
             cloud = Cloud(own, own_database, nova)
             cloud.start_conductor(refresh)
-            cloud.admin = Client(webtest.TestApp(own.make_open_api()), role="admin", version="2.4")
+            cloud.admin = Client(
+                webtest.TestApp(own.make_open_api()), role="admin", version="2.100"
+            )
             cloud.fill()
             return cloud
 

@@ -2,6 +2,7 @@
 """Quotas of projects by the limits of a real Keystone."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -12,13 +13,13 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.clients.limits import UnifiedLimits
-from cyborg.conductor.arqs.create import ArqCreator
-from cyborg.conductor.arqs.device_profiles import Profiles
-from cyborg.conductor.arqs.quotas import Quotas
-from cyborg.conductor.arqs.release import ArqReleaser
+from cyborg.conductor.arqs import device_profiles, release
+from cyborg.conductor.arqs.create import create as create_arqs
 from cyborg.db.projects import REQUESTS
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
+from cyborg.rpc.verbs import CreateArqs, CreateDeviceProfile, DeleteArqs
+from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.functional.keystone.cloud import Cloud
 
 SERVICE = "accelerator"
@@ -60,30 +61,27 @@ def caller(cloud: Cloud, project: str) -> Iterator[Caller]:
     """A member, whose requests are deleted at the end."""
     made = Caller(project, "member", "req-limits")
     yield made
-    releaser = ArqReleaser(db=cloud.database, wake=lambda: None)
     token = cloud.keystone.token(cloud.people.member)
     uuids = [arq["uuid"] for arq in cloud.ask("/accelerator_requests", token).json()["arqs"]]
     if uuids:
-        releaser.by_uuid(made, str(uuid4()), uuids)
+        release.delete(cloud.database, DeleteArqs(made, str(uuid4()), uuids))
 
 
 @pytest.fixture
 def profile(cloud: Cloud, caller: Caller) -> str:
     name = f"profile-{uuid4().hex[:12]}"
     made = DeviceProfile(str(uuid4()), name, ({"resources:FPGA": "1"},))
-    Profiles(db=cloud.database).create(caller, str(uuid4()), made)
+    device_profiles.create(context(cloud.database), CreateDeviceProfile(caller, str(uuid4()), made))
     return name
 
 
 def test_project_creates_what_its_limit_in_keystone_allows(
     cloud: Cloud, limits: UnifiedLimits, caller: Caller, profile: str, project: str
 ) -> None:
-    creator = ArqCreator(
-        db=cloud.database, max_per_request=10, max_unbound=100, quotas=Quotas(limits)
-    )
+    ctx = replace(context(cloud.database), limits=limits)
 
     def create() -> None:
-        creator.create(caller, str(uuid4()), profile)
+        create_arqs(ctx, CreateArqs(caller, str(uuid4()), profile))
 
     cloud.keystone.limit(SERVICE, {REQUESTS: 2})
     create()
@@ -110,12 +108,11 @@ def test_limits_are_shown_to_the_project(
     profile: str,
     project: str,
 ) -> None:
-    creator = ArqCreator(db=cloud.database, max_per_request=10, max_unbound=100)
-    creator.create(caller, str(uuid4()), profile)
+    create_arqs(context(cloud.database), CreateArqs(caller, str(uuid4()), profile))
     cloud.keystone.limit(SERVICE, {REQUESTS: 20, "class:FPGA": -1}, **{project: {"class:FPGA": 4}})
     token = cloud.keystone.token(cloud.people.reader)
     with cloud.api({"quota": {"enabled": "true"}, "oslo_limit": options}) as url:
-        answer = cloud.ask("/limits", token, url=url, version="2.5")
+        answer = cloud.ask("/limits", token, url=url, version="2.100")
     assert answer.status_code == 200
     shown = answer.json()["limits"]
     assert shown["project_id"] == project

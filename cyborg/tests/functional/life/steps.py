@@ -2,7 +2,6 @@
 """Steps that many lives have in common, and looks at the rows behind them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +10,7 @@ import sqlalchemy as sa
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import METADATA, AttachHandle, Deployable, Service, Work
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -76,12 +76,10 @@ def eventually_offered(placement: PlacementService, provider: str, units: int) -
 def eventually_published(operator: Client) -> None:
     """Wait until conductors know that Placement has what is desired of all devices."""
 
-    newer = replace(operator, version="2.5")
-
     def known() -> bool:
         providers = [
             provider
-            for device in newer.get("/devices")["devices"]
+            for device in operator.get("/devices")["devices"]
             for provider in device["providers"]
         ]
         return bool(providers) and all(
@@ -143,8 +141,8 @@ def published(reader: Reader) -> dict[str, tuple[int | None, int | None]]:
 def handle_states(reader: Reader) -> dict[str, str]:
     """The state of every attach handle by its key."""
     with reader.reader() as tx:
-        rows = tx.execute(sa.select(AttachHandle.handle_key, AttachHandle.state))
-        return {row.handle_key: row.state for row in rows}
+        rows = tx.execute(sa.select(AttachHandle.handle_key, UNIT))
+        return dict(rows.all())
 
 
 @retried

@@ -13,7 +13,7 @@ from cyborg import exception
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Allocations, Consumer, Placement
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.conductor.operations.attach_tasks import InstanceAllocation
+from cyborg.conductor.operations import attach_tasks
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Device, Driver, Event, Service
 from cyborg.model.audit_findings import Ages, Severity
@@ -22,9 +22,11 @@ from cyborg.model.process import AGENT
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import Attach, Detach
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
+from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -216,7 +218,7 @@ def test_attach_books_the_shared_capacity_of_its_card(
     slices = {"big": 5, "small": 3}
     traits = Traits(resource_class, prepare=True, slices=slices)
     scenario = make_scenario(one, units=sum(slices.values()), traits=traits)
-    viewer = Client(scenario.operator.app, role="operator", version="2.5")
+    viewer = Client(scenario.operator.app, role="operator", version="2.100")
 
     def used() -> int:
         (device,) = viewer.get("/devices", hostname=scenario.rack.compute)["devices"]
@@ -331,7 +333,7 @@ def test_refused_attach_and_detach_change_nothing(
 def test_unit_out_of_service_is_not_attached(scenario: Scenario) -> None:
     """Placement may still offer it: its agent has not heard of the fault yet."""
     agents = sa.update(Service).where(Service.binary == AGENT)
-    free = sa.update(AttachHandle).where(AttachHandle.state == "free")
+    free = sa.update(AttachHandle).where(UNIT == "free")
     device, driver = sa.update(Device), sa.update(Driver)
     none = "no free accelerators"
     for fault, repair, reason in (
@@ -586,7 +588,7 @@ def test_allocation_is_read_again_after_a_conflict(scenario: Scenario) -> None:
     provider, uuid = scenario.rack.provider(), scenario.server.uuid
     providers = {provider: scenario.rack.resource_class}
     meddled = Meddled(scenario.placement.adapter())
-    allocation = InstanceAllocation(db=scenario.database, placement=meddled)
+    ctx = context(scenario.database, placement=meddled)
     found = meddled.consumer(uuid)
     assert found is not None
     current = Allocations(scenario.placement.adapter()).consumer(uuid)
@@ -594,7 +596,7 @@ def test_allocation_is_read_again_after_a_conflict(scenario: Scenario) -> None:
     less = {**current.allocations, provider: {scenario.rack.resource_class: 1}}
     meddled.set_consumer(uuid, replace(current, allocations=less))
     meddled.times = 2
-    allocation.grow(uuid, providers)
+    attach_tasks.grow(ctx, uuid, providers)
     assert scenario.allocated == {provider: 2}
     meddled.times = 1000
     more = {**current.allocations, provider: {scenario.rack.resource_class: 3}}
@@ -602,15 +604,15 @@ def test_allocation_is_read_again_after_a_conflict(scenario: Scenario) -> None:
     assert fresh is not None
     meddled.set_consumer(uuid, replace(fresh, allocations=more))
     with pytest.raises(exception.Unavailable, match="keeps changing"):
-        allocation.shrink(uuid, providers)
+        attach_tasks.shrink(ctx, uuid, providers)
     meddled.times = 1
-    allocation.shrink(uuid, providers)
+    attach_tasks.shrink(ctx, uuid, providers)
     assert scenario.allocated == {provider: 2}
     # What Nova has removed does not come back.
     scenario.placement.free(uuid)
-    allocation.shrink(uuid, providers)
+    attach_tasks.shrink(ctx, uuid, providers)
     with pytest.raises(exception.NotFound):
-        allocation.grow(uuid, providers)
+        attach_tasks.grow(ctx, uuid, providers)
     assert scenario.allocated == {}
 
 
@@ -619,7 +621,7 @@ def test_private_profile_is_attached_only_to_instances_of_its_projects(
 ) -> None:
     """The project of the instance counts, also for administrators."""
     app, project = scenario.operator.app, scenario.member.project
-    admin = Client(app, role="admin", version="2.5")
+    admin = Client(app, role="admin", version="2.100")
     # Operators can allow attach to users of a project.
     user = Caller(project, "user", "req-attach")
     admin.patch(f"/device_profiles/{one}", {"projects": ["another"]}, status=200)

@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
 from uuid import uuid4
@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.conductor.reports.desired_state import DesiredStates
-from cyborg.db import audit, base, metrics
+from cyborg.conductor.reports import desired_state
+from cyborg.db import audit, bulk, metrics
 from cyborg.db.engine import Database
 from cyborg.db.models import (
     Arq,
@@ -25,13 +25,14 @@ from cyborg.db.models import (
     Host,
     Service,
 )
-from cyborg.model.availability import Standing, reserved
 from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
+from cyborg.rpc.verbs import FetchDesired
+from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import ARQS, create
-from cyborg.tests.oracle.availability import UsableUnit, claimable, word
+from cyborg.tests.oracle.availability import Standing, Unit, claimable, reserved, word
 
 #: The values of each fact; the first one lets units be given out.
 VALUES: Mapping[str, tuple[Any, ...]] = {
@@ -41,7 +42,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "driver": ("READY", None, "FAILED"),
     "health": (None, "degraded", "drain"),
     "error": (None, "its name is taken"),
-    "unit": ("free", "used", "releasing", "quarantined", "leaked", "blocked"),
+    "unit": ("free", "used", "releasing", "quarantined", "blocked"),
 }
 
 
@@ -69,10 +70,9 @@ class Case:
         )
 
     @property
-    def handle(self) -> UsableUnit:
-        words = ("free", "releasing", "quarantined")
-        state = "free" if self.unit == "blocked" else self.unit if self.unit in words else "held"
-        return UsableUnit(
+    def handle(self) -> Unit:
+        state = self.unit if self.unit in ("releasing", "quarantined") else "ready"
+        return Unit(
             state,
             lost=self.lost == "unit",
             blocked=self.unit == "blocked",
@@ -143,9 +143,9 @@ class Cloud:
                 for host, state in product(ids.values(), VALUES["driver"])
                 if state is not None
             ]
-            base.insert(tx, Driver, drivers)
+            bulk.insert(tx, Driver, drivers)
             uuids = [str(uuid4()) for _ in CASES]
-            devices = base.insert_ids(
+            devices = bulk.insert_ids(
                 tx,
                 Device,
                 [
@@ -165,7 +165,7 @@ class Cloud:
                     for index, (uuid, case) in enumerate(zip(uuids, CASES, strict=True))
                 ],
             )
-            deployables = base.insert_ids(
+            deployables = bulk.insert_ids(
                 tx,
                 Deployable,
                 [
@@ -183,8 +183,8 @@ class Cloud:
                 ],
             )
             path = {"uuid": uuids[0], "device_id": devices[uuids[0]], "cpid_type": "PCI"}
-            (path_id,) = base.insert_ids(tx, ControlpathId, [{**path, "cpid_info": "{}"}]).values()
-            handles = base.insert_ids(
+            (path_id,) = bulk.insert_ids(tx, ControlpathId, [{**path, "cpid_info": "{}"}]).values()
+            handles = bulk.insert_ids(
                 tx,
                 AttachHandle,
                 [
@@ -203,21 +203,29 @@ class Cloud:
                 ],
             )
             profile = {"uuid": str(uuid4()), "name": str(uuid4()), "profile_json": '{"groups": []}'}
-            (profile_id,) = base.insert_ids(tx, DeviceProfile, [profile]).values()
+            (profile_id,) = bulk.insert_ids(tx, DeviceProfile, [profile]).values()
+            users = {
+                uuid: str(uuid4())
+                for uuid, case in zip(uuids, CASES, strict=True)
+                if case.unit == "used"
+            }
             held = [
                 {
-                    "uuid": str(uuid4()),
+                    "uuid": arq,
                     "state": "Bound",
                     "device_profile_id": profile_id,
                     "device_profile_group_id": 0,
-                    "attach_handle_id": handles[uuid],
                     "deployable_id": deployables[uuid],
                     "instance_uuid": str(uuid4()),
                 }
-                for uuid, case in zip(uuids, CASES, strict=True)
-                if case.unit == "used"
+                for uuid, arq in users.items()
             ]
-            base.insert(tx, Arq, held)
+            used = bulk.insert_ids(tx, Arq, held)
+            bulk.change(
+                tx,
+                AttachHandle,
+                [(handles[uuid], {"arq_id": used[arq]}) for uuid, arq in users.items()],
+            )
 
 
 @pytest.fixture
@@ -227,11 +235,6 @@ def cloud(database: Database, resource_class: str) -> Iterator[Cloud]:
     yield cloud
     with database.writer() as tx:
         tx.execute(sa.delete(Service).where(Service.host.in_(cloud.hosts.values())))
-
-
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.5")
 
 
 def test_binds_follow_the_rule(cloud: Cloud, nova: Client, profile: Any) -> None:
@@ -257,7 +260,6 @@ def test_views_follow_the_rule(cloud: Cloud, operator: Client) -> None:
         host: Counter(case.word for case in CASES if case.disabled is disabled)
         for disabled, host in cloud.hosts.items()
     }
-    older = replace(operator, version="2.4")
     devices: list[Any] = []
     while not devices or len(devices) % 1000 == 0:
         marker = {"marker": devices[-1]["uuid"]} if devices else {}
@@ -274,11 +276,6 @@ def test_views_follow_the_rule(cloud: Cloud, operator: Client) -> None:
     for host, counts in words.items():
         (row,) = operator.get("/usage", host=host, group_by="host")["usage"]
         assert Counter(row["reasons"], used=row["used"], free=row["free"]) == counts
-        (row,) = (
-            one for one in older.get("/usage", host=host)["usage"] if one["project_id"] is None
-        )
-        shown = {name: row[name] for name in ("offered", "bound", "lost")}
-        assert shown == {"offered": counts["free"], "bound": counts["used"], "lost": counts["lost"]}
         for driver in operator.get("/drivers", host=host)["drivers"]:
             offered = [
                 case
@@ -289,7 +286,7 @@ def test_views_follow_the_rule(cloud: Cloud, operator: Client) -> None:
                 and not case.reserved
             ]
             assert driver["devices"]["offered"] == len(offered)
-        desired = DesiredStates(db=cloud.database).desired(host, 1)
+        desired = desired_state.desired(context(cloud.database), FetchDesired(host, 1))
         reserved_units = {one.uuid: one.reserved for one in desired.tree.providers}
         assert reserved_units == {
             provider_uuid(cloud.name(index)): case.reserved

@@ -134,7 +134,7 @@ def test_second_agent_of_a_host_supersedes_the_first(reports: ConductorClient) -
         lambda: reports.request(Heartbeat(heartbeat("twin", first))),
         lambda: reports.request(SendReport("twin", first, ready())),
         lambda: reports.request(FetchDesired("twin", first)),
-        lambda: reports.request(SendPublished("twin", first, {})),
+        lambda: reports.request(SendPublished("twin", first, {}, {})),
     ):
         with pytest.raises(exception.StaleEpoch) as caught:
             verb()

@@ -124,7 +124,7 @@ def test_unavailable_member_makes_the_group_unavailable(
     publish = changed.values(desired_generation=Host.desired_generation + 1)
     whole = {server.provider(): {server.resource_class: SIZE}}
     for fault, repair in (
-        ({"state": "quarantined"}, {"state": "free"}),
+        ({"state": "quarantined"}, {"state": "ready"}),
         ({"lost_ms": 1}, {"lost_ms": None}),
     ):
         meddle(database, member.values(**fault))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What identifies devices and where they are: reported, stored and shown (microversion 2.5)."""
+"""What identifies devices and where they are: reported, stored and shown (microversion 2.100)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,11 +35,6 @@ ADDRESS = Identity(IdentityKind.ADDRESS, CARD, Confidence.PLACE)
 PLACE = Topology("0000:80:01.0", "0000:80:02.0", ("0000:81:00.1", "0000:81:00.2"))
 
 
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.5")
-
-
 class Host:
     """A host with one device, which a test reports."""
 
@@ -61,7 +56,7 @@ class Host:
         assert taken.refused == {}
         return taken.desired_generation
 
-    def shown(self, version: str = "2.5") -> dict[str, Any]:
+    def shown(self, version: str = "2.100") -> dict[str, Any]:
         """Return the device as the API shows it."""
         operator = replace(self._operator, version=version)
         (device,) = operator.get("/devices", hostname=self.name)["devices"]
@@ -81,7 +76,7 @@ def rendered(*identity: Identity) -> list[dict[str, str]]:
     return [{name: str(value) for name, value in vars(item).items()} for item in identity]
 
 
-def test_identity_and_topology_are_shown_to_operators_from_2_5(host: Host) -> None:
+def test_identity_and_topology_are_shown_to_operators_from_2_100(host: Host) -> None:
     host.report(SERIAL, DSN, ADDRESS, topology=PLACE)
     shown = host.shown()
     assert shown["identity"] == rendered(SERIAL, DSN, ADDRESS)
@@ -90,7 +85,7 @@ def test_identity_and_topology_are_shown_to_operators_from_2_5(host: Host) -> No
         "switch": "0000:80:02.0",
         "siblings": ["0000:81:00.1", "0000:81:00.2"],
     }
-    assert {"identity", "topology"}.isdisjoint(host.shown("2.4"))
+    assert {"identity", "topology"}.isdisjoint(host.shown("2.3"))
 
 
 def test_device_of_an_agent_that_does_not_report_them_has_none(host: Host) -> None:

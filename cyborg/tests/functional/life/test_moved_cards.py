@@ -3,7 +3,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -58,7 +57,7 @@ class Host:
         self.units: dict[str, int] = {}
         self.drivers: dict[str, str] = {}
         self.parts: dict[str, tuple[str, ...]] = {}
-        self._conductor, self._operator = conductor, replace(operator, version="2.5")
+        self._conductor, self._operator = conductor, operator
         beat = AgentHeartbeat(self.name, (self.name,), "0", f"cyborg-agent@{self.name}", None)
         self._epoch = conductor.request(Heartbeat(beat)).epoch
 

@@ -12,7 +12,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Deployable, Device, Driver, Hardware
 from cyborg.model import wire
 from cyborg.rpc.endpoint import Endpoint
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_AGENTS_TOPIC, RPCClient
 from cyborg.rpc.verbs import DesiredChanged
 from cyborg.tests.fixtures.host_reports import DRIVER, RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.placement import fresh_host
@@ -41,7 +41,7 @@ def host(stack: Stack) -> Iterator[str]:
     server = bus.server(AGENT_TOPIC, name, older)
     server.start()
     sender = f"{AGENT_TOPIC}@{name}"
-    line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE, sender=sender)
+    line = RPCClient(bus, CONDUCTOR_AGENTS_TOPIC, peer="conductor", timeout=PATIENCE, sender=sender)
     heartbeat = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
     heartbeat |= {"endpoint": sender, "status": "READY"}
     said = {"kind": "AgentHeartbeat", "version": 1, "body": heartbeat}

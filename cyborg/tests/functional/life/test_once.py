@@ -14,27 +14,26 @@ import pytest
 import sqlalchemy as sa
 import webtest
 from oslo_config import cfg
-from oslo_middleware import RequestId
 
-from cyborg.api import app as api_app
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor.endpoint import UseCases
-from cyborg.conductor.hosts.heartbeats import Heartbeats
-from cyborg.conductor.reports.apply import ReportApplier
-from cyborg.conductor.reports.desired_state import DesiredStates
-from cyborg.db.engine import Database, Reader
-from cyborg.db.models import Arq, Device, Event, Work
+from cyborg.conductor.context import Conductor
+from cyborg.conductor.hosts import heartbeats
+from cyborg.conductor.reports import apply, desired_state
+from cyborg.db.engine import Database, Settings
+from cyborg.db.models import Arq, AttachHandle, Device, Event, Work
 from cyborg.db.models import Service as ServiceRow
 from cyborg.model.report import AgentHeartbeat, DriverReport, Report
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.verbs import Write
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.rpc.transport import Bus
+from cyborg.rpc.verbs import ApiHeartbeat, FetchDesired, Heartbeat, SendReport, Write
+from cyborg.tests.fixtures.contexts import context
+from cyborg.tests.fixtures.crash import Boundary, FaultPlan
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
-from cyborg.tests.fixtures.manual_processes import ManualConductor
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.proxy import Proxy
+from cyborg.tests.fixtures.single_step import Clock, Environment, RunningClock
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 from cyborg.tests.functional.life.steps import ARQS, create, everything
 from cyborg.tests.functional.schema.databases import SERVER, upgraded_database
@@ -48,22 +47,20 @@ UPDATED, UNINSTALLED = (f"/drivers/{name}" for name in IDLE)
 PATIENCE = 10.0
 
 
-@dataclass
-class Freezer:
+class Freezer(Clock):
     """The database's clock, and a conductor that is frozen when a message is on its way to it."""
 
-    ms: int = 1_700_000_000_000
-    #: How long it is frozen before it looks at the next message of this verb.
-    verb: str = ""
-    for_ms: int = 0
+    def __init__(self) -> None:
+        super().__init__()
+        #: How long it is frozen before it looks at the next message of this verb.
+        self.verb = ""
+        self.for_ms = 0
 
-    @contextmanager
-    def crossing(self, message: str) -> Iterator[None]:
-        """See ``direct.Crossing``."""
+    def meanwhile(self, _kind: Boundary, message: str) -> None:
+        """See ``FaultPlan``."""
         if self.verb and message == f"arrival of {self.verb}":
             self.verb, late = "", self.for_ms
             self.ms += late
-        yield
 
 
 class Repeater(ConductorClient):
@@ -71,7 +68,7 @@ class Repeater(ConductorClient):
 
     look: Callable[[], object] | None = None
 
-    def __init__(self, bus: DirectBus, **more: Any) -> None:
+    def __init__(self, bus: Bus, **more: Any) -> None:
         super().__init__(bus, **more)
         #: Whether each repetition was answered the same, and changed nothing.
         self.repeats: list[tuple[bool, bool]] = []
@@ -97,7 +94,7 @@ class Service:
     client: Client
     servers: SimulatedNova
     conductor: Repeater
-    cases: UseCases
+    ctx: Conductor
     proxy: Proxy | None
 
     @property
@@ -107,7 +104,7 @@ class Service:
     @property
     def newest(self) -> Client:
         """The same user of the newest API."""
-        return replace(self.client, version="2.4")
+        return replace(self.client, version="2.100")
 
     def origins(self) -> list[tuple[Any, ...]]:
         """Project, user, request and operation of each event, the oldest first."""
@@ -170,29 +167,32 @@ def service(
     placement: PlacementService,
     nova_api: SimulatedNova,
 ) -> Iterator[Service]:
-    freezer, exchange = Freezer(), Exchange()
-    now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: freezer.ms)
+    freezer = Freezer()
     with (
         upgraded_database(tmp_path_factory.mktemp("late")) as database,
         proxied(database.engine.url) as (proxy, place),
     ):
         url = database.engine.url.render_as_string(hide_password=False)
-        process = ManualConductor(
-            Database(place, now=now),
-            DirectBus(exchange, crossing=freezer.crossing),
+        behind = Environment(
+            database_url=place,
             nova=nova_api.adapter(),
             placement=placement.adapter(),
-            auto_enable=frozenset(),
+            clock=freezer,
+            engine=Settings(),
         )
+        process = behind.conductor(
+            faults=FaultPlan(meanwhile=freezer.meanwhile), auto_enable=frozenset()
+        )
+        process.renew()
         process.serve()
-        reader = Reader(url)
-        conductor = Repeater(DirectBus(exchange), timeout=PATIENCE, now_ms=lambda: freezer.ms)
-        app = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
-        watch = Database(url, now=now)
+        conductor = Repeater(behind.bus(), timeout=PATIENCE, now_ms=lambda: freezer.ms)
+        before = Environment(database_url=url, clock=RunningClock(), engine=Settings())
+        api = before.api(conf, conductor=conductor)
+        watch = Database(url, now=freezer.now)
         _seed(watch, placement)
-        client = Client(app, role="admin")
-        yield Service(freezer, watch, client, nova_api, conductor, process.cases, proxy)
-        for ending in (conductor.close, reader.close, process.stop, watch.close):
+        client = Client(webtest.TestApp(api.app), role="admin")
+        yield Service(freezer, watch, client, nova_api, conductor, process.ctx, proxy)
+        for ending in (api.stop, process.stop, behind.close, before.close, watch.close):
             ending()
 
 
@@ -209,8 +209,9 @@ def proxied(url: sa.URL) -> Iterator[tuple[Proxy | None, str]]:
 
 def _seed(db: Database, placement: PlacementService) -> None:
     """A host with a card that can be programmed, one that is lost, and drivers that do nothing."""
-    reply = Heartbeats(db=db, down_after=30_000).heartbeat(
-        AgentHeartbeat(HOST, (HOST,), "0", f"agent@{HOST}", None)
+    ctx = context(db)
+    reply = heartbeats.heartbeat(
+        ctx, Heartbeat(AgentHeartbeat(HOST, (HOST,), "0", f"agent@{HOST}", None))
     )
     (found,) = report_of(HOST, 2, handles=100).drivers
     device, lost = found.devices
@@ -218,13 +219,11 @@ def _seed(db: Database, placement: PlacementService) -> None:
     device = replace(device, deployables=(replace(deployable, programmable=True),))
     idle = [DriverReport(one, found.state) for one in IDLE]
     report = Report((DriverReport(found.driver, found.state, (device, lost)), *idle))
-    ReportApplier(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
-        HOST, reply.epoch, report
-    )
+    apply.store(ctx, SendReport(HOST, reply.epoch, report))
     with db.writer() as tx:
         tx.execute(sa.update(Device).where(Device.device_key == lost.key).values(lost_ms=db.now))
     placement.make_compute(HOST)
-    tree = DesiredStates(db=db).desired(HOST, reply.epoch).tree
+    tree = desired_state.desired(ctx, FetchDesired(HOST, reply.epoch)).tree
     assert Publisher(Placement(placement.adapter())).publish(tree).problems == {}
 
 
@@ -241,7 +240,7 @@ def _enabling(service: Service) -> Request:
 
 def _programming(service: Service) -> Request:
     # While a request holds a unit, an image is refused.
-    service.change(Arq, attach_handle_id=None)
+    service.change(AttachHandle, arq_id=None)
     path = f"/deployables/{service.first('deployables')}/program"
     body = [{"path": "/program", "op": "replace", "value": [{"image_uuid": str(uuid4())}]}]
     return service.client, "PATCH", path, body, 200
@@ -415,13 +414,13 @@ def test_heartbeat_and_report_survive_a_lost_commit(service: Service) -> None:
 
     def heartbeat(epoch: int | None = None) -> Any:
         sent = AgentHeartbeat(name, (name,), "0", f"agent@{name}", epoch)
-        return service.cases.heartbeats.heartbeat(sent)
+        return heartbeats.heartbeat(service.ctx, Heartbeat(sent))
 
     with service.losing():
         reply = heartbeat()
     report = report_of(name, 2)
     with service.losing():
-        taken = service.cases.report_applier.report(name, reply.epoch, report)
+        taken = apply.store(service.ctx, SendReport(name, reply.epoch, report))
     with service.db.reader() as tx:
         query = sa.select(sa.func.count()).where(Device.hostname == name)
         assert tx.execute(query).scalar_one() == 2
@@ -430,7 +429,7 @@ def test_heartbeat_and_report_survive_a_lost_commit(service: Service) -> None:
     assert again.desired_generation == taken.desired_generation
     for _ in range(2):
         with service.losing():
-            service.cases.heartbeats.api_heartbeat(name, "1", "somewhere")
+            heartbeats.api_heartbeat(service.ctx, ApiHeartbeat(name, "1", "somewhere"))
     with service.db.reader() as tx:
         own = sa.and_(ServiceRow.host == name, ServiceRow.binary == "cyborg-api")
         assert tx.execute(sa.select(ServiceRow.epoch).where(own)).scalar_one() == 1

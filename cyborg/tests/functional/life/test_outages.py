@@ -119,17 +119,11 @@ def test_agent_reports_when_conductor_starts_later(
 
 @dataclass
 class Island:
-    """A compute on a bus of its own, whose only conductor comes and goes."""
+    """A compute on a bus of its own, and its only conductor."""
 
     host: RackedCompute
     stack: Stack
     conductor: service.Daemon
-
-    def lose_conductor(self) -> None:
-        self.conductor.stop()
-
-    def find_conductor(self) -> None:
-        self.conductor = self.stack.start_conductor()
 
     def scanned_again(self) -> None:
         """Wait until the agent has looked at its host from beginning to end once more."""
@@ -148,7 +142,7 @@ def test_agent_alone_reserves_lost_card_until_conductor_knows(
     island: Island, placement: PlacementService
 ) -> None:
     host = island.host
-    island.lose_conductor()
+    island.conductor.stop()
     host.pull(CARD)
     eventually_offered(placement, host.provider(), 0)
     assert offered(placement, host.provider(OTHER)) == 1
@@ -160,7 +154,7 @@ def test_agent_alone_reserves_lost_card_until_conductor_knows(
     host.plug(CARD, 2)
     island.scanned_again()
     assert offered(placement, host.provider()) == 0
-    island.find_conductor()
+    island.stack.start_conductor()
     eventually_offered(placement, host.provider(), 2)
     assert offered(placement, host.provider(OTHER)) == 1
 

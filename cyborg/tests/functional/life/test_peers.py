@@ -22,15 +22,15 @@ from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.command import Command, Handler
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.endpoint import Endpoint
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
-from cyborg.rpc.verbs import Discover, Heartbeat, SendReport
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_AGENTS_TOPIC, CONDUCTOR_TOPIC, RPCClient
+from cyborg.rpc.verbs import AgentRequest, Discover, Heartbeat, SendReport
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ended, everything, work_left
 from cyborg.tests.functional.life.test_discovery import card
-from cyborg.tests.unit.rpc.endpoints import verbs
+from cyborg.tests.unit.rpc.endpoints import COMMANDS
 
 HOST = "strange"
 SENDER = f"cyborg-agent@{HOST}"
@@ -73,20 +73,25 @@ def epoch(stack: Stack) -> int:
 @pytest.fixture
 def ask(stack: Stack) -> Iterator[Ask]:
     """Say anything to a conductor, as anybody."""
-    lines: dict[str, RPCClient] = {}
+    lines: dict[tuple[str, str], RPCClient] = {}
 
     def ask(verb: str, *, sender: str = SENDER, **words: Any) -> Any:
-        if sender not in lines:
-            line = RPCClient(
-                stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE, sender=sender
-            )
-            lines[sender] = line
+        topic = topic_of(verb)
+        if (topic, sender) not in lines:
+            line = RPCClient(stack.bus(), topic, peer="conductor", timeout=PATIENCE, sender=sender)
+            lines[topic, sender] = line
             reach(line)
-        return lines[sender].call(verb, **words)
+        return lines[topic, sender].call(verb, **words)
 
     yield ask
     for line in lines.values():
         line.close()
+
+
+def topic_of(verb: str) -> str:
+    """The topic of conductors that has a verb."""
+    is_of_agents = issubclass(COMMANDS[CONDUCTOR_TOPIC][verb], AgentRequest)
+    return CONDUCTOR_AGENTS_TOPIC if is_of_agents else CONDUCTOR_TOPIC
 
 
 def spoilt(value: Any, odds: Iterator[Any]) -> Iterator[Any]:
@@ -139,7 +144,7 @@ def test_host_and_epoch_with_wrong_types_are_refused(
 ) -> None:
     more: dict[str, dict[str, Any]] = {
         "report": {"report": wire.dump(REPORT)},
-        "published": {"refused": {}},
+        "published": {"refused": {}, "published": {}},
         "providers_removed": {"names": []},
     }
     before = everything(database)
@@ -162,7 +167,7 @@ def test_other_host_and_older_epoch_are_refused(
         "report": {"report": wire.dump(REPORT)},
         "desired": {},
         "unit_uses": {},
-        "published": {"refused": {}},
+        "published": {"refused": {}, "published": {}},
         "providers_removed": {"names": []},
     }
     for verb, more in words.items():
@@ -180,18 +185,22 @@ def test_request_without_sender_is_refused_and_logged_once(
     stack: Stack, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = everything(database)
-    line = reach(RPCClient(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE))
-    requests = verbs(CONDUCTOR_TOPIC) - {"ping"}
+    lines = {
+        topic: reach(RPCClient(stack.bus(), topic, peer="conductor", timeout=PATIENCE))
+        for topic in (CONDUCTOR_TOPIC, CONDUCTOR_AGENTS_TOPIC)
+    }
+    requests = COMMANDS[CONDUCTOR_TOPIC]
     # Other tests of this process may have been refused before.
     for _ in range(2):
         caplog.clear()
         for verb in requests:
             with pytest.raises(exception.Forbidden, match=f"{verb} names no sender"):
-                line.call(verb)
+                lines[topic_of(verb)].call(verb)
     assert [one for one in caplog.records if one.name == "cyborg.conductor.endpoint"] == []
     assert len(requests) > 25
     assert everything(database) == before
-    line.close()
+    for line in lines.values():
+        line.close()
 
 
 class StrangeDiscovery(Command[Any], verb="discovery"):

@@ -21,7 +21,7 @@ PROFILES = "/device_profiles"
 @pytest.fixture
 def chief(app: Any) -> Client:
     """An administrator who uses the newest microversion."""
-    return Client(app, role="admin", version="2.5")
+    return Client(app, role="admin", version="2.100")
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle
 from cyborg.drivers.loader import LoadResult
-from cyborg.drivers.pci import PciDriver, network_trait
+from cyborg.drivers.pci import PciDriver
+from cyborg.drivers.whitelist import network_trait
 from cyborg.testing import servers
 from cyborg.tests.fixtures.accelerators import NovaFault
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
@@ -21,6 +22,7 @@ from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -152,7 +154,7 @@ def test_evacuation_from_dead_host_releases_its_units(
     dead.start()
     eventually_idle(database)
     assert dead.driver.ready == set()
-    query = sa.select(AttachHandle.state).order_by(AttachHandle.state)
+    query = sa.select(UNIT).order_by(UNIT)
     with database.reader() as tx:
         assert list(tx.execute(query).scalars()) == ["free", "held"]
 
@@ -261,21 +263,16 @@ def traits(placement: PlacementService, provider: str) -> set[str]:
 
 
 def handles(database: Database) -> dict[str, tuple[str, str, str | None]]:
-    """Uuid, state and network of every attach handle by its key."""
-    columns = (
-        AttachHandle.uuid,
-        AttachHandle.handle_key,
-        AttachHandle.state,
-        AttachHandle.attach_info,
-    )
+    """Uuid, state of the unit and network of every attach handle by its key."""
+    query = sa.select(AttachHandle.__table__, UNIT.label("unit"))
     with database.reader() as tx:
         return {
             row.handle_key: (
                 row.uuid,
-                row.state,
+                row.unit,
                 json.loads(row.attach_info).get("physical_network"),
             )
-            for row in tx.execute(sa.select(*columns))
+            for row in tx.execute(query)
         }
 
 

@@ -2,7 +2,6 @@
 """Slices of several sizes share one card: a bind reserves what no longer fits beside it."""
 
 from collections.abc import Callable
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -43,11 +42,6 @@ def sliced(
     )
     host.start()
     return host
-
-
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.5")
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators see of devices, units and their history (microversion 2.5); and Placement."""
+"""What operators see of devices, units and their history (microversion 2.100); and Placement."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,15 +30,11 @@ from cyborg.tests.functional.life.steps import (
 Racked = Callable[..., RackedCompute]
 Profiles = Callable[..., str]
 THIRD = "0000:83:00.0"
-#: What microversion 2.5 shows of a device, and 2.4 does not.
+#: What microversion 2.100 shows of a device, and 2.3 does not.
 ADDED = {"address", "numa_node", "resource_classes", "traits", "providers", "units", "holders"}
+ADDED |= {"status_reason", "driver", "backend", "labels", "in_use", "instances"}
 ADDED |= {"health", "health_reasons", "health_since", "identity", "topology", "pools"}
 EVENTS = "/events"
-
-
-@pytest.fixture
-def operator(app: Any) -> Client:
-    return Client(app, role="operator", version="2.5")
 
 
 @pytest.fixture
@@ -104,7 +100,7 @@ def test_equal_devices_differ_by_address_provider_and_holders(
         assert shown.pop("events")[-1]["action"] == "discovered"
         assert shown.pop("cleaning") == []
         assert shown == device
-        older = replace(operator, version="2.4").get(f"/devices/{device['uuid']}")
+        older = replace(operator, version="2.3").get(f"/devices/{device['uuid']}")
         assert device.keys() - older.keys() == ADDED
     arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
     instance = bind(nova, arqs, rack.provider(), host=rack.compute)
@@ -139,10 +135,8 @@ def test_usage_is_grouped_as_requested(
         {**row, **units(5, 1)}
     ]
     assert usage(operator, resource_class="CUSTOM_NONE") == []
-    for older in ({"group_by": "host"}, {"resource_class": "FPGA"}):
-        replace(operator, version="2.4").get("/usage", status=400, **older)
     operator.get("/usage", status=400, group_by="colour")
-    member = replace(nova, service=False, version="2.5")
+    member = replace(nova, service=False, version="2.100")
     assert usage(member) == [{**row, **units(1, 1)}]
     member.get("/usage", status=403, group_by="host")
 
@@ -156,7 +150,7 @@ def test_members_see_devices_without_place_and_other_users(
     neighbour = Client(nova.app).with_service_token()
     bind(neighbour, create(neighbour, name), rack.provider(), host=rack.compute)
     assert by_address(operator)[CARD]["units"] == units(2, 2)
-    member = replace(nova, service=False, version="2.5")
+    member = replace(nova, service=False, version="2.100")
     (listed,) = member.get("/devices")["devices"]
     shown = member.get(f"/devices/{listed['uuid']}")
     assert shown == listed
@@ -293,11 +287,32 @@ def test_invalid_event_filter_is_named(operator: Client, query: dict[str, str], 
     assert field in operator.get(EVENTS, status=400, **query)["error_message"]
 
 
-def test_events_are_for_operators_from_2_5(app: Any, operator: Client) -> None:
+def test_events_are_for_operators_from_2_100(app: Any, operator: Client) -> None:
     for role in ("reader", "member", "manager", "service"):
-        Client(app, role=role, version="2.5").get(EVENTS, status=403)
-    for version in (None, "2.0", "2.4"):
+        Client(app, role=role, version="2.100").get(EVENTS, status=403)
+    for version in (None, "2.0", "2.3"):
         replace(operator, version=version).get(EVENTS, status=404)
     assert replace(operator, role="admin").get(EVENTS)["events"] == []
     operator.get(f"{EVENTS}/{uuid4()}", status=404)
     assert operator.get(EVENTS, device=provider_uuid("none"))["events"] == []
+
+
+def test_profile_is_satisfiable_while_a_provider_has_enough_free_units(
+    rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
+) -> None:
+    request = f"resources:{resource_class}"
+    one, two, three = (profile({request: amount}) for amount in ("1", "2", "3"))
+    bare = profile({request: "1", "trait:CUSTOM_CARD": "forbidden"})
+
+    def words() -> list[str]:
+        listed = operator.get("/device_profiles", name=f"{one},{two},{three},{bare}")
+        found = {row["name"]: row["satisfiable"] for row in listed["device_profiles"]}
+        return [found[name] for name in (one, two, three, bare)]
+
+    assert words() == ["now", "now", "never", "never"]
+    for card in (CARD, OTHER):
+        bind(nova, create(nova, one), rack.provider(card), host=rack.compute)
+    assert words() == ["now", "when free", "never", "never"]
+    device = by_address(operator)[CARD]["uuid"]
+    operator.post(f"/devices/{device}/disable", status=204)
+    assert words() == ["now", "when free", "never", "never"]

@@ -128,6 +128,11 @@ class Clients:
         """
         instance = instance or str(uuid4())
         cloud = snapshot.take(self.site.database)
+        body = [Binding(uuid, "somewhere", provider, instance) for uuid, provider in bindings]
+        request = PatchArqs(_for(project), self._operation(), body, [])
+        if self.model.repeats(bindings, instance, cloud, project=project):
+            self._request(request, lambda model: None, outcome=outcome)
+            return instance
         objections = self.model.objections(bindings, instance, cloud, project=project)
         units = Counter(provider for _, provider in bindings)
         if not objections - {exception.NoFreeHandle, exception.DeviceUnavailable}:
@@ -138,13 +143,11 @@ class Clients:
             assert lost or exception.NoFreeHandle not in objections, units
         self.site.nova.own(instance, project or PROJECTS[0])
         self.site.nova.answer_instance(instance, code)
-        body = [Binding(uuid, "somewhere", provider, instance) for uuid, provider in bindings]
         told = len(self.site.nova.events)
 
         def done(model: Model) -> None:
             model.bind(bindings, instance, self.site.clock.ms, told)
 
-        request = PatchArqs(_for(project), self._operation(), body, [])
         self._request(request, done, refusals=objections, outcome=outcome)
         if instance not in self.model.instances:
             self.site.placement.free(instance)

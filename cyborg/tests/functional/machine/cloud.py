@@ -9,7 +9,7 @@ from cyborg.db.engine import Database
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.single_step_processes import Clock, Environment
+from cyborg.tests.fixtures.single_step import Clock, Environment
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,7 @@ from contextlib import closing
 import pytest
 import webtest
 from oslo_config import cfg
-from oslo_middleware import RequestId
 
-from cyborg.api import app as api_app
-from cyborg.db.engine import Reader
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.placement import PlacementService
@@ -28,11 +25,11 @@ def site(
     files = tmp_path_factory.mktemp("machine")
     with (
         new_environment(files, placement) as (environment, nova, glance),
-        closing(Reader(environment.database_url, now=environment.clock.now)) as reader,
-        closing(ConductorClient(DirectBus(Exchange()), timeout=PATIENCE)) as nobody,
     ):
-        app = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=nobody)))
-        yield Site(environment, placement, nova, glance, app)
+        nobody = ConductorClient(DirectBus(Exchange()), timeout=PATIENCE)
+        api = environment.api(conf, conductor=nobody)
+        yield Site(environment, placement, nova, glance, webtest.TestApp(api.app))
+        api.stop()
 
 
 @pytest.fixture

@@ -102,6 +102,18 @@ class Model:
         """The ARQs of an instance."""
         return [uuid for uuid, one in self.requests.items() if one.instance == instance]
 
+    def repeats(
+        self, bindings: Bindings, instance: str, cloud: Snapshot, *, project: str | None
+    ) -> bool:
+        """Whether all these ARQs are bound, or being bound, exactly like this already."""
+        rows = cloud.arq_by_uuid
+        return all(
+            uuid in self.of_project(project)
+            and rows[uuid].binds
+            and (rows[uuid].instance_uuid, rows[uuid].rp_uuid) == (instance, provider)
+            for uuid, provider in bindings
+        )
+
     def objections(
         self, bindings: Bindings, instance: str, cloud: Snapshot, *, project: str | None
     ) -> set[type[exception.CyborgError]]:
@@ -215,7 +227,8 @@ class Model:
                 assert cloud.deployable_by_id[handle.deployable_id].rp_uuid == request.provider
         held = [one.handle_id for one in cloud.arqs if one.handle_id is not None]
         assert len(held) == len(set(held))
-        assert {one.uuid for one in cloud.instances if one.bound} == set(self.instances)
+        named = {one.instance_uuid for one in cloud.arqs if one.instance_uuid is not None}
+        assert named == set(self.instances)
         assert self.disabled == {
             one.rp_uuid
             for one in cloud.deployables

@@ -16,14 +16,13 @@ from cyborg import exception
 from cyborg.db.models import Deployable, Event, Service
 from cyborg.model.audit_findings import Ages, Kind, Severity
 from cyborg.model.process import AGENT
-from cyborg.tests.fixtures.crash import CALLS, FaultPlan
-from cyborg.tests.fixtures.crash import Kind as Boundary
+from cyborg.tests.fixtures.crash import CALLS, Boundary, FaultPlan
 from cyborg.tests.fixtures.direct_bus import Died
-from cyborg.tests.fixtures.single_step_processes import (
+from cyborg.tests.fixtures.single_step import (
     BIND_TIMEOUT,
     LEASE,
-    CrashableAgent,
-    CrashableConductor,
+    Agent,
+    Conductor,
 )
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER
@@ -88,7 +87,7 @@ class Simulation:
         self.away: set[str] = set()
         #: What happens in the middle of somebody's work, once at each point.
         self.plans: dict[Point, Callable[[], None]] = {}
-        self._processes: list[CrashableConductor | CrashableAgent] = []
+        self._processes: list[Conductor | Agent] = []
         self.conductors = [self._new_conductor(0), self._new_conductor(1)]
         self.hardware = Hardware()
         self.machines = self.hardware.machines
@@ -128,7 +127,7 @@ class Simulation:
         self.conductors[index].fault_plan.end()
         self.conductors[index] = self._new_conductor(index)
 
-    def start_agent(self, index: int) -> None:
+    def replace_agent(self, index: int) -> None:
         """Start an agent on a host, whether or not the last one has ended."""
         mine = self.agents[index]
         mine.append(self._new_agent(self.machines[index]))
@@ -215,7 +214,7 @@ class Simulation:
                 agent.fault_plan.end()
         for index in range(len(self.machines)):
             if not self.agents[index] or self.agents[index][-1].fault_plan.dead:
-                self.start_agent(index)
+                self.replace_agent(index)
             self.agents[index][-1].fault_plan.rest()
         for _ in range(_ROUNDS):
             self._round()
@@ -244,24 +243,23 @@ class Simulation:
         for one in self._processes:
             one.fault_plan.end()
         for one in self._processes:
-            one.cleanup()
+            one.stop()
         self.clients.close()
 
-    def _new_conductor(self, index: int) -> CrashableConductor:
+    def _new_conductor(self, index: int) -> Conductor:
         plan = FaultPlan(kinds=CALLS, meanwhile=self._while_conducting)
-        made = CrashableConductor(self.site.environment, plan, f"control-{index}")
+        made = self.site.environment.conductor(f"control-{index}", faults=plan)
         self._processes.append(made)
         made.serve()
         made.renew()
         return made
 
-    def _new_agent(self, machine: Machine) -> CrashableAgent:
-        made = CrashableAgent(
-            self.site.environment,
-            FaultPlan(kinds=CALLS, meanwhile=self._while_keeping),
+    def _new_agent(self, machine: Machine) -> Agent:
+        made = self.site.environment.agent(
             machine.name,
             *(rack.driver for rack in machine.racks),
-            full_check=_FULL_CHECK,
+            faults=FaultPlan(kinds=CALLS, meanwhile=self._while_keeping),
+            full_check_interval=_FULL_CHECK,
             devices=(CARD, OTHER),
         )
         self._processes.append(made)
@@ -269,7 +267,7 @@ class Simulation:
         return made
 
     def _run(
-        self, process: CrashableConductor | CrashableAgent, job: Callable[[], None]
+        self, process: Conductor | Agent, job: Callable[[], None]
     ) -> exception.CyborgError | None:
         """A process's turn; answers what kept it from its end. A dead one does nothing more."""
         try:
@@ -281,7 +279,7 @@ class Simulation:
             # Its periodic jobs come again.
             return error
         except exception.StaleEpoch as error:
-            assert isinstance(process, CrashableAgent)
+            assert isinstance(process, Agent)
             return error
         return None
 
@@ -334,7 +332,7 @@ class Simulation:
                 for agent in self.agents[which % 2]:
                     agent.fault_plan.end()
             case Interruption.RESTART_AGENT:
-                self.start_agent(which % 2)
+                self.replace_agent(which % 2)
             case Interruption.TIME:
                 self.site.clock.advance(BIND_TIMEOUT + 1)
 

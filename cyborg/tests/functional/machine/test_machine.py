@@ -164,7 +164,7 @@ class CloudMachine(RuleBasedStateMachine):
     def restart(self, agent: bool, which: int) -> None:
         """A conductor is killed and replaced; an agent lives on beside the next for a while."""
         if agent:
-            self.simulation.start_agent(which)
+            self.simulation.replace_agent(which)
         else:
             self.simulation.replace_conductor(which)
 

@@ -4,7 +4,7 @@
 import pytest
 
 from cyborg.model.arq import State
-from cyborg.tests.fixtures.single_step_processes import DOWN_AFTER, LEASE
+from cyborg.tests.fixtures.single_step import DOWN_AFTER, LEASE
 from cyborg.tests.functional.machine.clients import PROJECTS
 from cyborg.tests.functional.machine.model import Request
 from cyborg.tests.functional.machine.simulation import Interruption, Point, Simulation, Trouble
@@ -21,7 +21,7 @@ def test_returned_agent_reads_placement_again(simulation: Simulation, there: boo
     provider = providers(simulation, prepare=False)[0]
     simulation.trouble(Trouble.PULLED, provider, ends=there)
     simulation.run_agent(0)
-    simulation.start_agent(0)
+    simulation.replace_agent(0)
     simulation.trouble(Trouble.PULLED, provider, ends=not there)
     simulation.run_agent(0)
     # The newer one falls silent, and what was thought dead goes on where it stopped.

@@ -32,7 +32,12 @@ if os.geteuid() == 0 and int(user):
     os.setgid(int(user))
     os.setuid(int(user))
 journal: list[str] = []
-client = Client(socket_path=path, helper_command=helper or None, journal=journal.append)
+client = Client(
+    socket_path=path,
+    helper_command=helper or None,
+    exports=lambda: contexts.EXPORTS,
+    journal=journal.append,
+)
 status = Path("/proc/self/status").read_text()
 say({"status": status, "modules": [channel.__name__, contexts.__name__]})
 for line in sys.stdin:

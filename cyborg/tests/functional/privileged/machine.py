@@ -37,9 +37,9 @@ LIST = "/sys/privileged-functions"
 CHILD = Path(__file__).with_name("agent_child.py")
 UNIT = Path(__file__).with_name("unit_child.py")
 #: What the unit of the process has, in the words of setpriv(1).
-CAPABILITIES = "dac_override,dac_read_search,net_admin,sys_admin,sys_ptrace"
+CAPABILITIES = "dac_override,dac_read_search,net_admin,sys_admin,syslog,sys_ptrace"
 #: What its two units have: that for the kind "observe", and that for all others.
-OBSERVER = "dac_read_search,sys_ptrace"
+OBSERVER = "dac_read_search,syslog,sys_ptrace"
 OTHERS = "dac_override,dac_read_search,net_admin,sys_admin"
 
 #: Puts the tree in place of /sys and /dev for one command, and for nothing else.

@@ -7,21 +7,20 @@ locks; so does SQLite, which has one writer at a time. The commit decides the se
 
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
+from cyborg.db.engine import Settings
 from cyborg.tests.fixtures.choice import FULL, generator
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, report_of
-from cyborg.tests.fixtures.manual_processes import ManualAgent
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.single_step import Environment, RunningClock
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
-from cyborg.tests.functional.races.arena import Arena, Conductor
+from cyborg.tests.functional.races.arena import Arena
 from cyborg.tests.functional.schema.databases import SERVER, upgraded_database
 
 HOST = "plain"
@@ -71,12 +70,6 @@ class _Counter(logging.Handler):
 
 
 @pytest.fixture(scope="package")
-def exchange() -> Exchange:
-    """The bus between the conductors and the agents of these tests."""
-    return Exchange()
-
-
-@pytest.fixture(scope="package")
 def nova() -> Iterator[SimulatedNova]:
     with SimulatedNova() as service:
         yield service
@@ -84,20 +77,30 @@ def nova() -> Iterator[SimulatedNova]:
 
 @pytest.fixture(scope="package")
 def shared_arena(
-    tmp_path_factory: pytest.TempPathFactory, exchange: Exchange, nova: SimulatedNova
+    tmp_path_factory: pytest.TempPathFactory, placement: PlacementService, nova: SimulatedNova
 ) -> Iterator[Arena]:
     """Two conductors on a database that no process works on."""
     with upgraded_database(tmp_path_factory.mktemp("races")) as db:
-        url = db.engine.url.render_as_string(hide_password=False)
+        environment = Environment(
+            database_url=db.engine.url.render_as_string(hide_password=False),
+            state_path=tmp_path_factory.mktemp("agent"),
+            placement=placement.adapter(),
+            nova=nova.adapter(),
+            clock=RunningClock(),
+            engine=Settings(),
+        )
         conductors = tuple(
-            Conductor(one, url=url, bus=DirectBus(exchange), nova=nova.adapter())
+            environment.conductor(one, threads=4, heartbeat_interval=200.0)
             for one in ("control-1", "control-2")
         )
-        arena = Arena(conductors)
-        arena.report(HOST, report_of(HOST, DEVICES, handles=UNITS))
+        # The hosts send their heartbeats once, to whichever of them.
+        conductors[1].epochs = conductors[0].epochs
+        arena = Arena(environment, conductors)
+        arena.first.report(HOST, report_of(HOST, DEVICES, handles=UNITS))
         yield arena
         for one in conductors:
             one.stop()
+        environment.close()
 
 
 @pytest.fixture
@@ -121,24 +124,12 @@ def dice(seed: int, request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(scope="package")
-def racked(
-    shared_arena: Arena,
-    exchange: Exchange,
-    placement: PlacementService,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Rack]:
+def racked(shared_arena: Arena, placement: PlacementService) -> Iterator[Rack]:
     """A host whose agent prepares and releases what it is told to."""
     rack = Rack.build(fresh_host(), Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
     placement.make_compute(rack.compute)
-    agent = ManualAgent(
-        DirectBus(exchange),
-        rack.compute,
-        [rack.loaded],
-        placement=placement.adapter(),
-        state_path=tmp_path_factory.mktemp("agent"),
-        clock=time.monotonic,
-    )
-    shared_arena.conductors[0].serve()
+    agent = shared_arena.environment.agent(rack.compute, rack.loaded, scan=1.0)
+    shared_arena.first.serve()
     agent.serve()
     agent.run_once()
     yield rack

@@ -7,18 +7,15 @@ from random import Random
 from uuid import uuid4
 
 from cyborg import exception
+from cyborg.conductor.arqs import bind
 from cyborg.db.models import Arq, AttachHandle, Instance
 from cyborg.model.arq import Binding
+from cyborg.rpc.verbs import PatchArqs
 from cyborg.tests.fixtures.host_reports import provider_of
-from cyborg.tests.functional.races.arena import (
-    NOVA,
-    WORKERS,
-    Arena,
-    Conductor,
-    Outcome,
-    Verb,
-    at_once,
-)
+from cyborg.tests.fixtures.single_step import Conductor
+from cyborg.tests.fixtures.unit_states import UNIT
+from cyborg.tests.fixtures.use_cases import NOVA
+from cyborg.tests.functional.races.arena import WORKERS, Arena, Outcome, Verb, at_once, holds
 from cyborg.tests.functional.races.conftest import DEVICES, HOST, UNITS
 
 
@@ -28,7 +25,7 @@ def provider(dice: Random) -> str:
 
 
 def test_concurrent_binds_of_one_arq(arena: Arena, dice: Random) -> None:
-    ((arq,),) = arena.request(1)
+    ((arq,),) = arena.first.request(1)
     instances = [str(uuid4()) for _ in range(WORKERS)]
     places = [provider(dice) for _ in instances]
     outcomes = arena.outcomes(
@@ -40,12 +37,12 @@ def test_concurrent_binds_of_one_arq(arena: Arena, dice: Random) -> None:
         ]
     )
     assert Counter(outcomes) == {None: 1, exception.BadState: WORKERS - 1}
-    arena.holds({instances[outcomes.index(None)]: [arq]})
-    assert arena.count(Instance) == 1
+    holds(arena.first, {instances[outcomes.index(None)]: [arq]})
+    assert arena.first.count(Instance) == 1
 
 
 def test_concurrent_bind_unbind_and_delete_of_one_arq(arena: Arena, dice: Random) -> None:
-    ((arq,),) = arena.request(1)
+    ((arq,),) = arena.first.request(1)
     instances = [str(uuid4()) for _ in range(8)]
     verbs: list[tuple[str, Verb]] = []
     for index, conductor in enumerate(arena.take_turns(WORKERS - 8)):
@@ -71,9 +68,9 @@ def test_concurrent_bind_unbind_and_delete_of_one_arq(arena: Arena, dice: Random
     assert all(outcome in allowed[name] for name, outcome in seen)
     # By uuid it is deleted once, unless its instance was deleted first.
     assert seen["delete", done] <= 1
-    arena.holds({})
-    assert arena.count(Arq) == 0
-    assert arena.count(AttachHandle, AttachHandle.state != "free") == 0
+    holds(arena.first, {})
+    assert arena.first.count(Arq) == 0
+    assert arena.first.count(AttachHandle, UNIT != "free") == 0
 
 
 def test_concurrent_binds_of_the_last_units(arena: Arena, dice: Random) -> None:
@@ -81,10 +78,10 @@ def test_concurrent_binds_of_the_last_units(arena: Arena, dice: Random) -> None:
     place, size, free = provider(dice), dice.randint(1, 3), dice.randint(1, UNITS)
     bound = {}
     if free < UNITS:
-        (taken,) = arena.request(1, UNITS - free)
+        (taken,) = arena.first.request(1, UNITS - free)
         bound = {str(uuid4()): taken}
-        arena.conductors[0].bind(taken, place, *bound)
-    bodies = {str(uuid4()): arqs for arqs in arena.request(WORKERS, size)}
+        arena.first.bind(taken, place, *bound)
+    bodies = {str(uuid4()): arqs for arqs in arena.first.request(WORKERS, size)}
     outcomes = arena.outcomes(
         [
             partial(conductor.bind, arqs, place, instance)
@@ -96,13 +93,13 @@ def test_concurrent_binds_of_the_last_units(arena: Arena, dice: Random) -> None:
     winners = free // size
     wanted = {None: winners, exception.NoFreeHandle: WORKERS - winners}
     assert Counter(outcomes) == Counter({one: count for one, count in wanted.items() if count})
-    arena.holds(bound | _won(bodies, outcomes))
+    holds(arena.first, bound | _won(bodies, outcomes))
 
 
 def test_concurrent_binds_across_several_providers(arena: Arena, dice: Random) -> None:
     """Every body wants one unit of each of three providers, named in any order."""
     places = [provider_of(HOST, index) for index in range(DEVICES)]
-    bodies = {str(uuid4()): arqs for arqs in arena.request(WORKERS, 3)}
+    bodies = {str(uuid4()): arqs for arqs in arena.first.request(WORKERS, 3)}
     verbs = []
     for conductor, (instance, arqs) in zip(arena.take_turns(WORKERS), bodies.items(), strict=True):
         chosen = dice.sample(places, 3)
@@ -110,20 +107,20 @@ def test_concurrent_binds_across_several_providers(arena: Arena, dice: Random) -
             Binding(arq, "compute", place, instance)
             for arq, place in zip(arqs, chosen, strict=True)
         ]
-        verbs.append(partial(conductor.cases.arq_binder.patch, NOVA, str(uuid4()), binds, []))
+        verbs.append(partial(bind.patch, conductor.ctx, PatchArqs(NOVA, str(uuid4()), binds, [])))
     outcomes = arena.outcomes(verbs)
     assert set(outcomes) == {None, exception.NoFreeHandle}
     assert outcomes.count(None) in (5, 6)
-    arena.holds(_won(bodies, outcomes))
+    holds(arena.first, _won(bodies, outcomes))
 
 
 def test_concurrent_binds_for_one_instance(arena: Arena, dice: Random, seed: int) -> None:
     """Clients that bind different requests for the same instance, new or known from before."""
-    instance, bodies = str(uuid4()), arena.request(WORKERS, 2)
+    instance, bodies = str(uuid4()), arena.first.request(WORKERS, 2)
     if seed % 2:
-        ((first,),) = arena.request(1)
-        arena.conductors[0].bind([first], provider(dice), instance)
-        arena.conductors[0].delete_of(instance)
+        ((first,),) = arena.first.request(1)
+        arena.first.bind([first], provider(dice), instance)
+        arena.first.delete_of(instance)
     outcomes = arena.outcomes(
         [
             partial(conductor.bind, arqs, provider(dice), instance)
@@ -131,35 +128,35 @@ def test_concurrent_binds_for_one_instance(arena: Arena, dice: Random, seed: int
         ]
     )
     assert Counter(outcomes) == {None: 1, exception.InstanceAlreadyBound: WORKERS - 1}
-    arena.holds({instance: bodies[outcomes.index(None)]})
+    holds(arena.first, {instance: bodies[outcomes.index(None)]})
 
 
 def test_concurrent_repeats_of_one_request(arena: Arena, dice: Random) -> None:
     """What the API repeats reaches another conductor while the first is still at it."""
     birth, request_key, place, instance = str(uuid4()), str(uuid4()), provider(dice), str(uuid4())
-    profile = arena.profile(3)
+    profile = arena.first.profile_of(3)
     made = at_once([partial(one.create, profile, birth) for one in arena.take_turns(WORKERS)])
     assert len({tuple(one) for one in made}) == 1
-    assert arena.count(Arq) == 3
+    assert arena.first.count(Arq) == 3
     arqs, workers = made[0], arena.take_turns(WORKERS)
     again = [partial(one.bind, arqs, place, instance, request_key=request_key) for one in workers]
     assert set(arena.outcomes(again)) == {None}
-    arena.holds({instance: arqs})
+    holds(arena.first, {instance: arqs})
     off = str(uuid4())
     verbs = [partial(one.unbind, arqs, request_key=off) for one in workers]
     assert set(arena.outcomes(verbs)) == {None}
-    arena.holds({})
+    holds(arena.first, {})
     gone = str(uuid4())
     assert set(
         arena.outcomes([partial(one.delete, arqs, request_key=gone) for one in workers])
     ) == {None}
-    assert arena.count(Arq) == 0
+    assert arena.first.count(Arq) == 0
 
 
 def test_concurrent_binds_and_releases(arena: Arena, dice: Random, seed: int) -> None:
     """Eight servers boot while three others each have what they hold taken away."""
     way = ("instance", "arqs", "unbind")[seed % 3]
-    bodies = {str(uuid4()): arqs for arqs in arena.request(8, 2)}
+    bodies = {str(uuid4()): arqs for arqs in arena.first.request(8, 2)}
     verbs: list[tuple[str, Verb]] = []
     for index, (instance, arqs) in enumerate(bodies.items()):
         first, *others = arena.take_turns(index % 2 + 4)[-4:]
@@ -181,11 +178,11 @@ def test_concurrent_binds_and_releases(arena: Arena, dice: Random, seed: int) ->
     bound = {
         instance: arqs
         for instance, arqs in bodies.items()
-        if arena.count(Arq, Arq.instance_uuid == instance)
+        if arena.first.count(Arq, Arq.instance_uuid == instance)
     }
     # Whatever is left is a whole bind that was carried out.
     assert all(binds[one] is None for one in bound)
-    arena.holds(bound)
+    holds(arena.first, bound)
     if way == "arqs":
         assert not bound
 
@@ -193,10 +190,10 @@ def test_concurrent_binds_and_releases(arena: Arena, dice: Random, seed: int) ->
 def test_concurrent_evacuation_and_late_delete(arena: Arena, dice: Random) -> None:
     """Two delete what a third binds again: the new bind stands or is refused, as a whole."""
     verbs: list[Verb] = []
-    servers = [(str(uuid4()), arena.request(2, 2)) for _ in range(4)]
+    servers = [(str(uuid4()), arena.first.request(2, 2)) for _ in range(4)]
     for index, (instance, (old, new)) in enumerate(servers):
         place = provider_of(HOST, index % 2)
-        arena.conductors[0].bind(old, place, instance)
+        arena.first.bind(old, place, instance)
         first, second = arena.take_turns(2)
         verbs += [
             partial(first.bind, new, provider_of(HOST, 2 + index % 2), instance),
@@ -211,10 +208,10 @@ def test_concurrent_evacuation_and_late_delete(arena: Arena, dice: Random) -> No
         assert binding in (None, exception.InstanceAlreadyBound, exception.NoFreeHandle)
         assert whole is None
         assert single in (None, exception.NotFound)
-        if arena.count(Arq, Arq.instance_uuid == instance):
+        if arena.first.count(Arq, Arq.instance_uuid == instance):
             bound[instance] = new
             assert binding is None
-    arena.holds(bound)
+    holds(arena.first, bound)
 
 
 def test_boot_storm(arena: Arena, dice: Random) -> None:
@@ -231,7 +228,7 @@ def test_boot_storm(arena: Arena, dice: Random) -> None:
         conductor.delete_of(instance)
         return outcome
 
-    profile, place = arena.profile(2), provider(dice)
+    profile, place = arena.first.profile_of(2), provider(dice)
     lifecycles = [
         partial(lifecycle, one, dice.choice(("delete_of", "unbind", "delete")))
         for one in arena.take_turns(WORKERS)
@@ -240,8 +237,8 @@ def test_boot_storm(arena: Arena, dice: Random) -> None:
     assert set(outcomes) <= {None, exception.NoFreeHandle}
     # A bind finds too few units only where others have them.
     assert outcomes.count(None) >= UNITS // 2
-    arena.holds({})
-    assert arena.count(AttachHandle, AttachHandle.state != "free") == 0
+    holds(arena.first, {})
+    assert arena.first.count(AttachHandle, UNIT != "free") == 0
 
 
 def _won(bodies: dict[str, list[str]], outcomes: list[Outcome]) -> dict[str, list[str]]:

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.arqs.release import ArqReleaser
-from cyborg.conductor.audit.repairs import hold_handle
+from cyborg.conductor.arqs import bind, release
+from cyborg.conductor.hosts import lost_devices
 from cyborg.db.lost_devices import REMOVAL_REQUESTED
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.model.arq import Binding, State
@@ -21,8 +21,12 @@ from cyborg.model.device import AttachType, Device, DeviceType
 from cyborg.model.device import Deployable as Slice
 from cyborg.model.provider import provider_uuid
 from cyborg.model.report import DriverReport, DriverState, Report
+from cyborg.rpc.verbs import DeleteArqs, PatchArqs
+from cyborg.tests.fixtures.commits import FollowedCommits
 from cyborg.tests.fixtures.host_reports import DRIVER, RESOURCE_CLASS, facts
-from cyborg.tests.functional.races.arena import NOVA, WORKERS, Arena
+from cyborg.tests.fixtures.unit_states import UNIT
+from cyborg.tests.fixtures.use_cases import NOVA
+from cyborg.tests.functional.races.arena import WORKERS, Arena, holds
 from cyborg.tests.functional.rules.rows import execute, work_kinds
 
 HOST = "sliced"
@@ -55,13 +59,13 @@ def sliced(arena: Arena) -> None:
         for name, cost in COSTS.items()
     )
     card = Device("0000:81:00.0", DeviceType.GPU, "v", "m", {}, deployables, pools=POOLS)
-    arena.report(HOST, Report((DriverReport(DRIVER, DriverState.READY, (card,)),)))
+    arena.first.report(HOST, Report((DriverReport(DRIVER, DriverState.READY, (card,)),)))
 
 
 def test_concurrent_binds_never_overbook_a_card(arena: Arena, sliced: None, dice: Random) -> None:
     """Bodies of one or two slices, of one size or of several."""
     sizes = [dice.choices([*COSTS], k=dice.randint(1, 2)) for _ in range(WORKERS)]
-    requests = [arena.request(1, len(body))[0] for body in sizes]
+    requests = [arena.first.request(1, len(body))[0] for body in sizes]
     instances = [str(uuid4()) for _ in sizes]
     verbs = []
     for conductor, body, arqs, instance in zip(
@@ -71,11 +75,13 @@ def test_concurrent_binds_never_overbook_a_card(arena: Arena, sliced: None, dice
             Binding(arq, "compute", provider_uuid(f"{HOST}_{name}"), instance)
             for arq, name in zip(arqs, body, strict=True)
         ]
-        verbs.append(partial(conductor.cases.arq_binder.patch, NOVA, str(uuid4()), binds, []))
+        verbs.append(partial(bind.patch, conductor.ctx, PatchArqs(NOVA, str(uuid4()), binds, [])))
     outcomes = arena.outcomes(verbs)
     assert set(outcomes) <= {None, exception.NoFreeHandle}
     won = [index for index, outcome in enumerate(outcomes) if outcome is None]
-    arena.holds({instances[index]: requests[index] for index in won}, state=State.BIND_STARTED)
+    holds(
+        arena.first, {instances[index]: requests[index] for index in won}, state=State.BIND_STARTED
+    )
     left = {
         pool: size - sum(COSTS[name].get(pool, 0) for index in won for name in sizes[index])
         for pool, size in POOLS.items()
@@ -89,33 +95,36 @@ def test_concurrent_binds_never_overbook_a_card(arena: Arena, sliced: None, dice
             sa.select(
                 AttachHandle.id,
                 AttachHandle.deployable_id,
-                AttachHandle.state,
+                (UNIT == "free").label("free"),
                 AttachHandle.blocked,
                 Deployable.cost,
             )
             .join(Deployable, Deployable.id == AttachHandle.deployable_id)
             .where(Deployable.name.startswith(HOST))
         ).all()
-    units = [Pooled(id_, part, state, lost=False, cost=cost) for id_, part, state, _, cost in rows]
+    units = [
+        Pooled(id_, part, bool(free), lost=False, cost=cost or {})
+        for id_, part, free, _, cost in rows
+    ]
     assert {row.id for row in rows if row.blocked} == blocked(POOLS, units)
 
 
 def _bound(arena: Arena, name: str) -> str:
     """An ARQ that is bound to a slice of this size."""
-    ((arq,),) = arena.request(1)
-    arena.conductors[0].bind([arq], provider_uuid(f"{HOST}_{name}"), str(uuid4()))
+    ((arq,),) = arena.first.request(1)
+    arena.first.bind([arq], provider_uuid(f"{HOST}_{name}"), str(uuid4()))
     return arq
 
 
 def _handle(arena: Arena, arq: str) -> Any:
     """The row of the handle that an ARQ has."""
     with arena.db.reader() as tx:
-        query = sa.select(AttachHandle.__table__).join(Arq, Arq.attach_handle_id == AttachHandle.id)
+        query = sa.select(AttachHandle.__table__).join(Arq, Arq.id == AttachHandle.arq_id)
         return tx.execute(query.where(Arq.uuid == arq)).one()
 
 
 def _blocked(arena: Arena) -> int:
-    return arena.count(AttachHandle, AttachHandle.blocked.is_(True))
+    return arena.first.count(AttachHandle, AttachHandle.blocked.is_(True))
 
 
 def test_release_keeps_the_capacity_for_the_arq_that_waits(arena: Arena, sliced: None) -> None:
@@ -123,8 +132,11 @@ def test_release_keeps_the_capacity_for_the_arq_that_waits(arena: Arena, sliced:
     handle = _handle(arena, first)
     everything_else = _blocked(arena)
     assert everything_else == 2 + 3 + 7
-    arena.conductors[0].unbind([first])
-    assert (_blocked(arena), arena.count(AttachHandle, AttachHandle.state == "releasing")) == (
+    arena.first.unbind([first])
+    assert (
+        _blocked(arena),
+        arena.first.count(AttachHandle, AttachHandle.state == "releasing"),
+    ) == (
         everything_else,
         1,
     )
@@ -136,43 +148,31 @@ def test_release_keeps_the_capacity_for_the_arq_that_waits(arena: Arena, sliced:
     # The release has ended, and no agent was asked to prepare the unit yet.
     execute(
         arena.db,
-        sa.update(AttachHandle).where(AttachHandle.id == handle.id).values(state="held"),
+        sa.update(AttachHandle).where(AttachHandle.id == handle.id).values(state="ready"),
         sa.delete(Work),
     )
-    arena.conductors[0].unbind([second])
+    arena.first.unbind([second])
     assert work_kinds(arena.db) == ["release"]
-    assert arena.count(AttachHandle, AttachHandle.state == "releasing") == 1
+    assert arena.first.count(AttachHandle, AttachHandle.state == "releasing") == 1
     assert _blocked(arena) == everything_else
 
 
 def test_deletion_before_the_preparation_wakes_the_worker(arena: Arena, sliced: None) -> None:
     """The agent returns the capacity, so its work must not wait for the next periodic run."""
-    woken: list[bool] = []
     arq = _bound(arena, "whole")
     execute(arena.db, sa.update(Arq).where(Arq.uuid == arq).values(prepared=False))
-    releaser = ArqReleaser(db=arena.db, wake=lambda: woken.append(True))
-    releaser.by_uuid(NOVA, str(uuid4()), [arq])
-    assert (work_kinds(arena.db), woken) == (["release"], [True])
-
-
-def test_repair_that_holds_a_handle_books_the_card(arena: Arena, sliced: None) -> None:
-    handle = _handle(arena, _bound(arena, "whole"))
-    execute(
-        arena.db,
-        sa.update(AttachHandle).where(AttachHandle.id == handle.id).values(state="free"),
-        sa.update(AttachHandle).values(blocked=False),
-    )
-    assert hold_handle(arena.db, handle.uuid)
-    assert _blocked(arena) == 2 + 3 + 7
+    commits = FollowedCommits(arena.db)
+    release.delete(arena.db, DeleteArqs(NOVA, str(uuid4()), [arq]))
+    assert (work_kinds(arena.db), commits.wakes) == (["release"], 1)
 
 
 def test_removal_of_a_lost_unit_returns_its_capacity(arena: Arena, sliced: None) -> None:
     arq = _bound(arena, "whole")
     handle = _handle(arena, arq)
-    arena.conductors[0].unbind([arq])
+    arena.first.unbind([arq])
     lost = {"state": "quarantined", "lost_ms": REMOVAL_REQUESTED}
     execute(arena.db, sa.update(AttachHandle).where(AttachHandle.id == handle.id).values(**lost))
     assert _blocked(arena) == 2 + 3 + 7
-    arena.conductors[0].cases.lost_devices.expire()
-    assert arena.count(AttachHandle, AttachHandle.id == handle.id) == 0
+    lost_devices.expire(arena.first.ctx)
+    assert arena.first.count(AttachHandle, AttachHandle.id == handle.id) == 0
     assert _blocked(arena) == 0

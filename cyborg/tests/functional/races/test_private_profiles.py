@@ -11,13 +11,17 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.arqs.create import ArqCreator
+from cyborg.conductor.arqs import create, device_profiles
+from cyborg.conductor.context import Conductor
 from cyborg.db.models import Arq
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.rpc.verbs import CreateArqs, CreateDeviceProfile, UpdateDeviceProfile
+from cyborg.tests.fixtures.contexts import changed
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
+from cyborg.tests.fixtures.use_cases import NOVA
 from cyborg.tests.fixtures.waiting import acquired
-from cyborg.tests.functional.races.arena import NOVA, WORKERS, Arena, at_once
+from cyborg.tests.functional.races.arena import WORKERS, Arena, at_once
 
 #: More than any client creates before it is refused.
 _MANY = 10_000
@@ -32,7 +36,7 @@ def arqs_of(arena: Arena, project: str | None) -> set[str]:
 def new_profile(arena: Arena, projects: tuple[str, ...] | None = None) -> str:
     group = {f"resources:{RESOURCE_CLASS}": "1"}
     profile = DeviceProfile(str(uuid4()), f"p-{uuid4()}", (group,), projects=projects)
-    arena.conductors[0].cases.profiles.create(NOVA, str(uuid4()), profile)
+    device_profiles.create(arena.first.ctx, CreateDeviceProfile(NOVA, str(uuid4()), profile))
     return profile.name
 
 
@@ -49,13 +53,13 @@ def test_no_arq_of_another_project_is_created_once_a_profile_is_private(
     created, answered = threading.Semaphore(0), threading.Event()
     existing: set[str] = set()
 
-    def create(creator: ArqCreator, caller: Caller) -> list[bool]:
+    def create_all(ctx: Conductor, caller: Caller) -> list[bool]:
         """Create ARQs until refused; return for each whether the change was answered before."""
         late: list[bool] = []
         while not (late and late[-1]):
             began_late = answered.is_set()
             try:
-                creator.create(caller, str(uuid4()), profile)
+                create.create(ctx, CreateArqs(caller, str(uuid4()), profile))
             except exception.NotFound:
                 break
             created.release()
@@ -66,22 +70,23 @@ def test_no_arq_of_another_project_is_created_once_a_profile_is_private(
         for _ in range(dice.randint(0, 2 * WORKERS)):
             acquired(created, "an ARQ of a creator")
         request = ProfileChange(projects=(str(own.project_id),), sets_projects=True)
-        changed = dice.choice(arena.conductors).cases.profiles.update(
-            NOVA, str(uuid4()), profile, request
+        made_private = device_profiles.update(
+            dice.choice(arena.conductors).ctx,
+            UpdateDeviceProfile(NOVA, str(uuid4()), profile, request),
         )
         existing.update(arqs_of(arena, foreign.project_id))
         answered.set()
-        assert changed.projects == (own.project_id,)
+        assert made_private.projects == (own.project_id,)
         return []
 
-    creators = [
-        ArqCreator(db=conductor.db, max_per_request=8, max_unbound=_MANY)
+    contexts = [
+        changed(conductor.ctx, max_arqs_per_request=8, max_unbound_arqs=_MANY)
         for conductor in arena.take_turns(WORKERS)
     ]
     verbs: list[Callable[[], list[bool]]] = [change]
     verbs += [
-        partial(create, creator, own if index % 8 == 0 else foreign)
-        for index, creator in enumerate(creators)
+        partial(create_all, ctx, own if index % 8 == 0 else foreign)
+        for index, ctx in enumerate(contexts)
     ]
     late = at_once(verbs)[1:]
     for index, answers in enumerate(late):
@@ -104,15 +109,19 @@ def test_concurrent_changes_leave_the_projects_of_one_of_them(arena: Arena, dice
     outcomes = arena.outcomes(
         [
             partial(
-                conductor.cases.profiles.update,
-                *(NOVA, str(uuid4()), profile),
-                ProfileChange(projects=projects, sets_projects=True),
+                device_profiles.update,
+                conductor.ctx,
+                UpdateDeviceProfile(
+                    *(NOVA, str(uuid4()), profile),
+                    ProfileChange(projects=projects, sets_projects=True),
+                ),
             )
             for conductor, projects in zip(arena.take_turns(WORKERS), changes, strict=True)
         ]
     )
     assert set(outcomes) == {None}
-    final = arena.conductors[0].cases.profiles.update(
-        NOVA, str(uuid4()), profile, ProfileChange(name=profile)
+    final = device_profiles.update(
+        arena.first.ctx,
+        UpdateDeviceProfile(NOVA, str(uuid4()), profile, ProfileChange(name=profile)),
     )
     assert final.projects in changes

@@ -11,11 +11,15 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor.hosts import devices
 from cyborg.db.models import AttachHandle, Deployable, Device, Event, Host
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import Report
+from cyborg.rpc.verbs import SetDeviceStatus
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
-from cyborg.tests.functional.races.arena import NOVA, WORKERS, Arena, Conductor, Outcome, Verb
+from cyborg.tests.fixtures.single_step import Conductor
+from cyborg.tests.fixtures.use_cases import NOVA
+from cyborg.tests.functional.races.arena import WORKERS, Arena, Outcome, Verb, holds
 from cyborg.tests.functional.races.conftest import DEVICES, HOST, UNITS
 
 #: What a host shows when all is well.
@@ -73,7 +77,7 @@ class Boots:
 
 def boots(arena: Arena, dice: Random, count: int) -> Boots:
     """So many servers, each for a device that chance decides on."""
-    bodies = {str(uuid4()): arqs for arqs in arena.request(count, 2)}
+    bodies = {str(uuid4()): arqs for arqs in arena.first.request(count, 2)}
     devices = {instance: dice.randrange(DEVICES) for instance in bodies}
     binds: list[Verb] = [
         partial(conductor.bind, arqs, provider_of(HOST, devices[instance]), instance)
@@ -85,11 +89,11 @@ def boots(arena: Arena, dice: Random, count: int) -> Boots:
 def test_devices_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None:
     """What is bound stays bound; what is lost is not bound, and comes back as it was."""
     before = rows(arena)
-    arena.report(HOST, WHOLE)
+    arena.first.report(HOST, WHOLE)
     servers = boots(arena, dice, WORKERS - 1)
     verbs = list(servers.binds)
     gone = set(dice.sample(range(DEVICES), 2))
-    verbs.insert(dice.randrange(WORKERS), partial(arena.report, HOST, without(WHOLE, gone)))
+    verbs.insert(dice.randrange(WORKERS), partial(arena.first.report, HOST, without(WHOLE, gone)))
     position = next(index for index, one in enumerate(verbs) if _is_report(one))
     outcomes = arena.outcomes(verbs)
     assert outcomes.pop(position) is None
@@ -97,26 +101,26 @@ def test_devices_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None
     assert set(outcomes) <= allowed
     servers.served(outcomes, set(range(DEVICES)) - gone)
     won = servers.won(outcomes)
-    arena.holds(won)
-    assert arena.count(Device, Device.lost_ms.is_not(None)) == len(gone)
-    for arqs, one in zip(arena.request(len(gone), 2), gone, strict=True):
-        verb = partial(arena.conductors[0].bind, arqs, provider_of(HOST, one), str(uuid4()))
+    holds(arena.first, won)
+    assert arena.first.count(Device, Device.lost_ms.is_not(None)) == len(gone)
+    for arqs, one in zip(arena.first.request(len(gone), 2), gone, strict=True):
+        verb = partial(arena.first.bind, arqs, provider_of(HOST, one), str(uuid4()))
         assert arena.outcomes([verb]) == [exception.DeviceUnavailable]
-    arena.report(HOST, WHOLE)
-    arena.holds(won)
+    arena.first.report(HOST, WHOLE)
+    holds(arena.first, won)
     assert rows(arena) == before
-    assert arena.count(Device, Device.lost_ms.is_not(None)) == 0
+    assert arena.first.count(Device, Device.lost_ms.is_not(None)) == 0
 
 
 def test_units_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None:
     """A unit that goes is that unit and no other, bound or not."""
     before = rows(arena)
-    arena.report(HOST, WHOLE)
+    arena.first.report(HOST, WHOLE)
     missing = set(dice.sample(range(UNITS), dice.randint(1, 3)))
     servers = boots(arena, dice, WORKERS - 2)
     verbs = list(servers.binds)
-    second = partial(arena.report, HOST, shrunk(WHOLE, missing), by=arena.conductors[1])
-    verbs += [partial(arena.report, HOST, shrunk(WHOLE, missing)), second]
+    second = partial(arena.conductors[1].report, HOST, shrunk(WHOLE, missing))
+    verbs += [partial(arena.first.report, HOST, shrunk(WHOLE, missing)), second]
     *outcomes, first, again = arena.outcomes(verbs)
     assert (first, again) == (None, None)
     assert set(outcomes) <= {None, exception.NoFreeHandle}
@@ -125,20 +129,22 @@ def test_units_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None:
     asked, bound = Counter(servers.devices.values()), Counter(servers.devices[one] for one in won)
     for index in range(DEVICES):
         assert bound[index] >= min(asked[index], (UNITS - len(missing)) // 2)
-    arena.holds(won)
-    assert arena.count(AttachHandle, AttachHandle.lost_ms.is_not(None)) == len(missing) * DEVICES
+    holds(arena.first, won)
+    assert (
+        arena.first.count(AttachHandle, AttachHandle.lost_ms.is_not(None)) == len(missing) * DEVICES
+    )
     assert rows(arena) == before
-    arena.report(HOST, WHOLE)
-    arena.holds(won)
-    assert arena.count(AttachHandle, AttachHandle.lost_ms.is_not(None)) == 0
+    arena.first.report(HOST, WHOLE)
+    holds(arena.first, won)
+    assert arena.first.count(AttachHandle, AttachHandle.lost_ms.is_not(None)) == 0
 
 
 def test_concurrent_reports_on_two_conductors(arena: Arena, dice: Random) -> None:
     """The same news told many times, as after time-outs: each row is made once."""
     name = f"news-{dice.getrandbits(64):x}"
-    arena.report(name, Report(()))
+    arena.first.report(name, Report(()))
     told = [
-        partial(arena.report, name, report_of(name, 3, handles=2), by=one)
+        partial(one.report, name, report_of(name, 3, handles=2))
         for one in arena.take_turns(WORKERS)
     ]
     assert set(arena.outcomes(told)) == {None}
@@ -151,12 +157,12 @@ def test_concurrent_reports_on_two_conductors(arena: Arena, dice: Random) -> Non
             .group_by(Device.device_key)
         ).all()
     assert [units for _, units in found] == [2, 2, 2]
-    assert arena.count(Event, Event.action == "discovered", Event.hostname == name) == 3
+    assert arena.first.count(Event, Event.action == "discovered", Event.hostname == name) == 3
 
 
 def test_enable_and_disable_against_reports(arena: Arena, dice: Random) -> None:
     """Every order and every report counts once, and the last order is what holds."""
-    arena.report(HOST, WHOLE)
+    arena.first.report(HOST, WHOLE)
     with arena.db.reader() as tx:
         device = tx.execute(
             sa.select(Device.uuid)
@@ -173,7 +179,7 @@ def test_enable_and_disable_against_reports(arena: Arena, dice: Random) -> None:
     def reports(conductor: Conductor) -> None:
         for index in range(news):
             changed = shrunk(WHOLE, {0}) if index % 2 == 0 else WHOLE
-            arena.report(HOST, changed, by=conductor)
+            conductor.report(HOST, changed)
 
     servers = boots(arena, dice, 8)
     verbs: list[Verb] = [*orders, partial(reports, arena.conductors[1])]
@@ -183,7 +189,7 @@ def test_enable_and_disable_against_reports(arena: Arena, dice: Random) -> None:
     assert set(ends) <= {None, exception.DeviceUnavailable, exception.NoFreeHandle}
     # The orders are about the first device; of the others four units are there all the time.
     servers.served(ends, range(1, DEVICES))
-    arena.holds(servers.won(ends))
+    holds(arena.first, servers.won(ends))
     assert generation(arena) == before + len(orders) + news
     with arena.db.reader() as tx:
         history = list(
@@ -198,7 +204,7 @@ def test_enable_and_disable_against_reports(arena: Arena, dice: Random) -> None:
 
 def order(conductor: Conductor, device: str, status: DeviceStatus) -> None:
     """An operator's."""
-    conductor.cases.device_admin.update(NOVA, str(uuid4()), device, status=status)
+    devices.set_status(conductor.ctx, SetDeviceStatus(NOVA, str(uuid4()), device, status))
 
 
 def generation(arena: Arena) -> int:

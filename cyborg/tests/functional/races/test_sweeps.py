@@ -11,19 +11,20 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.tasks.queue import Worker, WorkQueue
+from cyborg.conductor.context import Conductor as Context
+from cyborg.conductor.tasks.queue import Worker, complete
 from cyborg.db.models import Arq, AttachHandle, Service, Work
-from cyborg.db.services import Process
 from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import State
-from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.single_step import Conductor
+from cyborg.tests.fixtures.unit_states import UNIT
+from cyborg.tests.fixtures.use_cases import UseCases
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import Rack
-from cyborg.tests.functional.races.arena import WORKERS, Arena, Conductor, Verb, at_once, sound
+from cyborg.tests.functional.races.arena import WORKERS, Arena, Verb, at_once, sound
 from cyborg.tests.functional.races.conftest import DEVICES, HOST, PREPARED_UNITS, UNITS
 
 LEASE_MS = 600_000
@@ -38,7 +39,7 @@ def sweep(arena: Arena) -> None:
     def done() -> bool:
         at_once([partial(looking, one) for one in arena.take_turns(8)])
         due_now(arena)
-        return arena.count(Work) == 0
+        return arena.first.count(Work) == 0
 
     eventually(done)
 
@@ -51,7 +52,7 @@ def due_now(arena: Arena) -> None:
 
 def boot(arena: Arena, place: str, count: int, size: int = 1) -> dict[str, list[str]]:
     """Bind so many servers; the ARQs by instance."""
-    bodies = {str(uuid4()): arqs for arqs in arena.request(count, size)}
+    bodies = {str(uuid4()): arqs for arqs in arena.first.request(count, size)}
     for conductor, (instance, arqs) in zip(arena.take_turns(count), bodies.items(), strict=True):
         conductor.bind(arqs, place, instance)
     return bodies
@@ -70,27 +71,23 @@ def once(bodies: dict[str, list[str]]) -> Counter[str]:
 class Sweeper:
     """A conductor that notes what it does, and ends it."""
 
-    def __init__(self, arena: Arena, name: str) -> None:
-        db = arena.db
+    def __init__(self, cases: UseCases) -> None:
         self.done: list[int] = []
-        self._queue = WorkQueue(db=db)
-        self.lease = ConductorLease(db=db, process=Process(name, CONDUCTOR, "0", "", "1"))
-        self.lease.renew()
-        self.worker = Worker(
-            db=db, lease=self.lease, queue=self._queue, lease_ms=LEASE_MS, threads=1
-        )
-        self.worker.handle(WorkKind.NOTIFY, self._note)
+        cases.lease.renew()
+        self.worker = Worker(cases.ctx, lease=cases.lease, handlers={WorkKind.NOTIFY: self._note})
 
-    def _note(self, rows: Sequence[ClaimedWork]) -> None:
+    def _note(self, ctx: Context, rows: Sequence[ClaimedWork]) -> None:
         self.done += [row.id for row in rows]
-        with self._queue.complete(rows):
+        with complete(ctx, rows):
             pass
 
 
 @pytest.fixture(scope="package")
 def sweepers(shared_arena: Arena) -> list[Sweeper]:
     """Many conductors."""
-    return [Sweeper(shared_arena, f"sweeper-{index}") for index in range(WORKERS)]
+    more = {"agents": shared_arena.first.ctx.agents, "lease": LEASE_MS / 1000}
+    names = [f"sweeper-{index}" for index in range(WORKERS)]
+    return [Sweeper(UseCases(shared_arena.db, host=name, **more)) for name in names]
 
 
 def test_concurrent_workers_do_each_work_once(
@@ -105,7 +102,7 @@ def test_concurrent_workers_do_each_work_once(
     chosen = dice.sample(sweepers, WORKERS)
     claimed = at_once([one.worker.run_once for one in chosen])
     assert sum(claimed) == len(wanted)
-    eventually(lambda: arena.count(Work) == 0)
+    eventually(lambda: arena.first.count(Work) == 0)
     assert sorted(row for one in sweepers for row in one.done) == wanted
 
 
@@ -135,7 +132,7 @@ def test_concurrent_workers_call_each_host_once(
     sweep(arena)
     going, staying = dice.sample(sorted(first), 3)[:2], len(first) - 2
     for one in going:
-        arena.conductors[0].delete_of(one)
+        arena.first.delete_of(one)
     # One unit is free, two are being released: all three are given away again.
     second = boot(arena, rack.provider(), 3)
     sweep(arena)
@@ -148,7 +145,7 @@ def test_concurrent_workers_call_each_host_once(
         arena.conductors[1].delete_of(instance)
     sweep(arena)
     assert rack.driver.ready == set()
-    assert arena.count(AttachHandle, AttachHandle.state != "free") == 0
+    assert arena.first.count(AttachHandle, UNIT != "free") == 0
 
 
 def test_each_released_unit_goes_to_one_waiting_bind(
@@ -159,7 +156,7 @@ def test_each_released_unit_goes_to_one_waiting_bind(
     sweep(arena)
     for conductor, instance in zip(arena.take_turns(len(first)), first, strict=True):
         conductor.delete_of(instance)
-    bodies = {str(uuid4()): arqs for arqs in arena.request(WORKERS - 4)}
+    bodies = {str(uuid4()): arqs for arqs in arena.first.request(WORKERS - 4)}
     verbs: list[Verb] = [one.worker.run_once for one in arena.take_turns(4)]
     verbs += [
         partial(conductor.bind, arqs, rack.provider(), instance)

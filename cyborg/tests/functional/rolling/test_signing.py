@@ -25,7 +25,7 @@ from cyborg.cmd import signing_key
 from cyborg.db.engine import Database, Reader
 from cyborg.rpc import keys
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
+from cyborg.rpc.transport import CONDUCTOR_TOPIC
 from cyborg.tests.fixtures.choice import chosen
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
@@ -54,23 +54,11 @@ ORDERS = [
 _BY_DESIGN = ("may have been received before",)
 
 
-@dataclass
-class SigningStack(Stack):
-    """One that knows the connections of its processes."""
-
-    buses: list[Bus] = field(default_factory=list)
-
-    def bus(self) -> Bus:
-        """See Stack."""
-        made = super().bus()
-        self.buses.append(made)
-        return made
-
-    def has_read(self, ids: set[str], first: str) -> bool:
-        """Whether each process accepts just the keys of these IDs, and signs with the first."""
-        rings = [bus._signer._keys for bus in self.buses]
-        held = [ring.keys.keys for ring in rings if ring is not None]
-        return all({key.id for key in one} == ids and one[0].id == first for one in held)
+def has_read(stack: Stack, ids: set[str], first: str) -> bool:
+    """Whether each process accepts just the keys of these IDs, and signs with the first."""
+    rings = [bus._signer._keys for bus in stack.buses]
+    held = [ring.keys.keys for ring in rings if ring is not None]
+    return all({key.id for key in one} == ids and one[0].id == first for one in held)
 
 
 class Front:
@@ -145,7 +133,7 @@ class Load:
 class RollingCloud:
     """Two conductors, an API and an agent; each has a file of keys of its own in ``files``."""
 
-    stack: SigningStack
+    stack: Stack
     conf: cfg.ConfigOpts
     rack: Rack
     files: Path
@@ -249,7 +237,7 @@ def rolling(
     traits = Traits(f"CUSTOM_CARD_{uuid4().hex[:12].upper()}", prepare=True)
     rack = Rack.build(fresh_host("racked"), traits, {CARD: 2})
     placement.make_compute(rack.compute)
-    stack = SigningStack(
+    stack = Stack(
         conf=conf,
         database_url=own_database.engine.url.render_as_string(hide_password=False),
         transport_url=TRANSPORT_URL,
@@ -308,7 +296,7 @@ def test_agent_without_the_signing_key_of_conductors_is_shown_as_deaf(
     rolling: RollingCloud, placement: PlacementService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin(rolling, "required", placement)
-    operator = Client(rolling.front, role="operator", version="2.5")
+    operator = Client(rolling.front, role="operator", version="2.100")
 
     def agent() -> dict[str, Any]:
         services = operator.get("/services", host=rolling.rack.compute)["services"]
@@ -357,7 +345,7 @@ def test_keys_are_replaced_process_by_process(
             written = keys.read(rolling.master).keys
             ids, first = {key.id for key in written}, written[0].id
             # An administrator waits until every host has its file.
-            eventually(partial(rolling.stack.has_read, ids, first))
+            eventually(partial(has_read, rolling.stack, ids, first))
             eventually(rolling.reported)
     assert old not in ids
     assert refusals(caplog) == []

@@ -2,13 +2,15 @@
 """One conductor whose use cases a test calls itself; nothing runs beside the test."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.db.engine import Database
+from cyborg.tests.fixtures.contexts import SECONDS_PER_DAY
 from cyborg.tests.fixtures.host_reports import report_of
-from cyborg.tests.functional.races.arena import Arena, Conductor
-from cyborg.tests.functional.rules.pair import Pair, emptied
+from cyborg.tests.fixtures.use_cases import UseCases
+from cyborg.tests.functional.rules.pair import DOWN_AFTER, RETENTION
 from cyborg.tests.functional.schema.databases import SERVER, upgraded_database
 
 # SQLite has one writer at a time: no transaction comes between the statements of another.
@@ -19,41 +21,47 @@ UNITS = 2
 
 
 @pytest.fixture(scope="package")
-def shared_arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+def shared_conductor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UseCases]:
     """A database with two hosts that no process works on."""
     with upgraded_database(tmp_path_factory.mktemp("rules")) as db:
-        url = db.engine.url.render_as_string(hide_password=False)
-        made = Conductor("control", url=url, bus=DirectBus(Exchange()))
-        arena = Arena((made,))
-        arena.report(PLAIN, report_of(PLAIN, 1, handles=UNITS))
-        arena.report(PREPARING, report_of(PREPARING, 1, handles=UNITS, prepare=True))
-        yield arena
-        made.stop()
+        made = UseCases(db, heartbeat_interval=200.0)
+        made.report(PLAIN, report_of(PLAIN, 1, handles=UNITS))
+        made.report(PREPARING, report_of(PREPARING, 1, handles=UNITS, prepare=True))
+        yield made
 
 
 @pytest.fixture
-def arena(shared_arena: Arena) -> Arena:
+def conductor(shared_conductor: UseCases) -> UseCases:
     """Every device is there, in service and free; there is no ARQ, no work and no history."""
-    shared_arena.reset()
-    return shared_arena
+    shared_conductor.reset()
+    shared_conductor.lease.renew()
+    shared_conductor.listen()
+    return shared_conductor
 
 
 @pytest.fixture
-def conductor(arena: Arena) -> Conductor:
-    (made,) = arena.conductors
-    return made
+def other_conductor(conductor: UseCases) -> Iterator[UseCases]:
+    """Another conductor on the same database."""
+    url = conductor.db.engine.url.render_as_string(hide_password=False)
+    with closing(Database(url)) as db:
+        yield UseCases(db, host="other", heartbeat_interval=200.0)
 
 
 @pytest.fixture(scope="package")
-def pair_conductor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conductor]:
-    """A conductor with a database of its own."""
+def pair_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database for two hosts that each test reports itself."""
     with upgraded_database(tmp_path_factory.mktemp("pair")) as db:
-        url = db.engine.url.render_as_string(hide_password=False)
-        made = Conductor("control", url=url, bus=DirectBus(Exchange()))
-        yield made
-        made.stop()
+        yield db
 
 
 @pytest.fixture
-def pair(pair_conductor: Conductor) -> Pair:
-    return emptied(pair_conductor)
+def pair(pair_database: Database) -> UseCases:
+    """The use cases on a database without any host."""
+    made = UseCases(
+        pair_database,
+        lost_retention=RETENTION / 1000 / SECONDS_PER_DAY,
+        heartbeat_interval=DOWN_AFTER / 3000,
+    )
+    made.empty()
+    made.lease.renew()
+    return made

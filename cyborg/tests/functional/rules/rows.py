@@ -12,6 +12,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.db.transaction import Transaction
 from cyborg.tests.fixtures.host_reports import provider_of
+from cyborg.tests.fixtures.unit_states import HANDLE_ID, UNIT
 
 
 def execute(db: Database, *statements: sa.Executable) -> None:
@@ -22,15 +23,15 @@ def execute(db: Database, *statements: sa.Executable) -> None:
 
 
 def handles_of(db: Database, host: str) -> list[tuple[int, str]]:
-    """(id, state) of the attach handles of a host's device, by id."""
+    """(id, what it is) of the units of a host's device, by id."""
     with db.reader() as tx:
         rows = tx.execute(
-            sa.select(AttachHandle.id, AttachHandle.state)
+            sa.select(AttachHandle.id, UNIT)
             .join(Deployable, Deployable.id == AttachHandle.deployable_id)
             .where(Deployable.rp_uuid == provider_of(host, 0))
             .order_by(AttachHandle.id)
         )
-        return [(row.id, row.state) for row in rows]
+        return [(id_, state) for id_, state in rows]
 
 
 def set_handle(db: Database, handle_id: int, **values: Any) -> None:
@@ -38,9 +39,10 @@ def set_handle(db: Database, handle_id: int, **values: Any) -> None:
 
 
 def arq_of(db: Database, uuid: str) -> Any:
-    """The row of an ARQ, by column."""
+    """The row of an ARQ, by column, with the id of its handle."""
     with db.reader() as tx:
-        return tx.execute(sa.select(Arq.__table__).where(Arq.uuid == uuid)).one()
+        query = sa.select(Arq.__table__, HANDLE_ID.label("attach_handle_id"))
+        return tx.execute(query.where(Arq.uuid == uuid)).one()
 
 
 def set_arq(db: Database, uuid: str, **values: Any) -> None:

@@ -7,10 +7,10 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Instance
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.db.models import Arq
 from cyborg.tests.fixtures.host_reports import provider_of
-from cyborg.tests.functional.races.arena import Arena, Conductor
+from cyborg.tests.fixtures.use_cases import UseCases
+from cyborg.tests.functional.races.arena import holds
 from cyborg.tests.functional.rules.conftest import PLAIN
 
 
@@ -42,44 +42,40 @@ class Interruption:
 
 
 def test_instance_bound_during_its_delete_can_be_bound_again(
-    arena: Arena, conductor: Conductor
+    conductor: UseCases, other_conductor: UseCases
 ) -> None:
     """There was no row to lock when the delete began, and its ARQs are gone when it ends."""
-    url = arena.db.engine.url.render_as_string(hide_password=False)
-    other = Conductor("other", url=url, bus=DirectBus(Exchange()))
-    ((arq,), (later,)), instance = arena.request(2), str(uuid4())
+    ((arq,), (later,)), instance = conductor.request(2), str(uuid4())
     pause = Interruption(
-        arena.db, "UPDATE instances ", lambda: other.bind([arq], provider_of(PLAIN, 0), instance)
+        conductor.db,
+        "UPDATE instances ",
+        lambda: other_conductor.bind([arq], provider_of(PLAIN, 0), instance),
     )
     try:
         conductor.delete_of(instance)
     finally:
-        pause.end(arena.db)
-        other.stop()
+        pause.end(conductor.db)
     assert pause.count == 1
-    assert arena.count(Instance, Instance.uuid == instance, Instance.bound.is_(True)) == 0
-    arena.holds({})
+    assert conductor.count(Arq, Arq.instance_uuid == instance) == 0
+    holds(conductor, {})
     conductor.bind([later], provider_of(PLAIN, 0), instance)
-    arena.holds({instance: [later]})
+    holds(conductor, {instance: [later]})
 
 
 def test_instance_of_an_arq_bound_during_its_unbind_is_locked_before_the_arq(
-    arena: Arena, conductor: Conductor
+    conductor: UseCases, other_conductor: UseCases
 ) -> None:
     """Otherwise a delete of all ARQs of the instance could be in a deadlock with the unbind."""
-    url = arena.db.engine.url.render_as_string(hide_password=False)
-    other = Conductor("other", url=url, bus=DirectBus(Exchange()))
-    ((arq,),), instance = arena.request(1), str(uuid4())
+    ((arq,),), instance = conductor.request(1), str(uuid4())
     begin = "SELECT extended_accelerator_requests.uuid, extended_accelerator_requests.instance_uuid"
     pause = Interruption(
-        arena.db, begin, lambda: other.bind([arq], provider_of(PLAIN, 0), instance)
+        conductor.db, begin, lambda: other_conductor.bind([arq], provider_of(PLAIN, 0), instance)
     )
     try:
         conductor.unbind([arq])
     finally:
-        pause.end(arena.db)
-        other.stop()
+        pause.end(conductor.db)
     assert pause.count == 1
     first = next(statement for statement, values in pause.later if instance in values)
     assert first.startswith("SELECT instances.")
-    arena.holds({})
+    holds(conductor, {})

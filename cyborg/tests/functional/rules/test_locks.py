@@ -47,9 +47,8 @@ from cyborg.model.operation import OperationState
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.host_reports import provider_of
-from cyborg.tests.functional.races.arena import NOVA, Arena
+from cyborg.tests.fixtures.use_cases import NOVA, UseCases
 from cyborg.tests.functional.rules.conftest import PREPARING
-from cyborg.tests.functional.rules.rows import arq_of, execute
 
 DIALECTS: list[sa.Dialect] = [mysql.dialect(), postgresql.dialect()]
 
@@ -76,21 +75,19 @@ class Site:
 
 
 @pytest.fixture
-def site(arena: Arena) -> Site:
-    (conductor,) = arena.conductors
-    ((arq,),), instance = arena.request(1), str(uuid4())
+def site(conductor: UseCases) -> Site:
+    ((arq,),), instance = conductor.request(1), str(uuid4())
     conductor.bind([arq], provider_of(PREPARING, 0), instance)
     owner = conductor.lease.owner
     assert owner is not None
     request_key = str(uuid4())
-    execute(arena.db, sa.delete(Operation))
-    execute(
-        arena.db,
+    conductor.execute(sa.delete(Operation))
+    conductor.execute(
         sa.insert(Operation).values(
             uuid=request_key, verb="discover", state=OperationState.RUNNING.value, created_ms=1
         ),
     )
-    with arena.db.writer() as tx:
+    with conductor.db.writer() as tx:
         (taken,) = work.claim(tx, owner=owner, lease_ms=60_000, limit=1)
         row = tx.execute(
             sa.select(Deployable.id, Deployable.device_id, Device.host_id)
@@ -100,11 +97,11 @@ def site(arena: Arena) -> Site:
         task = {"kind": WorkKind.PROGRAM, "deployable_id": row.id, "operation_id": request_key}
         work.add(tx, [task])
     return Site(
-        db=arena.db,
-        arq=arq_of(arena.db, arq),
+        db=conductor.db,
+        arq=conductor.arq(arq),
         instance=instance,
         work=taken,
-        profile=arena.profile(1),
+        profile=conductor.profile_of(1),
         host_id=row.host_id,
         device_id=row.device_id,
         deployable_id=row.id,
@@ -128,7 +125,7 @@ def _handle(site: Site) -> sa.ColumnElement[bool]:
 
 def _free(site: Site) -> sa.ColumnElement[bool]:
     mine = AttachHandle.deployable_id == site.deployable_id
-    return sa.and_(mine, AttachHandle.state == "free")
+    return sa.and_(mine, AttachHandle.state == "ready", AttachHandle.arq_id.is_(None))
 
 
 def _host(site: Site) -> sa.ColumnElement[bool]:
@@ -164,12 +161,12 @@ LOCKERS = {
         AttachHandle,
         _free,
     ),
-    "attach_handles.finish_release": Locker(
-        lambda tx, site: attach_handles.finish_release(tx, site.arq.attach_handle_id),
+    "attach_handles.lock_ready": Locker(
+        lambda tx, site: attach_handles.lock_ready(tx, [site.arq.attach_handle_id]),
         AttachHandle,
         _handle,
     ),
-    "mending.release_handle": Locker(
+    "repairs.release_handle": Locker(
         lambda tx, site: repairs._lock_handle(tx, site.handle_uuid), AttachHandle, _handle
     ),
     "hosts.lock": Locker(lambda tx, site: hosts.lock(tx, site.host_id), Host, _host),

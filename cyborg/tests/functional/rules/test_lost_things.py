@@ -8,27 +8,29 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
+from cyborg.conductor.hosts.lost_devices import request_removal
 from cyborg.db import lost_devices, work
 from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.model.report import Report
 from cyborg.model.work import WorkKind
+from cyborg.rpc.verbs import DeleteDevice
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
-from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
+from cyborg.tests.fixtures.use_cases import NOVA, UseCases
 from cyborg.tests.functional.rules.conftest import PLAIN, UNITS
-from cyborg.tests.functional.rules.rows import execute, work_kinds
+from cyborg.tests.functional.rules.rows import work_kinds
 
 
 @pytest.fixture(autouse=True)
-def _all_there(arena: Arena) -> Iterator[None]:
+def _all_there(conductor: UseCases) -> Iterator[None]:
     """The host shows everything again after each test."""
     yield
-    arena.report(PLAIN, Report(()))
-    arena.report(PLAIN, report_of(PLAIN, 1, handles=UNITS))
+    conductor.report(PLAIN, Report(()))
+    conductor.report(PLAIN, report_of(PLAIN, 1, handles=UNITS))
 
 
-def marks(arena: Arena) -> list[int | None]:
+def marks(conductor: UseCases) -> list[int | None]:
     """Since when each unit of the host has been lost, by id."""
-    with arena.db.reader() as tx:
+    with conductor.db.reader() as tx:
         query = (
             sa.select(AttachHandle.lost_ms)
             .join(Deployable, Deployable.id == AttachHandle.deployable_id)
@@ -37,8 +39,8 @@ def marks(arena: Arena) -> list[int | None]:
         return list(tx.execute(query.order_by(AttachHandle.id)).scalars())
 
 
-def device(arena: Arena) -> Any:
-    with arena.db.reader() as tx:
+def device(conductor: UseCases) -> Any:
+    with conductor.db.reader() as tx:
         return tx.execute(
             sa.select(Device.id, Device.uuid, Deployable.id.label("deployable_id"))
             .join(Deployable, Deployable.device_id == Device.id)
@@ -47,27 +49,26 @@ def device(arena: Arena) -> Any:
 
 
 @pytest.mark.parametrize("mark", [lost_devices.REMOVAL_REQUESTED, 1_000_000])
-def test_report_keeps_lost_time_of_a_unit(arena: Arena, mark: int) -> None:
+def test_report_keeps_lost_time_of_a_unit(conductor: UseCases, mark: int) -> None:
     """Its retention goes on, and an operator's word to forget it holds."""
-    arena.report(PLAIN, report_of(PLAIN, 1, handles=1))
-    there, lost = marks(arena)
+    conductor.report(PLAIN, report_of(PLAIN, 1, handles=1))
+    there, lost = marks(conductor)
     assert (there, lost is None) == (None, False)
-    execute(
-        arena.db,
+    conductor.execute(
         sa.update(AttachHandle).where(AttachHandle.lost_ms.is_not(None)).values(lost_ms=mark),
     )
-    arena.report(PLAIN, report_of(PLAIN, 2, handles=1))
-    assert marks(arena) == [None, mark]
+    conductor.report(PLAIN, report_of(PLAIN, 2, handles=1))
+    assert marks(conductor) == [None, mark]
 
 
-def test_delete_of_device_cancels_its_setup(arena: Arena, conductor: Conductor) -> None:
+def test_delete_of_device_cancels_its_setup(conductor: UseCases) -> None:
     """The set-up would go on for a device that nobody wants, and would keep its row."""
-    arena.report(PLAIN, Report(()))
-    arena.report(PLAIN, report_of(PLAIN, 0))
-    mine = device(arena)
-    with arena.db.writer() as tx:
+    conductor.report(PLAIN, Report(()))
+    conductor.report(PLAIN, report_of(PLAIN, 0))
+    mine = device(conductor)
+    with conductor.db.writer() as tx:
         task = {"kind": WorkKind.SET_UP_DEVICE, "deployable_id": mine.deployable_id}
         work.add(tx, [task, {"kind": WorkKind.NOTIFY}])
-    conductor.cases.lost_devices.request_removal(NOVA, str(uuid4()), mine.uuid)
-    assert work_kinds(arena.db) == ["notify"]
-    execute(arena.db, sa.update(Device).where(Device.id == mine.id).values(being_removed=False))
+    request_removal(conductor.ctx, DeleteDevice(NOVA, str(uuid4()), mine.uuid))
+    assert work_kinds(conductor.db) == ["notify"]
+    conductor.execute(sa.update(Device).where(Device.id == mine.id).values(being_removed=False))

@@ -10,8 +10,9 @@ from uuid import uuid4
 import pytest
 
 from cyborg import exception
-from cyborg.conductor.device_health import HealthExpiry
-from cyborg.conductor.hosts.devices import DeviceAdmin
+from cyborg.conductor.device_health import expire
+from cyborg.conductor.hosts import devices, lost_devices
+from cyborg.conductor.reports import apply
 from cyborg.db import work
 from cyborg.db.models import (
     AttachHandle,
@@ -33,10 +34,11 @@ from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.probation import AT_ONCE
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.model.work import WorkKind
-from cyborg.rpc.verbs import DesiredChanged
+from cyborg.rpc.verbs import DeleteDevice, DesiredChanged, SendProvidersRemoved, SendPublished
+from cyborg.tests.fixtures.commands import update_device
 from cyborg.tests.fixtures.host_reports import DRIVER, provider_of, report_of
-from cyborg.tests.functional.races.arena import NOVA
-from cyborg.tests.functional.rules.pair import FIRST, MEMORY, SECOND, Pair, slice_of, sliced
+from cyborg.tests.fixtures.use_cases import NOVA, UseCases
+from cyborg.tests.functional.rules.pair import FIRST, MEMORY, SECOND, both, slice_of, sliced
 
 OPERATOR = Caller("operators", "olga", "req-1", all_projects=True)
 LATER = 1 << 53
@@ -45,10 +47,9 @@ STEP = CleanedStep("NVMe erase", 12_500)
 OTHER_DRIVER = "bench_driver_2"
 
 
-def admin(pair: Pair) -> DeviceAdmin:
-    return DeviceAdmin(
-        db=pair.db, agents=pair.agent_client, lost_devices=pair.lost_devices, wake=lambda: None
-    )
+def update(pair: UseCases, *origin: Any, **given: Any) -> None:
+    """Change a device; ``origin`` is the caller, the key of the request and the uuid."""
+    devices.update(pair.ctx, update_device(*origin, **given))
 
 
 def two_drivers(host: str, *, state: DriverState = DriverState.READY) -> Report:
@@ -58,7 +59,7 @@ def two_drivers(host: str, *, state: DriverState = DriverState.READY) -> Report:
     return Report((first, replace(other, driver=OTHER_DRIVER, state=state)))
 
 
-def test_report_that_changes_the_capacity_changes_what_fits(pair: Pair) -> None:
+def test_report_that_changes_the_capacity_changes_what_fits(pair: UseCases) -> None:
     """A half of the first card is in use; of the second nothing is."""
     pair.report(FIRST, sliced(FIRST, 2))
     pair.boot(slice_of(FIRST, 0, "half"))
@@ -77,7 +78,7 @@ def test_report_that_changes_the_capacity_changes_what_fits(pair: Pair) -> None:
     assert set(pair.reserved(FIRST).values()) == {0}
 
 
-def test_report_without_capacity_frees_what_did_not_fit(pair: Pair) -> None:
+def test_report_without_capacity_frees_what_did_not_fit(pair: UseCases) -> None:
     pair.report(FIRST, sliced(FIRST))
     pair.boot(slice_of(FIRST, 0, "big"))
     assert pair.reserved(FIRST)[f"{FIRST}_0_half"] == 2
@@ -85,52 +86,49 @@ def test_report_without_capacity_frees_what_did_not_fit(pair: Pair) -> None:
     assert set(pair.reserved(FIRST).values()) == {0}
 
 
-def test_end_of_a_release_offers_its_siblings(pair: Pair) -> None:
+def test_end_of_a_release_offers_its_siblings(pair: UseCases) -> None:
     pair.report(FIRST, sliced(FIRST))
     arqs, _ = pair.boot(slice_of(FIRST, 0, "half"))
-    pair.conductor.delete(arqs)
+    pair.delete(arqs)
     assert pair.reserved(FIRST)[f"{FIRST}_0_big"] == 1
     generation = pair.generation(FIRST)
-    pair.agents.told.clear()
+    pair.agents.received.clear()
     pair.do(WorkKind.RELEASE)
     assert set(pair.reserved(FIRST).values()) == {0}
     assert pair.generation(FIRST) == generation + 1
     assert pair.agents.told == [(FIRST, DesiredChanged())]
 
 
-def quarantined(pair: Pair) -> Any:
+def quarantined(pair: UseCases) -> Any:
     """A half of a card in quarantine: its host refuses to release it; the handle."""
     arqs, _ = pair.boot(slice_of(FIRST, 0, "half"))
     handle = pair.handle(arqs[0])
-    pair.conductor.delete(arqs)
+    pair.delete(arqs)
     refuse(pair, handle, 8)
     assert pair.row(AttachHandle, AttachHandle.id == handle.id).state == "quarantined"
     assert pair.reserved(FIRST)[f"{FIRST}_0_big"] == 1
     return handle
 
 
-def refuse(pair: Pair, handle: Any, times: int) -> None:
+def refuse(pair: UseCases, handle: Any, times: int) -> None:
     """The host refuses to release a unit."""
     pair.agents.answers[handle.handle_key] = {"fault": "busy"}
     for _ in range(times):
-        with pytest.raises(exception.DriverFailed, match="busy"):
-            pair.do(WorkKind.RELEASE)
+        pair.do(WorkKind.RELEASE)
     pair.agents.answers.clear()
 
 
-def test_share_that_an_operator_frees_offers_its_siblings(pair: Pair) -> None:
+def test_share_that_an_operator_frees_offers_its_siblings(pair: UseCases) -> None:
     """The unit of the same key of another card is not freed with it."""
     pair.report(FIRST, sliced(FIRST, 2))
     handle = quarantined(pair)
     (other, *_) = pair.units(f"{FIRST}_1_half")
     assert other.handle_key == handle.handle_key
     with pytest.raises(exception.Conflict, match="no unit half-0 in quarantine"):
-        admin(pair).update(
-            OPERATOR, str(uuid4()), pair.device(FIRST, 1).uuid, free_unit=other.handle_key
-        )
+        update(pair, OPERATOR, str(uuid4()), pair.device(FIRST, 1).uuid, free_unit=other.handle_key)
     arqs, _ = pair.boot(slice_of(FIRST, 1, "small"))
-    pair.conductor.delete(arqs)
-    admin(pair).update(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, free_unit=handle.handle_key)
+    pair.delete(arqs)
+    update(pair, OPERATOR, str(uuid4()), pair.device(FIRST).uuid, free_unit=handle.handle_key)
     reserved = pair.reserved(FIRST)
     assert {name: reserved[f"{FIRST}_0_{name}"] for name in ("big", "half", "small")} == {
         "big": 0,
@@ -142,23 +140,23 @@ def test_share_that_an_operator_frees_offers_its_siblings(pair: Pair) -> None:
     assert left.attach_handle_id != handle.id
 
 
-def test_bind_that_waits_for_a_unit_goes_on_when_an_operator_frees_it(pair: Pair) -> None:
+def test_bind_that_waits_for_a_unit_goes_on_when_an_operator_frees_it(pair: UseCases) -> None:
     pair.report(FIRST, sliced(FIRST, slices={"half": 4}))
     arqs, _ = pair.boot(slice_of(FIRST, 0, "half"), {}, {})
     handle = pair.handle(arqs[0])
-    pair.conductor.delete(arqs[:1])
+    pair.delete(arqs[:1])
     (waiting,), _ = pair.boot(slice_of(FIRST, 0, "half"))
     assert pair.handle(waiting).id == handle.id
     refuse(pair, handle, 8)
     pair.change(Work, not_before_ms=LATER)
-    admin(pair).update(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, free_unit=handle.handle_key)
+    update(pair, OPERATOR, str(uuid4()), pair.device(FIRST).uuid, free_unit=handle.handle_key)
     (row,) = pair.rows(Work, Work.arq_uuid == waiting, Work.kind == WorkKind.PREPARE.value)
     assert row.not_before_ms < LATER
     pair.do(WorkKind.PREPARE)
     assert pair.arq(waiting).state == State.BOUND
 
 
-def test_removal_of_a_lost_share_in_quarantine_offers_its_siblings(pair: Pair) -> None:
+def test_removal_of_a_lost_share_in_quarantine_offers_its_siblings(pair: UseCases) -> None:
     pair.report(FIRST, sliced(FIRST))
     handle = quarantined(pair)
     (driver,) = sliced(FIRST).drivers
@@ -170,7 +168,9 @@ def test_removal_of_a_lost_share_in_quarantine_offers_its_siblings(pair: Pair) -
     shown = replace(card, deployables=tuple(parts))
     pair.report(FIRST, Report((replace(driver, devices=(shown,)),)))
     assert pair.reserved(FIRST)[f"{FIRST}_0_big"] == 1
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, force=True)
+    lost_devices.request_removal(
+        pair.ctx, DeleteDevice(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, force=True)
+    )
     assert pair.reserved(FIRST) == {
         f"{FIRST}_0_big": 0,
         f"{FIRST}_0_half": 0,
@@ -178,24 +178,28 @@ def test_removal_of_a_lost_share_in_quarantine_offers_its_siblings(pair: Pair) -
     }
 
 
-def test_removal_of_a_lost_kind_of_slices_offers_its_siblings(pair: Pair) -> None:
+def test_removal_of_a_lost_kind_of_slices_offers_its_siblings(pair: UseCases) -> None:
     pair.report(FIRST, sliced(FIRST))
     quarantined(pair)
     pair.report(FIRST, sliced(FIRST, slices={"big": 6, "small": 1}))
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, force=True)
+    lost_devices.request_removal(
+        pair.ctx, DeleteDevice(OPERATOR, str(uuid4()), pair.device(FIRST).uuid, force=True)
+    )
     generation = pair.generation(FIRST)
-    pair.lost_devices.confirm_removal(FIRST, pair.arena.epochs[FIRST], [f"{FIRST}_0_half"])
+    lost_devices.confirm_removal(
+        pair.ctx, SendProvidersRemoved(FIRST, pair.epochs[FIRST], [f"{FIRST}_0_half"])
+    )
     assert pair.reserved(FIRST) == {f"{FIRST}_0_big": 0, f"{FIRST}_0_small": 0}
     assert pair.generation(FIRST) == generation + 1
 
 
-def test_repeated_end_of_a_release_is_no_second_cleaning(pair: Pair) -> None:
+def test_repeated_end_of_a_release_is_no_second_cleaning(pair: UseCases) -> None:
     """The unit has been released, and the next guest has it."""
-    pair.both()
+    both(pair)
     pair.change(Deployable, Deployable.rp_uuid == HERE, clean=HostClean.FULL.value)
     arqs, _ = pair.boot(HERE)
     handle = pair.handle(arqs[0])
-    pair.conductor.delete(arqs)
+    pair.delete(arqs)
     (row,) = pair.rows(Work, Work.kind == WorkKind.RELEASE.value)
     pair.agents.answers[handle.handle_key] = {"cleaned": (STEP,)}
     pair.do(WorkKind.RELEASE)
@@ -206,7 +210,7 @@ def test_repeated_end_of_a_release_is_no_second_cleaning(pair: Pair) -> None:
         work.add(tx, [again])
     pair.do(WorkKind.RELEASE)
     after = pair.row(AttachHandle, AttachHandle.id == handle.id)
-    assert (after.state, after.clean_record["result"]) == ("held", "cleaned")
+    assert (after.state, after.clean_record["result"]) == ("ready", "cleaned")
     assert pair.cleanings == [CleanResult.CLEANED]
     assert pair.generation(FIRST) == generation
     assert [row.action for row in pair.rows(Event, Event.noun == "device")].count(
@@ -215,7 +219,7 @@ def test_repeated_end_of_a_release_is_no_second_cleaning(pair: Pair) -> None:
 
 
 def test_refusals_after_the_last_one_tolerated_change_nothing(
-    pair: Pair, caplog: pytest.LogCaptureFixture
+    pair: UseCases, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.report(FIRST, sliced(FIRST))
     handle = quarantined(pair)
@@ -238,12 +242,12 @@ def with_hardware(host: str, devices: int, unready: Sequence[int]) -> Report:
     return Report((replace(driver, hardware=hardware),))
 
 
-def test_only_the_new_devices_that_need_a_set_up_get_one(pair: Pair) -> None:
+def test_only_the_new_devices_that_need_a_set_up_get_one(pair: UseCases) -> None:
     pair.report(FIRST, with_hardware(FIRST, 3, [1, 2]))
     statuses = [row.status for row in pair.rows(Device)]
     assert statuses == ["enabled", "installing", "installing"]
     mine, other = pair.device(FIRST, 1), pair.device(FIRST, 2)
-    admin(pair).update(OPERATOR, str(uuid4()), mine.uuid, status=DeviceStatus.MAINTAINING)
+    update(pair, OPERATOR, str(uuid4()), mine.uuid, status=DeviceStatus.MAINTAINING)
     # The set-up of the other one goes on.
     (left,) = pair.rows(Work)
     assert left.spec["device"] == other.uuid
@@ -251,25 +255,25 @@ def test_only_the_new_devices_that_need_a_set_up_get_one(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("unready", "ready"), [(FIRST, SECOND), (SECOND, FIRST)])
 def test_hardware_of_another_host_does_not_decide_about_a_set_up(
-    pair: Pair, unready: str, ready: str
+    pair: UseCases, unready: str, ready: str
 ) -> None:
     """The devices have the same driver and address."""
     for host in (FIRST, SECOND):
         pair.report(host, with_hardware(host, 1, [0] if host == unready else []))
     for status in (DeviceStatus.MAINTAINING, DeviceStatus.ENABLED):
-        admin(pair).update(OPERATOR, str(uuid4()), pair.device(ready).uuid, status=status)
+        update(pair, OPERATOR, str(uuid4()), pair.device(ready).uuid, status=status)
     assert pair.device(ready).status == "enabled"
     assert pair.device(unready).status == "installing"
 
 
-def test_devices_of_two_drivers_at_one_address_are_both_stored(pair: Pair) -> None:
+def test_devices_of_two_drivers_at_one_address_are_both_stored(pair: UseCases) -> None:
     pair.report(FIRST, two_drivers(FIRST))
     assert [(row.driver, row.device_key) for row in pair.rows(Device)] == [
         (name, pair.device(FIRST).device_key) for name in (DRIVER, OTHER_DRIVER)
     ]
 
 
-def test_failing_driver_reserves_its_own_devices(pair: Pair) -> None:
+def test_failing_driver_reserves_its_own_devices(pair: UseCases) -> None:
     """Not those of the driver beside it, nor those that its namesake has on another host."""
     for host in (FIRST, SECOND):
         pair.report(host, two_drivers(host))
@@ -282,7 +286,7 @@ def test_failing_driver_reserves_its_own_devices(pair: Pair) -> None:
         pair.boot(provider_of(f"{FIRST}_other", 0))
 
 
-def test_change_of_any_driver_changes_the_desired_state(pair: Pair) -> None:
+def test_change_of_any_driver_changes_the_desired_state(pair: UseCases) -> None:
     """The state of the first driver changes, that of the last does not."""
     pair.report(FIRST, two_drivers(FIRST))
     generation = pair.generation(FIRST)
@@ -291,7 +295,7 @@ def test_change_of_any_driver_changes_the_desired_state(pair: Pair) -> None:
     assert pair.generation(FIRST) == generation + 1
 
 
-def test_drivers_that_are_gone_are_all_stopped(pair: Pair) -> None:
+def test_drivers_that_are_gone_are_all_stopped(pair: UseCases) -> None:
     pair.report(FIRST, two_drivers(FIRST))
     pair.report(SECOND, two_drivers(SECOND))
     pair.report(FIRST, Report(()))
@@ -300,7 +304,7 @@ def test_drivers_that_are_gone_are_all_stopped(pair: Pair) -> None:
     assert [row.enabled for row in pair.rows(Driver)] == [False, False, True, True]
 
 
-def test_silent_driver_keeps_its_hardware_and_backends(pair: Pair) -> None:
+def test_silent_driver_keeps_its_hardware_and_backends(pair: UseCases) -> None:
     """The driver beside it tells that it has none any more; another host has the same ones."""
     for host in (FIRST, SECOND):
         pair.report(host, two_drivers(host))
@@ -314,18 +318,20 @@ def test_silent_driver_keeps_its_hardware_and_backends(pair: Pair) -> None:
     assert [drivers[row.driver_id] for row in pair.rows(Backend)] == kept
 
 
-def test_refusals_of_placement_replace_earlier_ones(pair: Pair) -> None:
-    pair.both(2)
-    applier, epoch = pair.conductor.cases.report_applier, pair.arena.epochs[FIRST]
+def test_refusals_of_placement_replace_earlier_ones(pair: UseCases) -> None:
+    both(pair, 2)
+    epoch = pair.epochs[FIRST]
     names = [f"{FIRST}_{index}" for index in range(2)]
-    applier.published(FIRST, epoch, dict.fromkeys(names, "no inventory"))
-    applier.published(FIRST, epoch, {names[1]: "no trait"})
+    apply.store_published(
+        pair.ctx, SendPublished(FIRST, epoch, dict.fromkeys(names, "no inventory"), {})
+    )
+    apply.store_published(pair.ctx, SendPublished(FIRST, epoch, {names[1]: "no trait"}, {}))
     errors = {row.name: row.publish_error for row in pair.rows(Deployable)}
     others = [f"{SECOND}_{index}" for index in range(2)]
     assert errors == {**dict.fromkeys([names[0], *others]), names[1]: "no trait"}
 
 
-def test_new_units_of_two_devices_have_the_paths_of_their_own_devices(pair: Pair) -> None:
+def test_new_units_of_two_devices_have_the_paths_of_their_own_devices(pair: UseCases) -> None:
     pair.report(FIRST, report_of(FIRST, 2, handles=1))
     generation = pair.generation(FIRST)
     pair.report(FIRST, report_of(FIRST, 2, handles=2))
@@ -336,9 +342,9 @@ def test_new_units_of_two_devices_have_the_paths_of_their_own_devices(pair: Pair
         assert [paths[unit.cpid_id] for unit in units] == [device.id] * 2
 
 
-def test_trait_that_is_gone_changes_the_desired_state(pair: Pair) -> None:
+def test_trait_that_is_gone_changes_the_desired_state(pair: UseCases) -> None:
     """Nothing else of the two devices has changed."""
-    pair.both(2)
+    both(pair, 2)
     (driver,) = report_of(FIRST, 2).drivers
     first, second = driver.devices
     (part,) = second.deployables
@@ -362,21 +368,21 @@ def healths(host: str, *conditions: Condition | None, devices: int = 0) -> Drive
     return replace(driver, health=tuple(answers))
 
 
-def health_events(pair: Pair) -> list[tuple[str, str]]:
+def health_events(pair: UseCases) -> list[tuple[str, str]]:
     events = pair.rows(Event, Event.action.like("health%"))
     return [(row.noun, row.subject_uuid) for row in events]
 
 
-def test_health_of_any_device_changes_the_desired_state(pair: Pair) -> None:
+def test_health_of_any_device_changes_the_desired_state(pair: UseCases) -> None:
     """The first one stays in service."""
-    pair.both(2)
+    both(pair, 2)
     generation = pair.generation(FIRST)
     pair.report(FIRST, Report((healths(FIRST, Condition.DEGRADED, Condition.DRAIN),)))
     assert pair.generation(FIRST) == generation + 1
     assert pair.reserved(FIRST) == {f"{FIRST}_0": 0, f"{FIRST}_1": 2}
 
 
-def test_fault_of_some_devices_of_a_driver_is_none_of_the_driver(pair: Pair) -> None:
+def test_fault_of_some_devices_of_a_driver_is_none_of_the_driver(pair: UseCases) -> None:
     """Another driver of the host has as many devices as have the fault."""
     faulty = healths(FIRST, Condition.DRAIN, Condition.DRAIN, devices=3)
     (other,) = report_of(f"{FIRST}_other", 2).drivers
@@ -385,18 +391,18 @@ def test_fault_of_some_devices_of_a_driver_is_none_of_the_driver(pair: Pair) -> 
     assert health_events(pair) == [("device", mine[0]), ("device", mine[1])]
 
 
-def test_fault_of_all_devices_is_that_of_the_driver_of_their_host(pair: Pair) -> None:
+def test_fault_of_all_devices_is_that_of_the_driver_of_their_host(pair: UseCases) -> None:
     """Another host has a driver of the same name."""
-    pair.both(2)
+    both(pair, 2)
     pair.report(FIRST, Report((healths(FIRST, Condition.DRAIN, Condition.DRAIN),)))
     pair.report(SECOND, Report((healths(SECOND, Condition.DRAIN, Condition.DRAIN),)))
     drivers = [row.uuid for row in pair.rows(Driver)]
     assert health_events(pair) == [("driver", drivers[0]), ("driver", drivers[1])]
 
 
-def test_probation_ends_on_every_host(pair: Pair) -> None:
+def test_probation_ends_on_every_host(pair: UseCases) -> None:
     """A device that is lost is none of those that the driver has."""
-    pair.both(3)
+    both(pair, 3)
     pair.report(FIRST, report_of(FIRST, 2))
     present = [row.id for row in pair.rows(Device, Device.lost_ms.is_(None))]
     pair.change(
@@ -406,7 +412,9 @@ def test_probation_ends_on_every_host(pair: Pair) -> None:
         reported_health=None,
     )
     generations = [pair.generation(host) for host in (FIRST, SECOND)]
-    assert HealthExpiry(db=pair.db, rules=AT_ONCE).run_once() == [FIRST, SECOND]
+    pair.agents.received.clear()
+    expire(pair.db, AT_ONCE)
+    assert pair.agents.told == [(FIRST, DesiredChanged()), (SECOND, DesiredChanged())]
     assert {row.health for row in pair.rows(Device)} == {None}
     assert [pair.generation(host) for host in (FIRST, SECOND)] == [
         generation + 1 for generation in generations
@@ -424,75 +432,89 @@ def parts(host: str, names: Sequence[str]) -> Report:
     return Report((replace(driver, devices=(shown,)),))
 
 
-def test_lost_device_stays_until_all_of_its_providers_are_deleted(pair: Pair) -> None:
+def test_lost_device_stays_until_all_of_its_providers_are_deleted(pair: UseCases) -> None:
     pair.report(FIRST, parts(FIRST, ["a", "b"]))
     pair.report(FIRST, Report((DriverReport(DRIVER, DriverState.READY),)))
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
-    confirm = pair.lost_devices.confirm_removal
-    confirm(FIRST, pair.arena.epochs[FIRST], [f"{FIRST}_a"])
+    lost_devices.request_removal(
+        pair.ctx, DeleteDevice(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    )
+    lost_devices.confirm_removal(
+        pair.ctx, SendProvidersRemoved(FIRST, pair.epochs[FIRST], [f"{FIRST}_a"])
+    )
     assert len(pair.rows(Device)) == 1
-    confirm(FIRST, pair.arena.epochs[FIRST], [f"{FIRST}_a", f"{FIRST}_b"])
+    lost_devices.confirm_removal(
+        pair.ctx,
+        SendProvidersRemoved(FIRST, pair.epochs[FIRST], [f"{FIRST}_a", f"{FIRST}_b"]),
+    )
     assert pair.rows(Device) == []
 
 
-def test_confirmed_parts_are_removed_and_those_that_are_back_published(pair: Pair) -> None:
+def test_confirmed_parts_are_removed_and_those_that_are_back_published(pair: UseCases) -> None:
     """The agent has deleted four providers; the host shows one of the deployables again."""
     pair.report(FIRST, parts(FIRST, "abcde"))
     pair.report(FIRST, parts(FIRST, "a"))
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    lost_devices.request_removal(
+        pair.ctx, DeleteDevice(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    )
     obsolete = [one.name for one in pair.desired(FIRST).obsolete_providers]
     assert obsolete == [f"{FIRST}_{name}" for name in "bcde"]
     pair.report(FIRST, parts(FIRST, "ae"))
     generation = pair.generation(FIRST)
-    pair.lost_devices.confirm_removal(FIRST, pair.arena.epochs[FIRST], obsolete)
+    lost_devices.confirm_removal(
+        pair.ctx, SendProvidersRemoved(FIRST, pair.epochs[FIRST], obsolete)
+    )
     assert [row.name for row in pair.rows(Deployable)] == [f"{FIRST}_a", f"{FIRST}_e"]
     assert pair.generation(FIRST) == generation + 1
 
 
-def test_providers_of_children_are_deleted_first(pair: Pair) -> None:
+def test_providers_of_children_are_deleted_first(pair: UseCases) -> None:
     """Three levels, of which the names sort the other way."""
     pair.report(FIRST, parts(FIRST, "abc"))
     top, middle, below = pair.rows(Deployable)
     pair.change(Deployable, Deployable.id == middle.id, parent_id=top.id, root_id=top.id)
     pair.change(Deployable, Deployable.id == below.id, parent_id=middle.id, root_id=top.id)
     pair.report(FIRST, Report((DriverReport(DRIVER, DriverState.READY),)))
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    lost_devices.request_removal(
+        pair.ctx, DeleteDevice(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    )
     obsolete = [one.name for one in pair.desired(FIRST).obsolete_providers]
     assert obsolete == [below.name, middle.name, top.name]
 
 
-def test_removal_of_an_arq_of_one_device_is_not_blocked_by_the_other(pair: Pair) -> None:
+def test_removal_of_an_arq_of_one_device_is_not_blocked_by_the_other(pair: UseCases) -> None:
     """Two devices that an operator wants to remove; one of them is in use."""
     pair.report(FIRST, report_of(FIRST, 2))
     arqs, _ = pair.boot(HERE)
     pair.report(FIRST, Report((DriverReport(DRIVER, DriverState.READY),)))
     used, unused = pair.rows(Device)
     with pytest.raises(exception.DeviceInUse, match=arqs[0]):
-        pair.lost_devices.request_removal(OPERATOR, str(uuid4()), used.uuid)
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), unused.uuid)
+        lost_devices.request_removal(pair.ctx, DeleteDevice(OPERATOR, str(uuid4()), used.uuid))
+    lost_devices.request_removal(pair.ctx, DeleteDevice(OPERATOR, str(uuid4()), unused.uuid))
     obsolete = [one.name for one in pair.desired(FIRST).obsolete_providers]
     assert obsolete == [f"{FIRST}_1"]
 
 
-def test_removal_of_lost_parts_of_a_device_leaves_those_of_others(pair: Pair) -> None:
+def test_removal_of_lost_parts_of_a_device_leaves_those_of_others(pair: UseCases) -> None:
     for host in (FIRST, SECOND):
         pair.report(host, parts(host, "ab"))
         pair.report(host, parts(host, "a"))
-    pair.lost_devices.request_removal(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    lost_devices.request_removal(
+        pair.ctx, DeleteDevice(OPERATOR, str(uuid4()), pair.device(FIRST).uuid)
+    )
     assert [one.name for one in pair.desired(FIRST).obsolete_providers] == [f"{FIRST}_b"]
     assert pair.desired(SECOND).obsolete_providers == ()
 
 
-def test_user_changes_labels_of_the_devices_that_the_project_uses(pair: Pair) -> None:
-    pair.both(2)
+def test_user_changes_labels_of_the_devices_that_the_project_uses(pair: UseCases) -> None:
+    both(pair, 2)
     pair.boot(HERE)
     project = str(NOVA.project_id)
     for index in range(2):
         device, labels = pair.device(FIRST, index), {"mine": "yes"}
         change = (OPERATOR, str(uuid4()), device.uuid)
         if index == 0:
-            admin(pair).update(*change, labels=labels, project=project)
+            update(pair, *change, labels=labels, project=project)
         else:
             with pytest.raises(exception.NotFound):
-                admin(pair).update(*change, labels=labels, project=project)
+                update(pair, *change, labels=labels, project=project)
     assert [row.labels for row in pair.rows(Device)] == [{"mine": "yes"}, None, None, None]

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from cyborg.db import schema
+from cyborg.db import revisions, schema
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
 
@@ -86,7 +86,7 @@ def _upgrading_statements() -> list[str]:
         with db.reader() as tx:
             names = [row[0] for row in tx.exec_driver_sql("SHOW TABLES")]
             made = [tx.exec_driver_sql(f"SHOW CREATE TABLE `{name}`").one()[1] for name in names]
-    revision = f"INSERT INTO alembic_version VALUES ('{schema.head()}')"
+    revision = f"INSERT INTO alembic_version VALUES ('{revisions.HEAD}')"
     return ["SET foreign_key_checks = 0", *made, revision, "SET foreign_key_checks = 1"]
 
 
@@ -146,7 +146,11 @@ def load_existing_service(db: Database) -> None:
 
 def differences(db: Database) -> list[Any]:
     """What alembic finds between the database and the models."""
-    options = {"compare_type": schema.same_type, "compare_server_default": _same_default}
+    options = {
+        "compare_type": schema.same_type,
+        "compare_server_default": _same_default,
+        "include_name": schema.is_of_models,
+    }
     with db.reader() as tx:
         return list(
             compare_metadata(MigrationContext.configure(tx.connection, opts=options), METADATA)

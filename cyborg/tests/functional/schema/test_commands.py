@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.cmd import dbsync
-from cyborg.db import base, history, schema
+from cyborg.db import bulk, history, revisions, schema
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Device, DeviceProfile, Event, Instance, Operation, OperationResult
 from cyborg.tests.fixtures.waiting import eventually, result
@@ -27,7 +27,7 @@ def test_refusals_are_reported_in_one_line(empty: Database, tmp_path: Path) -> N
     schema.upgrade(empty)
     assert refused("create_schema") == (
         "cyborg-dbsync: The database already has a schema, at revision "
-        f"{schema.head()}: run 'cyborg-dbsync upgrade'."
+        f"{revisions.HEAD}: run 'cyborg-dbsync upgrade'."
     )
     with empty.writer() as tx:
         tx.execute(sa.text("UPDATE alembic_version SET version_num = '6c77bd6afea5'"))
@@ -55,14 +55,9 @@ def aged(current: Database) -> Database:
         ]
         tx.execute(sa.insert(Event), events)
         profile = {"uuid": "p", "name": "p", "profile_json": "{}"}
-        (profile_id,) = base.insert_ids(tx, DeviceProfile, [profile]).values()
-        for name, bound, days in (
-            ("released", False, 100),
-            ("bound", True, 100),
-            ("named", False, 100),
-            ("recent", False, 0),
-        ):
-            values = {"uuid": name, "bound": bound, "updated_ms": now - days * DAY}
+        (profile_id,) = bulk.insert_ids(tx, DeviceProfile, [profile]).values()
+        for name, days in (("released", 100), ("named", 100), ("recent", 0)):
+            values = {"uuid": name, "updated_ms": now - days * DAY}
             tx.execute(sa.insert(Instance).values(values))
         tx.execute(
             sa.insert(Arq).values(
@@ -84,9 +79,9 @@ def aged(current: Database) -> Database:
             }
             for name, ended in ends.items()
         ]
-        ids = base.insert_ids(tx, Operation, operations).values()
+        ids = bulk.insert_ids(tx, Operation, operations).values()
         results = [{"operation_id": one, "host": "one", "state": "done"} for one in ids]
-        base.insert(tx, OperationResult, results)
+        bulk.insert(tx, OperationResult, results)
     return current
 
 
@@ -121,7 +116,7 @@ def test_purge_deletes_expired_rows(aged: Database, tmp_path: Path) -> None:
     out, progress = purge("purge")
     assert out == [f"{one} deleted" for one in expired]
     assert progress == [f"events: {so_far} of 2001" for so_far in (1000, 2000, 2001)]
-    assert _left(aged) == (4, ["bound", "named", "recent"], ["recent", "running"], 2)
+    assert _left(aged) == (4, ["named", "recent"], ["recent", "running"], 2)
     assert purge("purge")[0][0] == "events: 0 older than 90 day(s) deleted"
     out, _ = purge("purge", "--older-than", "30")
     assert out[0] == "events: 3 older than 30 day(s) deleted"
@@ -133,11 +128,12 @@ def test_instance_bound_during_purge_is_kept(aged: Database) -> None:
     before = history.cutoff(aged, 90 * DAY)
     with ThreadPoolExecutor(1) as pool:
         with aged.writer() as tx:
-            tx.execute(sa.update(Instance).where(Instance.uuid == "released").values(bound=True))
+            released = sa.update(Instance).where(Instance.uuid == "released")
+            tx.execute(released.values(updated_ms=aged.now))
             purging = pool.submit(history.purge, aged, before)
             eventually(purging.running, "the purge has begun")
         assert result(purging) == {"events": 2001, "instances": 0, "operations": 1}
-    assert _left(aged)[1] == ["bound", "named", "recent", "released"]
+    assert _left(aged)[1] == ["named", "recent", "released"]
 
 
 def test_purge_run_is_bounded(aged: Database) -> None:

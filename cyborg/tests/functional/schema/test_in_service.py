@@ -88,8 +88,8 @@ class Cloud:
         """The state of every unit by its uuid."""
         with self.db.reader() as tx:
             return {
-                row[0]: row[1]
-                for row in tx.execute(sa.text("SELECT uuid, state FROM attach_handles"))
+                row.uuid: row.state if row.arq_id is None else "held"
+                for row in tx.execute(sa.text("SELECT uuid, state, arq_id FROM attach_handles"))
             }
 
 
@@ -186,12 +186,12 @@ def test_service_runs_during_migration(cloud: Cloud) -> None:
         delete_arqs(cloud.nova, one.instance)
         assert of_instance(cloud.nova, one.instance) == []
         cloud.placement.free(one.instance)
-    eventually(lambda: set(cloud.states().values()) == {"free"})
+    eventually(lambda: set(cloud.states().values()) == {"ready"})
     assert cloud.flaws() == []
     assert offered(cloud.placement, cloud.provider(IN_SERVICE)) == 16
     assert offered(cloud.placement, cloud.provider(DISABLED)) == 0
     with cloud.db.reader() as tx:
-        assert set(tx.scalars(sa.select(Instance.bound))) == {False}
+        assert set(tx.scalars(sa.select(Instance.look_ms))) == {None}
 
 
 def _reported(cloud: Cloud) -> None:

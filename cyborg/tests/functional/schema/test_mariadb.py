@@ -8,8 +8,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg.db import schema
-from cyborg.db.engine import Database, Reader
-from cyborg.db.models import METADATA
+from cyborg.db.engine import Database, Reader, Retry
+from cyborg.db.models import METADATA, Host
+from cyborg.tests.fixtures.proxy import Proxy, mysql_error
 from cyborg.tests.functional.schema.databases import DUMP
 
 
@@ -70,3 +71,49 @@ def _lines(text: str) -> list[str]:
     # Foreign keys are numbered in the order of their creation, which says nothing.
     plain = re.sub(r"`\w+_ibfk_\d+`", "`fk`", text)
     return sorted(line.strip().rstrip(",") for line in plain.splitlines() if line.strip())
+
+
+def test_connection_to_a_read_only_node_is_replaced(current: Database) -> None:
+    """After a failover the address of the database may lead to another node."""
+    with current.writer() as tx:
+        tx.execute(sa.insert(Host).values(name="a", updated_ms=1))
+    url = current.engine.url
+    answer = mysql_error(1290, b"HY000", b"The MariaDB server is running with --read-only")
+    with Proxy(url.host or "127.0.0.1", url.port or 0) as proxy:
+        there = url.set(host="127.0.0.1", port=proxy.port)
+        db = Database(there.render_as_string(hide_password=False))
+        sessions: list[int] = []
+
+        def fail_over(_seconds: float) -> None:
+            assert proxy.refusals == 1
+            proxy.heal()
+
+        @Retry(sleep=fail_over)
+        def touch() -> None:
+            with db.writer() as tx:
+                sessions.append(tx.exec_driver_sql("SELECT connection_id()").scalar_one())
+                tx.execute(sa.update(Host).values(generation=7))
+
+        proxy.refuse(answer, b"UPDATE")
+        touch()
+        assert len(set(sessions)) == 2
+        db.close()
+    with current.reader() as tx:
+        assert tx.scalar(sa.select(Host.generation)) == 7
+
+
+def test_refused_reset_leaves_no_traceback_in_the_log(
+    current: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node may leave its cluster between a COMMIT and the return of the connection."""
+    url = current.engine.url
+    answer = mysql_error(1047, b"08S01", b"WSREP has not yet prepared node for application use")
+    with Proxy(url.host or "127.0.0.1", url.port or 0) as proxy:
+        there = url.set(host="127.0.0.1", port=proxy.port)
+        db = Database(there.render_as_string(hide_password=False))
+        with db.writer() as tx:
+            tx.execute(sa.insert(Host).values(name="a", updated_ms=1))
+            proxy.refuse(answer, b"ROLLBACK")
+        assert proxy.refusals == 1
+        db.close()
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []

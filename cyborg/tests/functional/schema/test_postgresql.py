@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Only on PostgreSQL, which refuses what cannot be put in any order."""
 
+import pytest
 import sqlalchemy as sa
 
+from cyborg import exception
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Host
+
+
+def test_standby_is_unavailable_for_writes(current: Database) -> None:
+    def write() -> None:
+        with current.writer() as tx:
+            tx.exec_driver_sql("SET TRANSACTION READ ONLY")
+            tx.execute(sa.insert(Host).values(name="a", updated_ms=1))
+
+    with pytest.raises(exception.DatabaseUnavailable, match="read-only transaction"):
+        write()
 
 
 def test_serialisation_failure_is_retried(current: Database) -> None:

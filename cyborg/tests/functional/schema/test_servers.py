@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exc
 
 from cyborg import exception
-from cyborg.db import schema
+from cyborg.db import revisions, schema
 from cyborg.db.engine import Database, Reader, Retry, retried
 from cyborg.db.models import Host
 from cyborg.db.transaction import Transaction
@@ -194,7 +194,7 @@ def test_concurrent_upgrades(existing: Database) -> None:
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(schema.upgrade, one) for one in (existing, other)]:
             result(done)
-    assert schema.version(other) == schema.head()
+    assert revisions.version(other) == revisions.HEAD
     other.close()
 
 

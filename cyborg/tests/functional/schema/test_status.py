@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg import version
 from cyborg.cmd.signing_key import main
 from cyborg.cmd.status import CHECKS
-from cyborg.db import schema, services
+from cyborg.db import revisions, schema, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Device, Driver, Host, Instance
 from cyborg.db.services import Process
@@ -55,7 +55,7 @@ def test_checks_succeed_after_fresh_installation(
     assert before.status == 2
     assert before.results["Schema at head"] == before.results["Device state backfill"] == 2
     assert run(empty, tmp_path, "dbsync", "upgrade")[:2] == (0, "")
-    assert run(empty, tmp_path, "dbsync", "version")[:2] == (0, f"{schema.head()}\n")
+    assert run(empty, tmp_path, "dbsync", "version")[:2] == (0, f"{revisions.HEAD}\n")
     assert main(["create", str(tmp_path / "keys.json")]) == 0
     signing = {"message_signing": "required", "message_signing_key_file": tmp_path / "keys.json"}
     more = {**accounts(nova, placement), "DEFAULT": signing}
@@ -186,19 +186,19 @@ def test_check_warns_about_arqs_of_deleted_servers(
         gone, *known = sorted(tx.scalars(sa.select(Instance.uuid)))
         # Whose rows were just written may be on its way.
         tx.execute(sa.update(Arq).values(created_at=None, updated_at=None))
-        leaked = tx.scalar(sa.select(AttachHandle.uuid).where(AttachHandle.id == 48))
-        tx.execute(sa.update(AttachHandle).where(AttachHandle.id == 48).values(state="held"))
+        stranded = tx.scalar(sa.select(AttachHandle.uuid).where(AttachHandle.id == 48))
+        tx.execute(sa.update(AttachHandle).where(AttachHandle.id == 48).values(state="releasing"))
     for instance in known:
         nova.own(instance, "demo")
     found = checked(existing, tmp_path, more=accounts(nova, placement))
     assert (found.status, found.results[ORPHANS]) == (1, 1)
     said = found.details[ORPHANS]
-    assert f"handle {leaked}: It is held, but no ARQ has it. cyborg-audit --fix" in said
+    assert f"handle {stranded}: It is to be released, but there is no work for it. cyborg-" in said
     assert f"instance {gone}: It has ARQs, but Nova has no such server. cyborg-audit" in said
     assert not any(one in said for one in known)
     nova.stop()
     said = checked(existing, tmp_path, more=accounts(nova, placement)).details[ORPHANS]
-    assert f"handle {leaked}" in said
+    assert f"handle {stranded}" in said
     assert "Not checked whether Nova has all servers of 5 instance(s): Nova is not avail" in said
 
 

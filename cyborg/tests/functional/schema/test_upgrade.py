@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import schema
+from cyborg.db import revisions, schema
 from cyborg.db.engine import Database
 from cyborg.db.models import (
     METADATA,
@@ -23,11 +23,15 @@ from cyborg.db.models import (
     Host,
     Instance,
 )
+from cyborg.db.revisions import HEAD
+from cyborg.db.schema_lock import LOCK
+from cyborg.tests.fixtures.unit_states import HANDLE_ID, UNIT
 from cyborg.tests.functional.schema.databases import differences, upgraded_database
 
-HEAD = schema.head()
+#: A revision that a later release of the existing service may have.
+LATER = "5f0c2d9ab713"
 #: The revisions from the existing service on, in their order; a killed one is no progress.
-REVISIONS = [schema.EXISTING, "c3e1d9f0a7b2", HEAD]
+REVISIONS = [schema.EXISTING, HEAD]
 
 
 def _rows(db: Database, *columns: Any) -> list[Any]:
@@ -36,9 +40,9 @@ def _rows(db: Database, *columns: Any) -> list[Any]:
 
 
 def test_new_database_equals_the_models(empty: Database) -> None:
-    assert schema.version(empty) is None
+    assert revisions.version(empty) is None
     schema.upgrade(empty)
-    assert schema.version(empty) == HEAD
+    assert revisions.version(empty) == HEAD
     assert differences(empty) == []
 
 
@@ -47,7 +51,7 @@ def test_copy_of_an_upgraded_database_equals_one_that_ran_the_revisions(
 ) -> None:
     (tmp_path / "copy").mkdir()
     with upgraded_database(tmp_path / "copy") as copy:
-        assert schema.version(copy) == HEAD
+        assert revisions.version(copy) == HEAD
         assert differences(copy) == []
         assert _described(copy) == _described(current)
         with copy.writer() as tx:
@@ -88,7 +92,7 @@ def _on(db: Database, table: str) -> str:
 
 def test_create_schema_equals_upgrade(empty: Database) -> None:
     schema.create_schema(empty)
-    assert schema.version(empty) == HEAD
+    assert revisions.version(empty) == HEAD
     assert differences(empty) == []
     with pytest.raises(exception.SchemaError, match="already has a schema"):
         schema.create_schema(empty)
@@ -98,14 +102,14 @@ def test_upgrade_keeps_what_there_was_and_fills_what_is_new(
     existing: Database,
 ) -> None:
     schema.upgrade(existing)
-    arqs = _rows(existing, Arq.id, Arq.state, Arq.attach_handle_id, Arq.group_spec)
-    assert [row.attach_handle_id for row in arqs] == [1, 4, 29, 2, 6, None, None]
+    arqs = _rows(existing, Arq.id, Arq.state, HANDLE_ID.label("handle_id"), Arq.group_spec)
+    assert [row.handle_id for row in arqs] == [1, 4, 29, 2, 6, None, None]
     assert Counter(row.state for row in arqs) == {"Bound": 5, "Unbound": 1, "Initial": 1}
     spec = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
     assert [row.group_spec for row in arqs] == [spec] * 7
-    handles = _rows(existing, AttachHandle.id, AttachHandle.state, AttachHandle.handle_key)
-    assert [row.id for row in handles if row.state == "held"] == [1, 2, 4, 6, 29]
-    assert {row.state for row in handles} == {"held", "free"}
+    handles = _rows(existing, AttachHandle.id, UNIT.label("unit"), AttachHandle.handle_key)
+    assert [row.id for row in handles if row.unit == "held"] == [1, 2, 4, 6, 29]
+    assert {row.unit for row in handles} == {"held", "free"}
     assert handles[0].handle_key == "0000:0c:00.1"
     assert len(handles) == 48
     hosts = _rows(existing, Host.name, Host.id, Host.generation, Host.desired_generation)
@@ -125,10 +129,34 @@ def test_upgrade_keeps_what_there_was_and_fills_what_is_new(
         (2, "FPGA"),
         (3, "FPGA"),
     ]
-    instances = _rows(existing, Instance.uuid, Instance.hostname, Instance.bound)
-    bound = _rows(existing, Arq.instance_uuid, Arq.hostname, sa.true())
+    instances = _rows(existing, Instance.uuid, Instance.hostname)
+    bound = _rows(existing, Arq.instance_uuid, Arq.hostname)
     assert instances == [row for row in bound if row[0]]
     assert len(instances) == 5
+
+
+def test_bind_without_an_instance_ends_and_its_unit_is_not_offered(
+    existing: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The instance may be any, so only an operator can say that no guest has the unit."""
+    arqs = sa.table("extended_accelerator_requests", sa.column("id"), sa.column("instance_uuid"))
+    with existing.writer() as tx:
+        tx.execute(sa.update(arqs).where(arqs.c.id.in_([1, 2])).values(instance_uuid=None))
+    assert schema.preflight(existing) == []
+    schema.upgrade(existing)
+    assert differences(existing) == []
+    columns = Arq.id, Arq.uuid, Arq.state, HANDLE_ID.label("handle_id"), Arq.fault
+    ended = [row for row in _rows(existing, *columns) if row.id in (1, 2)]
+    assert {(row.state, row.handle_id) for row in ended} == {("BindFailed", None)}
+    handles = _rows(existing, AttachHandle.id, AttachHandle.uuid, UNIT.label("unit"))
+    assert Counter(row.unit for row in handles) == {"quarantined": 2, "held": 3, "free": 43}
+    suspects = _rows(existing, AttachHandle.id, AttachHandle.suspect)
+    assert [row.id for row in suspects if row.suspect] == [1, 4]
+    uuids = {row.id: row.uuid for row in handles}
+    for row, handle in zip(ended, (1, 4), strict=True):
+        unit = f"attach handle {uuids[handle]} is in quarantine until an operator frees it"
+        assert row.fault == f"It was Bound without an instance before the upgrade; {unit}."
+        assert f"ARQ {row.uuid} is BindFailed now: {row.fault}" in caplog.text
 
 
 def test_repeating_an_upgrade_changes_nothing(existing: Database) -> None:
@@ -181,16 +209,16 @@ def test_killed_upgrade_is_run_again(existing: Database) -> None:
             break
         except _Killed:
             killed += 1
-            reached = schema.version(existing)
+            reached = revisions.version(existing)
             assert reached in REVISIONS[REVISIONS.index(before) : -1], "it went back, or too far"
             before = reached
     sa.event.remove(existing.engine, "after_cursor_execute", kill)
     assert killed > (60 if commits else 1)
-    assert schema.version(existing) == HEAD
+    assert revisions.version(existing) == HEAD
     assert differences(existing) == []
     assert len(_rows(existing, Instance.uuid)) == 5
-    handles = _rows(existing, AttachHandle.state, AttachHandle.id)
-    assert Counter(row.state for row in handles) == {"held": 5, "free": 43}
+    handles = _rows(existing, UNIT.label("unit"), AttachHandle.id)
+    assert Counter(row.unit for row in handles) == {"held": 5, "free": 43}
 
 
 def test_first_revision_is_run_again_when_killed(empty: Database) -> None:
@@ -230,10 +258,41 @@ def test_older_and_unknown_schemas_are_refused(existing: Database) -> None:
         words = rf"{revision} of the existing.*First run 'cyborg-dbsync upgrade' .*17\.0\.0"
         with pytest.raises(exception.SchemaError, match=words):
             schema.upgrade(existing)
-        assert schema.version(existing) == revision
+        assert revisions.version(existing) == revision
     _note(existing, "0123456789ab")
     with pytest.raises(exception.SchemaError, match="0123456789ab, which this release does not"):
         schema.upgrade(existing)
+
+
+def test_later_schema_of_the_existing_service_is_upgraded_if_it_only_adds(
+    existing: Database,
+) -> None:
+    with existing.writer() as tx:
+        tx.exec_driver_sql("ALTER TABLE devices ADD COLUMN cleaned_at VARCHAR(36)")
+        tx.exec_driver_sql("CREATE TABLE cleanings (id INTEGER PRIMARY KEY, note VARCHAR(36))")
+        tx.exec_driver_sql("INSERT INTO cleanings VALUES (1, 'kept')")
+    _note(existing, LATER)
+    with pytest.raises(exception.SchemaError, match=f"{LATER}, which this release does not know"):
+        schema.upgrade(existing)
+    handle = sa.table("attach_handles", sa.column("id"), sa.column("attach_info"))
+    with existing.writer() as tx:
+        info = sa.select(handle.c.attach_info)
+        other, before = (tx.scalar(info.where(handle.c.id == row)) for row in (5, 7))
+        tx.execute(sa.update(handle).where(handle.c.id == 7).values(attach_info=other))
+    with pytest.raises(exception.SchemaError, match="nothing was changed"):
+        schema.upgrade(existing, additions={LATER})
+    assert revisions.version(existing) == LATER
+    with existing.writer() as tx:
+        tx.execute(sa.update(handle).where(handle.c.id == 7).values(attach_info=before))
+    schema.upgrade(existing, additions={LATER})
+    assert revisions.version(existing) == HEAD
+    with existing.reader() as tx:
+        assert tx.scalar(sa.text("SELECT note FROM cleanings")) == "kept"
+    added = {str(one[1] if one[0] == "remove_table" else one[3]) for one in differences(existing)}
+    kept_column = existing.engine.dialect.name != "sqlite"
+    assert added == ({"cleanings", "devices.cleaned_at"} if kept_column else {"cleanings"})
+    assert len(_rows(existing, AttachHandle.id)) == 48
+    schema.upgrade(existing, additions={LATER})
 
 
 def test_tables_that_nobody_versioned_are_left_alone(existing: Database) -> None:
@@ -250,7 +309,7 @@ def test_tables_that_nobody_versioned_are_left_alone(existing: Database) -> None
     schema.upgrade(existing)
     assert differences(existing) == []
     schema.stamp(existing)
-    assert schema.version(existing) is None
+    assert revisions.version(existing) is None
 
 
 def _note(db: Database, revision: str) -> None:
@@ -298,12 +357,14 @@ def test_preflight_lists_all_and_changes_nothing(existing: Database) -> None:
         assert any(one.startswith(line) for one in listed)
     assert len(listed) == 4
     assert _tables(existing) == before
-    assert schema.version(existing) == schema.EXISTING
+    assert revisions.version(existing) == schema.EXISTING
 
 
 def _tables(db: Database) -> dict[str, Any]:
+    """Return the tables with their columns, but not the lock of those that change them."""
     inspector = sa.inspect(db.engine)
     return {
         name: [column["name"] for column in inspector.get_columns(name)]
         for name in inspector.get_table_names()
+        if name != LOCK.name
     }

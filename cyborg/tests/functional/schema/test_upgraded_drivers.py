@@ -27,6 +27,7 @@ from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client
@@ -55,10 +56,14 @@ _KEPT = {
     "deployables": "id, uuid, name, device_id, rp_uuid, driver_name",
     "attach_handles": "id, uuid, deployable_id, cpid_id, attach_type",
     "extended_accelerator_requests": (
-        "id, uuid, project_id, state, instance_uuid, hostname, device_rp_uuid, deployable_id,"
-        " attach_handle_id"
+        "id, uuid, project_id, state, instance_uuid, hostname, device_rp_uuid, deployable_id"
     ),
 }
+#: Which ARQ has which unit: of the existing service, and of this one.
+_HELD = (
+    "SELECT id, attach_handle_id FROM extended_accelerator_requests WHERE attach_handle_id > 0",
+    "SELECT arq_id, id FROM attach_handles WHERE arq_id > 0",
+)
 #: Traits with facts that only the driver of the host shows: they go while a guest has the card.
 _OF_HOST_DRIVERS = ("CUSTOM_FPGA_FUNCTION_ID_", "CUSTOM_FPGA_REGION_")
 
@@ -85,6 +90,9 @@ def kept(db: Database) -> dict[str, list[Any]]:
         for table, column in (("attach_handles", "attach_info"), ("controlpath_ids", "cpid_info")):
             query = f"SELECT id, {column} FROM {table}"
             rows[column] = [(row[0], json.loads(row[1])) for row in tx.execute(sa.text(query))]
+        columns = sa.inspect(tx.connection).get_columns("attach_handles")
+        is_upgraded = "arq_id" in {column["name"] for column in columns}
+        rows["held"] = [tuple(row) for row in tx.execute(sa.text(_HELD[is_upgraded]))]
     return {name: sorted(found, key=lambda row: int(row[0])) for name, found in rows.items()}
 
 
@@ -202,8 +210,8 @@ def test_driver_keeps_what_the_existing_service_stored(
         for table in (Device, Deployable, AttachHandle):
             assert set(tx.scalars(sa.select(table.lost_ms))) == {None}
         assert set(tx.scalars(sa.select(Deployable.publish_error))) == {None}
-        rows = tx.execute(sa.select(AttachHandle.uuid, AttachHandle.state))
-        states = {row.uuid: row.state for row in rows}
+        query = sa.select(AttachHandle.__table__, UNIT.label("unit"))
+        states = {row.uuid: row.unit for row in tx.execute(query)}
     held = {arq.handle for arq in site.arqs}
     assert states == {unit: "held" if unit in held else "free" for unit in states}
 

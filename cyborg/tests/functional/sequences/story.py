@@ -9,18 +9,12 @@ from uuid import uuid4
 
 import webtest
 from oslo_config import cfg
-from oslo_middleware import RequestId
 
-from cyborg.api import app as api_app
-from cyborg.db.engine import Reader, Settings
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.model.provider import provider_uuid
-from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.crash import Wire
-from cyborg.tests.fixtures.direct_bus import DirectBus
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host, suffix
 from cyborg.tests.fixtures.sequences import (
@@ -35,13 +29,10 @@ from cyborg.tests.fixtures.sequences import (
     recorded_driver,
     recorded_host,
 )
-from cyborg.tests.fixtures.single_step_processes import (
-    CrashableAgent,
-    CrashableConductor,
+from cyborg.tests.fixtures.single_step import (
     Environment,
 )
 from cyborg.tests.fixtures.stack import reach
-from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, bind, create, delete_arqs, of_instance
 from cyborg.tests.unit.drivers.configured import written
@@ -87,26 +78,19 @@ class Site:
         self._environment = environment
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
         environment.exchange.lose_request("desired_changed", 1000)
-        self._conductor = CrashableConductor(
-            environment, BoundaryRecorder(CONDUCTOR, self.tape), "control", auto_enable=frozenset()
+        self._conductor = environment.conductor(
+            faults=BoundaryRecorder(CONDUCTOR, self.tape), auto_enable=frozenset()
         )
         options = written(files / "cyborg.conf", OPTIONS.format(name=self.name), host=self.compute)
         driver = GenericDriver(recorded_host(self.machine, self.tape), options)
-        self._agent = CrashableAgent(
-            environment,
-            BoundaryRecorder(AGENT, self.tape),
+        self._agent = environment.agent(
             self.compute,
             recorded_driver(driver, self.tape),
+            faults=BoundaryRecorder(AGENT, self.tape),
             prompt=True,
         )
-        recorder = BoundaryRecorder(API, self.tape)
-        quick = Settings(sqlite_synchronous=False)
-        self._reader = Reader(environment.database_url, settings=quick, now=environment.clock.now)
-        Wire(self._reader.engine).fault_plan = recorder
-        bus = DirectBus(environment.exchange, crossing=recorder.message)
-        self._bus = ConductorClient(bus, timeout=PATIENCE)
-        core = api_app.core(conf, reader=self._reader, conductor=self._bus)
-        app = RequestId(core)
+        self._api = environment.api(conf, faults=BoundaryRecorder(API, self.tape))
+        app = self._api.app
         self.http = webtest.TestApp(RecordedAPI(app, self.tape))
         self.compute_door = webtest.TestApp(RecordedAPI(app, self.tape, nova=NOVA_COMPUTE))
 
@@ -115,7 +99,7 @@ class Site:
         self._conductor.renew()
         self._conductor.serve()
         self._agent.serve()
-        reach(self._bus)
+        reach(self._api.conductor)
         for _ in range(2):
             self.run_once()
 
@@ -130,10 +114,8 @@ class Site:
 
     def end(self) -> None:
         """Nobody runs any more."""
-        self._bus.close()
-        self._agent.cleanup()
-        self._conductor.cleanup()
-        self._reader.close()
+        for process in (self._api, self._agent, self._conductor):
+            process.stop()
 
 
 class Story:
@@ -144,7 +126,7 @@ class Story:
         self._placement = placement
         self._nova = nova
         self._instance = str(uuid4())
-        self._operator = Client(site.http, role="operator", version="2.4")
+        self._operator = Client(site.http, role="operator", version="2.100")
         self._user = Client(site.http, role="member").with_service_token()
         # nova-compute acts for the same user.
         self._compute = replace(self._user, app=site.compute_door)

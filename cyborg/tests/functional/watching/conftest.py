@@ -54,7 +54,7 @@ class Watched:
     def admin(self) -> Client:
         """An administrator in front of a new API, with a service token."""
         app = webtest.TestApp(self.stack.make_open_api())
-        return Client(app, role="admin", version="2.4", service=True)
+        return Client(app, role="admin", version="2.100", service=True)
 
     def rack(self, kind: type[MeasuringDriver] = MeasuringDriver) -> MeasuringRack:
         """A machine with one card of two units that Placement knows as a compute."""

@@ -50,7 +50,7 @@ def agent(watched: Watched) -> DeafAgent:
 
 @pytest.fixture
 def operator(watched: Watched) -> Client:
-    return Client(watched.admin().app, role="operator", version="2.4")
+    return Client(watched.admin().app, role="operator", version="2.100")
 
 
 def discover(operator: Client, agent: DeafAgent, bus_error: str = "") -> dict[str, object]:

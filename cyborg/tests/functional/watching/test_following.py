@@ -65,7 +65,7 @@ class Scenario:
         """The answer to a request of an administrator."""
         send = getattr(self.app, f"{method.lower()}_json")
         named = {key.replace("_", "-"): value for key, value in headers.items()}
-        return send(path, body, headers={"OpenStack-API-Version": "accelerator 2.4", **named})
+        return send(path, body, headers={"OpenStack-API-Version": "accelerator 2.100", **named})
 
     def bind(self, **headers: str) -> str:
         """Bind one unit, wait until all is done that follows from it, and give the request's id."""

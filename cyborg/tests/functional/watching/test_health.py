@@ -14,13 +14,13 @@ from cyborg import service
 from cyborg.agent.state_store import HealthBaselines, StateStore
 from cyborg.db.models import Device, Event
 from cyborg.drivers import command
-from cyborg.drivers.base import Health, Progress, no_progress
+from cyborg.drivers.base import Progress, no_progress
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.uevents import Uevent
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.probation import AT_ONCE, Rules
 from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
@@ -30,6 +30,7 @@ from cyborg.tests.fixtures.pages import Page
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.waiting import Gate
 from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.enabling.cards import BareCardDriver
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
@@ -39,16 +40,17 @@ from cyborg.tests.functional.life.steps import (
     eventually_offered,
     of_instance,
 )
-from cyborg.tests.functional.readiness.cards import BareCardDriver
 from cyborg.tests.functional.watching.cards import MeasuringDriver
 from cyborg.tests.functional.watching.conftest import Watched, soon
 from cyborg.tests.unit.drivers.configured import configured, written
 
-FAULT = Health(Condition.DRAIN, ("uncorrectable errors",))
+FAULT = [Signal("fake", "fault", "set", "uncorrectable errors")]
+REMEDY = "Remove the value of option [fake_driver] fault."
+CAUSE = f"uncorrectable errors. {REMEDY}"
 
 
 class CheckedDriver(MeasuringDriver):
-    """``healths`` are the answers by device key: a Health, or what the check throws.
+    """``healths`` are the answers by device key: its signals, or what the check throws.
 
     ``gate``, when closed, keeps every check from ending.
     """
@@ -58,15 +60,15 @@ class CheckedDriver(MeasuringDriver):
         self.healths: dict[str, Any] = {}
         self.checks: list[str] = []
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> list[Signal]:
         """See Driver."""
         self.checks.append(device_key)
         self.gate.hold()
-        answer = self.healths.get(device_key, Health(Condition.OK))
+        answer = self.healths.get(device_key, [])
         if isinstance(answer, Exception):
             raise answer
-        found: Health = answer
-        return found
+        signals: list[Signal] = answer
+        return signals
 
 
 class BareCheckedDriver(CheckedDriver, BareCardDriver):
@@ -163,7 +165,7 @@ def checked(watched: Watched) -> Sites:
         for one in others:
             one.driver.traits.resource_class = rack.resource_class
         agent = watched.agent(rack, *others)
-        admin = replace(watched.admin(), version="2.5")
+        admin = watched.admin()
         cards = 1 + len(others)
         soon(lambda: len(admin.get("/devices")["devices"]) == cards)
         return Site(watched, rack, driver, admin, agent, page)
@@ -180,7 +182,7 @@ def test_faulty_device_is_reserved_and_shown_until_it_recovers(checked: Sites):
     instance = bind(here.admin, holder, here.rack.provider())
     here.driver.healths[CARD] = FAULT
     faulty = here.becomes("drain")
-    assert faulty["health_reasons"] == ["uncorrectable errors"]
+    assert faulty["health_reasons"] == ["uncorrectable errors", REMEDY]
     assert faulty["health_since"] > first["health_since"]
     assert faulty["status"] == "enabled"
     # Neither unit is given out: what a guest has cannot be offered before it is free.
@@ -211,10 +213,10 @@ def test_faulty_device_is_reserved_and_shown_until_it_recovers(checked: Sites):
     here.offers(2)
     bind(here.admin, rival, here.rack.provider())
     soon(lambda: here.page.value("cyborg_device_healthy", **labels) == 1)
-    assert here.history() == [("health drain", "uncorrectable errors"), ("health ok", None)]
+    assert here.history() == [("health drain", CAUSE), ("health ok", None)]
     soon(lambda: here.told(faulty["uuid"]) == ["drain", "ok"])
     (told, _) = here.watched.listener.of("device.health", uuid=faulty["uuid"])
-    assert told["reason"] == "uncorrectable errors"
+    assert told["reason"] == CAUSE
     assert [one["instance"] for one in told["users"]] == [instance]
     # The state of the device was never another one.
     assert here.watched.listener.states("device.state", faulty["uuid"]) == ["enabled"]
@@ -244,7 +246,7 @@ def test_device_is_checked_after_setup(checked: Sites):
     bind(here.admin, here.arqs(), here.rack.provider(), status=409)
     here.offers(0)
     assert here.driver.checks == [CARD, CARD]
-    assert here.history() == [("health drain", "uncorrectable errors")]
+    assert here.history() == [("health drain", CAUSE)]
 
 
 def test_hanging_check_delays_no_heartbeat_and_no_report(checked: Sites):
@@ -281,10 +283,10 @@ def test_hanging_check_delays_no_heartbeat_and_no_report(checked: Sites):
 def test_health_outlives_failed_checks_and_restarts_until_it_is_switched_off(checked: Sites):
     here = checked(healths={CARD: FAULT})
     since = here.becomes("drain")["health_since"]
-    here.driver.healths[CARD] = Health(Condition.DRAIN, ("two\nlines\0",))
-    soon(lambda: here.device()["health_reasons"] == ["two lines"])
+    here.driver.healths[CARD] = [Signal("fake", "fault", "set", "two\nlines\0")]
+    soon(lambda: here.device()["health_reasons"] == ["two lines", REMEDY])
     assert here.device()["health_since"] == since
-    assert here.history() == [("health drain", "uncorrectable errors")]
+    assert here.history() == [("health drain", CAUSE)]
 
     def error() -> str | None:
         shown: str | None = here.admin.get("/drivers")["drivers"][0]["error"]
@@ -323,7 +325,7 @@ def test_health_outlives_failed_checks_and_restarts_until_it_is_switched_off(che
     assert here.history()[-1] == ("health unknown", None)
     assert here.page.samples("cyborg_device_healthy") == []
     # Older microversions know nothing of health.
-    older = replace(here.admin, version="2.4")
+    older = replace(here.admin, version="2.3")
     (device,) = older.get("/devices")["devices"]
     assert [name for name in device if name.startswith("health")] == []
     older.get("/devices", status=400, health="ok")
@@ -376,7 +378,7 @@ def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, s
         drivers=[LoadResult(driver.name, driver)],
         state_path=watched.state_path,
     )
-    admin = replace(watched.admin(), version="2.5")
+    admin = watched.admin()
     soon(lambda: len(admin.get("/devices")["devices"]) == 1)
     return admin, provider_uuid(f"{name}_{SOFT}")
 
@@ -397,7 +399,8 @@ def test_generic_driver_runs_health_command(watched: Watched, tmp_path: Path):
     assert health() == [None]
     eventually_offered(watched.placement, provider, 2)
     (tmp_path / "check").write_text(SCRIPT)
-    faulty = ["drain", "it ended with status 3: uncorrectable errors"]
+    action = "Read what the health_command of the backend says, and repair the device."
+    faulty = ["drain", "it ended with status 3: uncorrectable errors", action]
     soon(lambda: health() == faulty)
     eventually_offered(watched.placement, provider, 0)
     (tmp_path / SOFT).write_text("")
@@ -421,7 +424,7 @@ def test_fake_driver_shows_a_fault(watched: Watched):
         drivers=[LoadResult(driver.name, driver)],
         state_path=watched.state_path,
     )
-    admin = replace(watched.admin(), version="2.5")
+    admin = watched.admin()
 
     def reasons() -> list[str]:
         return [one for device in admin.get("/devices")["devices"] for one in _reasons(device)]
@@ -432,7 +435,7 @@ def test_fake_driver_shows_a_fault(watched: Watched):
     soon(lambda: reasons() == ["ok"])
     path = "/drivers/fake_driver"
     admin.patch(path, {"options": {"fault": "the fan stands still"}}, status=202)
-    soon(lambda: reasons() == ["drain", "the fan stands still"])
+    soon(lambda: reasons() == ["drain", "the fan stands still", REMEDY])
     admin.patch(path, {"options": {"fault": None}}, status=202)
     soon(lambda: reasons() == ["ok"])
 
@@ -445,9 +448,9 @@ def test_device_is_in_probation_before_it_is_offered_again(checked: Sites):
     site.becomes("drain")
     site.driver.healths.clear()
     device = site.becomes("probation")
-    (text, cause) = device["health_reasons"]
+    (text, *causes) = device["health_reasons"]
     assert text.startswith("The fault is gone. The units are offered again at 20")
-    assert cause == "uncorrectable errors"
+    assert causes == ["uncorrectable errors", REMEDY]
     site.becomes("ok")
     site.offers(2)
     actions = [action for action, _ in site.history()]
@@ -463,7 +466,7 @@ def test_operator_releases_a_parked_device_and_has_faults_ignored(checked: Sites
     path = f"/devices/{device['uuid']}"
     changed = site.admin.patch(path, {"health": "ignore", "ignore_for": 3600}, status=200)
     assert changed["health"] == "ignored"
-    assert changed["health_reasons"][1:] == ["uncorrectable errors"]
+    assert changed["health_reasons"][1:] == ["uncorrectable errors", REMEDY]
     site.offers(2)
     bind(site.admin, site.arqs(), site.rack.provider())
     assert site.admin.patch(path, {"health": "auto"}, status=200)["health"] == "parked"
@@ -491,27 +494,13 @@ def test_order_about_health_that_is_not_valid_is_refused(checked: Sites, change:
     assert site.device()["health"] == "ok"
 
 
-def test_order_about_health_needs_microversion_2_5(checked: Sites):
-    site = checked()
-    older = replace(site.admin, version="2.4")
-    older.patch(f"/devices/{site.device()['uuid']}", {"health": "auto"}, status=400)
-
-
-def _tell_driver(site: Site) -> None:
-    """Let the library of the driver report something about the card."""
-    site.driver.health_changed(CARD)
-
-
 def _tell_kernel(site: Site) -> None:
     """Let the kernel report something about the card."""
     path = servers.place(CARD).removeprefix("/sys")
     site.rack.machine.emit(Uevent("change", path, {"SUBSYSTEM": "pci"}))
 
 
-@pytest.mark.parametrize("tell", [_tell_driver, _tell_kernel])
-def test_units_are_reserved_at_once_after_events(
-    checked: Sites, capsys: Any, tell: Callable[[Site], None]
-):
+def test_units_are_reserved_at_once_after_events(checked: Sites, capsys: Any):
     """No interval is waited for: the checks run every hour here. A full run prints the times."""
     site = checked(interval=3600)
     site.becomes("ok")
@@ -520,20 +509,31 @@ def test_units_are_reserved_at_once_after_events(
     for _ in range(200 if FULL else 3):
         site.driver.healths[CARD] = FAULT
         began = time.monotonic()
-        tell(site)
+        _tell_kernel(site)
         site.offers(0)
         times.append(time.monotonic() - began)
         site.driver.healths.clear()
-        tell(site)
+        _tell_kernel(site)
         site.offers(2)
     times.sort()
     with capsys.disabled():
-        source = tell.__name__.removeprefix("_tell_")
         print(  # noqa: T201
-            f"\n{source} event to reserved: p50 {times[len(times) // 2]:.3f} s, "
+            f"\nkernel event to reserved: p50 {times[len(times) // 2]:.3f} s, "
             f"p99 {times[len(times) * 99 // 100]:.3f} s of {len(times)}"
         )
-    assert site.history()[:2] == [("health drain", "uncorrectable errors"), ("health ok", None)]
+    assert site.history()[:2] == [("health drain", CAUSE), ("health ok", None)]
+
+
+def test_xid_in_the_log_of_the_kernel_reserves_the_units(checked: Sites):
+    """No interval of the health is waited for: the checks run every hour here."""
+    site = checked(interval=3600)
+    site.becomes("ok")
+    site.offers(2)
+    text = f"NVRM: Xid (PCI:{CARD[:-2]}): 79, pid=4711, name=qemu, GPU has fallen off the bus."
+    site.rack.machine.add_file("/dev/kmsg", f"4,2048,73000000,-;{text}\n")
+    assert site.becomes("dead")["health_reasons"][0] == "Xid 79"
+    site.offers(0)
+    assert site.driver.checks.count(CARD) > 1
 
 
 def test_errors_while_no_agent_runs_reserve_the_units(checked: Sites):

@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ks_exceptions
 
 from cyborg import exception
-from cyborg.conductor.metrics import CloudCollector, Readings
+from cyborg.conductor.meters import Readings
+from cyborg.conductor.metrics import CloudCollector
 from cyborg.db import events, notifications, work
 from cyborg.db.engine import Database, Reader
-from cyborg.db.models import Arq, Event, Service, Work
+from cyborg.db.models import Event, Service, Work
 from cyborg.db.transaction import Transaction
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import Meters
@@ -49,12 +50,10 @@ def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
     name = admin.make_profile(rack.one_unit)
     bind(admin, create(admin, name), rack.provider())
     assert page.value("cyborg_arqs", state="Bound") == 1
-    assert page.value("cyborg_attach_handles", state="held") == 1
-    assert page.value("cyborg_attach_handles", state="free") == 1
+    assert page.value("cyborg_attach_handles", state="ready") == 2
     mine = {"host": rack.compute, "resource_class": rack.resource_class}
     assert page.value("cyborg_units", **mine, state="used") == 1
     assert page.value("cyborg_units", **mine, state="free") == 1
-    assert page.value("cyborg_units_leaked") == 0
     assert page.value("cyborg_operations", state="running") == 0
     assert page.value("cyborg_notification_lag_seconds") == 0
     assert page.value("cyborg_devices", type="FPGA", state="enabled") == 1
@@ -66,9 +65,6 @@ def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
     verbs = {one.labels["verb"] for one in page.samples("cyborg_rpc_duration_seconds_count")}
     assert verbs >= {"heartbeat", "report", "create_arqs", "patch_arqs"}
     assert page.names == names(pages.CONDUCTOR_METRICS)
-    with watched.database.writer() as tx:
-        tx.execute(sa.update(Arq).values(attach_handle_id=None))
-    assert page.value("cyborg_units_leaked") == 1
     rack.pull("0000:81:00.0")
     soon(lambda: page.value("cyborg_devices", type="FPGA", state="lost") == 1)
     agent.stop()
@@ -112,7 +108,7 @@ def test_notification_lag_is_age_of_oldest_pending_event(watched: Watched):
 def test_metrics_without_database_show_the_rest(watched: Watched, tmp_path: Path):
     db = Database(f"sqlite:////{tmp_path}/no-such-place/cyborg.sqlite")
     meters = Meters(CONDUCTOR, "0", address="127.0.0.1:0")
-    cloud = CloudCollector(db=db, readings=Readings(db=db), down_after={AGENT: 1})
+    cloud = CloudCollector(db=db, readings=Readings(), down_after={AGENT: 1})
     listener = meters.listener(cloud)
     listener.start()
     try:
@@ -144,7 +140,7 @@ class StuckReader(Reader):
 
 def test_scrape_does_not_wait_for_database(tmp_path: Path):
     db = StuckReader(f"sqlite:///{tmp_path}/cyborg.sqlite")
-    cloud = CloudCollector(db=db, readings=Readings(db=db), down_after={AGENT: 1}, timeout=0.01)
+    cloud = CloudCollector(db=db, readings=Readings(), down_after={AGENT: 1}, timeout=0.01)
     for _ in range(3):
         up, *_rest = cloud.collect()
         assert [sample.value for sample in up.samples] == [0]

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.db import history, notifications, services
 from cyborg.db.engine import Database
-from cyborg.db.models import Event, Service, Work
+from cyborg.db.models import Event, Service
 from cyborg.db.services import Process
 from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.direct_bus import Died
@@ -278,23 +278,6 @@ def test_restart_after_days_is_notified_as_up(watched: Watched):
         services.remove_silent(tx, process, silent_ms=24 * 3600_000)
         left = tx.execute(sa.select(Service.process).where(Service.host == host))
         assert left.scalars().all() == ["another"]
-
-
-def test_work_of_the_release_before_ends_and_delays_nothing(watched: Watched):
-    # 18.0.0.0b1 followed the history with a work row that never ended.
-    instance = str(uuid4())
-    kinds = [{"kind": "publish_notifications"}, {"kind": "notify", "instance_uuid": instance}]
-    with watched.database.writer() as tx:
-        for values in kinds:
-            times = {"not_before_ms": tx.now, "created_ms": tx.now}
-            tx.execute(sa.insert(Work).values(uuid=str(uuid4()), **values, **times))
-    watched.stack.start_conductor()
-
-    def left() -> int:
-        with watched.database.reader() as tx:
-            return tx.scalar(sa.select(sa.func.count()).select_from(Work)) or 0
-
-    soon(lambda: left() == 0)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any, cast
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.driver_manager import DriverManager
 from cyborg.agent.guests import GuestReports
@@ -17,7 +18,6 @@ from cyborg.agent.health import HealthChecks
 from cyborg.agent.heartbeats import Heartbeats
 from cyborg.agent.layout_sync import LayoutSync
 from cyborg.agent.loop import AgentLoop
-from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
@@ -28,6 +28,7 @@ from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.health import DeviceHealth
 from cyborg.model.provider import (
@@ -247,6 +248,7 @@ class FakePeers:
                 lambda name, options: LoadResult(name, FakeDriver(self)),
             ),
             cast(HealthChecks, FakeHealth(self)),
+            Worker(),
         )
         schedule = Schedule(scan=60, full_check=600, clock=lambda: self.now)
         providers = Providers(
@@ -274,10 +276,11 @@ class FakePeers:
             reporter=reporter,
             providers=providers,
             prepared_sync=cast(PreparedUnitsSync, self),
-            layout_sync=LayoutSync(cast(Operations, self)),
+            layout_sync=LayoutSync(cast(DeviceTasks, self)),
             guests=cast(GuestReports, FakeGuests()),
             schedule=schedule,
             machine=self.machine,
+            worker=Worker(),
         )
         return FakeAgent(heartbeats, loop)
 

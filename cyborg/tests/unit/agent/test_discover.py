@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cyborg import exception
-from cyborg.agent.discover import Change, Row, changes, discover, restricted
+from cyborg.agent.discover import Difference, Row, changes, discover, restricted
 from cyborg.drivers.base import Driver
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, Hardware
 from cyborg.model.provider import Provider, ProviderTree
 from cyborg.model.report import Desired, DriverReport, DriverState, Report
@@ -113,8 +114,8 @@ def test_driver_that_hangs_costs_its_own_rows_only() -> None:
         gate.hold()
         return []
 
-    host, join = FakeHost(), gate.join("scan-scripted")
-    discovery = discover([fake(host), scripted(hang)], host, timeout=PATIENCE, join=join)
+    host, worker = FakeHost(), Worker(wait=gate.limit)
+    discovery = discover([fake(host), scripted(hang)], host, timeout=PATIENCE, worker=worker)
     gate.set()
     assert [row.offered_by for row in discovery.rows] == ["fake_driver"]
     assert "hardware" in discovery.notes[0]
@@ -129,9 +130,8 @@ def test_bus_that_hangs_costs_the_rows_of_its_functions_only() -> None:
             gate.hold()
             return super().list_dir(path)
 
-    host, join = Hanging(), gate.join("scan-pci_driver")
-    # The limit ends only calls that hang.
-    discovery = discover([fake(host), pci(host)], host, timeout=0.2, join=join)
+    host, worker = Hanging(), Worker(patience=0.2, wait=gate.limit)
+    discovery = discover([fake(host), pci(host)], host, timeout=PATIENCE, worker=worker)
     gate.set()
     assert [row.offered_by for row in discovery.rows] == ["fake_driver"]
     assert any("it did not answer within 0.2 seconds" in note for note in discovery.notes)
@@ -176,12 +176,12 @@ def test_changes_name_what_is_added_lost_and_changed() -> None:
     other = replace(device, key="0000:02:00.0")
     assert changes(report(device), report(device)) == []
     assert changes(report(device), report(other)) == [
-        Change("driver", "device", device.key, "lost"),
-        Change("driver", "device", other.key, "added"),
+        Difference("driver", "device", device.key, "lost"),
+        Difference("driver", "device", other.key, "added"),
     ]
     details = (("model", "new model"), ("deployables", "2 of them"))
     assert changes(report(device), report(more)) == [
-        Change("driver", "device", device.key, "changed", details)
+        Difference("driver", "device", device.key, "changed", details)
     ]
 
 
@@ -190,7 +190,7 @@ def test_changes_of_the_reason_are_shown() -> None:
     refused = replace(entry, offered=False, reason="it is mounted")
     details = (("offered", "False"), ("reason", "it is mounted"))
     assert changes(report(hardware=(entry,)), report(hardware=(refused,))) == [
-        Change("driver", "hardware", "k", "changed", details)
+        Difference("driver", "hardware", "k", "changed", details)
     ]
 
 
@@ -198,7 +198,7 @@ def test_driver_that_failed_loses_no_device() -> None:
     (device,) = report_of("a").drivers[0].devices
     failed = report(state=DriverState.FAILED, error="no answer")
     assert changes(report(device), failed) == [
-        Change("driver", "driver", "driver", "changed", (("state", "FAILED"),))
+        Difference("driver", "driver", "driver", "changed", (("state", "FAILED"),))
     ]
 
 

@@ -9,7 +9,7 @@ from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.model.device import Backend, Device
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.model.work import Discovered, DiscoveryTask
-from cyborg.rpc.transport import in_thread
+from cyborg.rpc.threads import in_thread
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.waiting import result
 

@@ -9,12 +9,13 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.endpoint import Endpoint
-from cyborg.agent.operations import Operations
-from cyborg.agent.state_store import OperationJournal, StateStore
+from cyborg.agent.state_store import StateStore, TaskJournal
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
@@ -63,18 +64,19 @@ def agent(driver: RecordingDriver, tmp_path: Path) -> Iterator[AgentClient]:
     def no_glance() -> Glance:
         raise exception.Unavailable(peer="Glance", reason="not available here")
 
-    operations = Operations(
+    tasks = DeviceTasks(
         drivers={driver.name: driver},
-        journal=OperationJournal(StateStore(tmp_path, "host")),
+        journal=TaskJournal(StateStore(tmp_path, "host")),
         glance=no_glance,
         images=tmp_path,
         timeout=PATIENCE,
         request_scan=lambda: None,
+        worker=Worker(),
     )
     agent = peers.agent()
     exchange = Exchange()
     endpoint = Endpoint(
-        operations,
+        tasks,
         discoveries=peers.discoveries,
         on_desired_changed=agent.run_once,
         check=agent.heartbeats.check,
@@ -87,7 +89,7 @@ def agent(driver: RecordingDriver, tmp_path: Path) -> Iterator[AgentClient]:
     driver.calls.clear()
     yield client
     client.close()
-    operations.stop()
+    tasks.stop()
 
 
 def test_only_a_task_of_a_later_agent_is_refused(

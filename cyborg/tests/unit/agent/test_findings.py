@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings about devices: what they are, how long they count, and what a restart keeps."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cyborg.agent.findings import HOLD, Findings
-from cyborg.agent.state_store import HealthBaselines, StateStore
+from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore
 from cyborg.drivers import health_policy
 from cyborg.drivers.uevents import Uevent
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, DeviceType, Topology
-from cyborg.model.health import Condition, merged
+from cyborg.model.health import Condition, DeviceHealth, Judgement, Recovery
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeClock
@@ -35,7 +37,7 @@ class Situation:
         self.host.add_file(f"{FUNCTION}/config", CONFIG)
         self.count_fatal(0)
         self.clock = FakeClock()
-        self._state = state
+        self.store = StateStore(state, "host")
         self.findings = self.start()
 
     def start(self, **options: Any) -> Findings:
@@ -43,9 +45,10 @@ class Situation:
         self.findings = Findings(
             machine=self.host,
             policy=health_policy.shipped(),
-            baselines=HealthBaselines(StateStore(self._state, "host")),
+            baselines=HealthBaselines(self.store),
+            worker=Worker(),
             clock=self.clock.monotonic,
-            **{"failed_prepares": 3, **options},
+            **{"lasting": LastingFaults(self.store), "failed_prepares": 3, **options},
         )
         return self.findings
 
@@ -58,8 +61,8 @@ class Situation:
 
     def report(self) -> None:
         """Send the report of the host, and have it accepted."""
-        health = merged(DEVICE.key, None, self.findings.of(PLACE))
-        assert health is not None
+        judgement = Judgement.of(self.findings.of(PLACE) or ())
+        health = DeviceHealth(DEVICE.key, judgement.condition, judgement.reasons)
         driver = DriverReport("pci_driver", DriverState.READY, (DEVICE,), health=(health,))
         self.findings.acknowledge(Report((driver,)))
 
@@ -192,7 +195,101 @@ def test_an_event_about_a_fault_counts_at_once(
     assert situation.conditions() == [condition]
     situation.report()
     situation.clock.advance(HOLD)
-    assert situation.conditions() == []
+    lasts = condition is Condition.DRAIN
+    assert situation.conditions() == ([condition] if lasts else [])
+
+
+@pytest.fixture(params=["FAILED_RECOVERY", "WEDGED"])
+def lasting(situation: Situation, request: pytest.FixtureRequest) -> Situation:
+    """Return a situation whose GPU has a fault that lasts, which the conductor was told."""
+    field, path = "ERROR_EVENT", FUNCTION
+    value = request.param
+    if value == "WEDGED":
+        field, value, path = "WEDGED", "rebind", f"{FUNCTION}/drm/card1"
+    event = Uevent("change", path.removeprefix("/sys"), {field: value})
+    situation.findings.note_events([event], DEVICES)
+    situation.report()
+    return situation
+
+
+def tell(situation: Situation, action: str, path: str = FUNCTION, subsystem: str = "pci") -> None:
+    event = Uevent(action, path.removeprefix("/sys"), {"SUBSYSTEM": subsystem})
+    situation.findings.note_events([event], DEVICES)
+
+
+def test_fault_that_lasts_outlives_time_and_the_process(lasting: Situation) -> None:
+    lasting.clock.advance(100 * HOLD)
+    assert lasting.conditions() == [Condition.DRAIN]
+    lasting.start()
+    assert lasting.conditions() == [Condition.DRAIN]
+    lasting.report()
+    lasting.clock.advance(100 * HOLD)
+    assert lasting.conditions() == [Condition.DRAIN]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda situation: tell(situation, "bind"),
+        lambda situation: tell(situation, "add"),
+        lambda situation: situation.findings.note_recovery(PLACE, Recovery.RESET),
+    ],
+    ids=["bind", "replug", "reset"],
+)
+def test_recovery_ends_a_fault_that_lasts(
+    lasting: Situation, end: Callable[[Situation], object]
+) -> None:
+    end(lasting)
+    assert lasting.conditions() == []
+    lasting.start()
+    assert lasting.conditions() == []
+
+
+def test_events_of_others_are_no_recovery(lasting: Situation) -> None:
+    tell(lasting, "bind", subsystem="drm")
+    tell(lasting, "bind", servers.place(servers.ROOT_PORT))
+    tell(lasting, "change")
+    tell(lasting, "unbind")
+    assert lasting.conditions() == [Condition.DRAIN]
+
+
+def test_later_event_does_not_replace_a_fault_that_lasts(situation: Situation) -> None:
+    for value in ("FAILED_RECOVERY", "BEGIN_RECOVERY"):
+        event = Uevent("change", FUNCTION.removeprefix("/sys"), {"ERROR_EVENT": value})
+        situation.findings.note_events([event], DEVICES)
+    situation.report()
+    situation.clock.advance(HOLD)
+    assert situation.conditions() == [Condition.DRAIN]
+
+
+class ReadFaults(LastingFaults):
+    """The file of a process that ends before its first write."""
+
+    def store(self, boot: str, unread: int, faults: object) -> None:
+        raise AssertionError("a start has nothing to write")
+
+
+def test_start_rewrites_no_fault_so_that_its_end_loses_none(lasting: Situation) -> None:
+    lasting.start(lasting=ReadFaults(lasting.store))
+    assert lasting.conditions() == [Condition.DRAIN]
+
+
+def test_boot_of_the_host_ends_a_fault_that_lasts(lasting: Situation) -> None:
+    lasting.host.add_file("/proc/sys/kernel/random/boot_id", "another boot\n")
+    lasting.start()
+    assert lasting.conditions() == []
+
+
+def test_operator_ends_the_faults_of_one_device(lasting: Situation) -> None:
+    store = LastingFaults(lasting.store)
+    assert store.mark_recovered(("pci_driver", "0000:ff:00.0"))
+    assert lasting.conditions() == [Condition.DRAIN]
+    assert store.mark_recovered(PLACE)
+    assert lasting.conditions() == []
+    # The word is about the faults until now only.
+    event = Uevent("change", FUNCTION.removeprefix("/sys"), {"WEDGED": "rebind"})
+    lasting.findings.note_events([event], DEVICES)
+    assert lasting.conditions() == [Condition.DRAIN]
 
 
 def test_other_events_are_about_their_device_and_no_fault(situation: Situation) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from cyborg.agent.findings import HOLD, Findings
-from cyborg.agent.state_store import HealthBaselines, StateStore
+from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore
 from cyborg.drivers import health_policy
 from cyborg.drivers.uevents import Uevent
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, DeviceType, Topology
-from cyborg.model.health import Condition, merged
+from cyborg.model.health import Condition, DeviceHealth, Judgement
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.testing.fake_host import FakeClock, FakeHost
 
@@ -51,8 +52,10 @@ class TwoCards:
             machine=self.host,
             policy=health_policy.shipped(),
             baselines=HealthBaselines(StateStore(self._state, "host")),
+            lasting=LastingFaults(StateStore(self._state, "host")),
             clock=self.clock.monotonic,
             failed_prepares=1,
+            worker=Worker(),
         )
 
     def count(self, key: str, **errors: int) -> None:
@@ -73,9 +76,8 @@ class TwoCards:
                 for finding in self.findings.of(place) or ()
                 if not without or without not in finding.evidence
             )
-            health = merged(place[1], None, findings)
-            assert health is not None
-            healths.append(health)
+            judgement = Judgement.of(findings)
+            healths.append(DeviceHealth(place[1], judgement.condition, judgement.reasons))
         devices = tuple(device for _, device in DEVICES)
         driver = DriverReport("driver", DriverState.READY, devices, health=tuple(healths))
         self.findings.acknowledge(Report((driver,)))
@@ -173,8 +175,8 @@ def test_one_counter_that_starts_again_is_a_boot_for_all_counters(cards: TwoCard
 def test_finding_that_the_conductor_was_not_told_stays_although_another_was(
     cards: TwoCards,
 ) -> None:
-    _event(cards, KEYS[0], ERROR_EVENT="FAILED_RECOVERY")
-    _event(cards, KEYS[0], WEDGED="rebind")
+    _event(cards, KEYS[0], ERROR_EVENT="BEGIN_RECOVERY")
+    _event(cards, KEYS[0], WEDGED="none")
     assert cards.found() == [2, 0]
     cards.report(without="WEDGED")
     cards.clock.advance(HOLD)

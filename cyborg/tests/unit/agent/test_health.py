@@ -11,18 +11,19 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.agent.findings import Findings
-from cyborg.agent.health import HealthChecks, Join
-from cyborg.agent.state_store import HealthBaselines, StateStore
-from cyborg.drivers import health_policy
-from cyborg.drivers.base import Driver, Health
+from cyborg.agent.health import HealthChecks
+from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore
+from cyborg.drivers.base import Driver
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.uevents import Uevent
+from cyborg.drivers.worker import Wait, Worker
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
-from cyborg.model.health import Condition, DeviceHealth
+from cyborg.model.health import Condition, DeviceHealth, Signal
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.servers import FPGA, bare, place, server
-from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually, joined
+from cyborg.tests.fixtures import faults
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
 DEVICE = Device("a", DeviceType.FPGA, "vendor", "model", {"bus": "81"}, (UNIT,))
@@ -54,7 +55,7 @@ class Checked(Unchecked):
         self.gates: dict[str, Gate] = {}
         self.polled: list[str] = []
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> list[Signal]:
         """See Driver."""
         self.polled.append(device_key)
         if device_key in self.gates:
@@ -64,12 +65,12 @@ class Checked(Unchecked):
         answer = self.answers[device_key]
         if isinstance(answer, BaseException):
             raise answer
-        health: Health = answer
-        return health
+        signals: list[Signal] = answer
+        return signals
 
 
 def healthy() -> Checked:
-    return Checked(a=Health(Condition.OK), b=Health(Condition.OK))
+    return Checked(a=[], b=[])
 
 
 def report_of(driver: Driver) -> Report:
@@ -98,17 +99,18 @@ def make(changes: list[str]) -> Make:
         *drivers: Driver,
         last_report: Report | None = None,
         enabled: bool = True,
-        join: Join = threading.Thread.join,
+        wait: Wait | None = None,
     ) -> HealthChecks:
         return HealthChecks(
             drivers={driver.name: driver for driver in drivers},
             devices=lambda: [(driver.name, device) for driver in drivers for device in DEVICES],
             last_scan=lambda: Scan(bare()),
             last_report=last_report,
+            policy=faults.POLICY,
             on_change=lambda: changes.append("changed"),
             enabled=enabled,
+            worker=Worker(wait=wait) if wait is not None else Worker(),
             timeout=PATIENCE,
-            join=join,
         )
 
     return make_checks
@@ -141,41 +143,37 @@ def test_a_driver_without_checks_adds_no_health(make: Make, changes: list[str]) 
 
 
 def test_a_device_that_the_driver_cannot_check_has_no_health(make: Make) -> None:
-    driver = Checked(a=Health(Condition.OK))
+    driver = Checked(a=[])
     checks = make(driver)
     checks.poll_new(report_of(driver), Scan(bare()))
     report = with_health(checks, driver)
     assert (report.health, report.error) == ((OK[0], DeviceHealth("b")), None)
 
 
-@pytest.mark.parametrize(
-    ("answer", "condition", "reasons"),
-    [
-        (
-            Health(Condition.DEGRADED, ("slow link", "x8 of x16")),
-            "degraded",
-            ("slow link", "x8 of x16"),
-        ),
-        (Health(Condition.DEAD, ("gone.",), "Replace it."), "dead", ("gone.", "Replace it.")),
-        (Health(Condition.DRAIN, (), "Reset it."), "drain", ("Reset it.",)),
-    ],
-)
-def test_the_reasons_are_the_evidence_and_what_to_do(
-    make: Make, answer: Health, condition: str, reasons: tuple[str, ...]
-) -> None:
-    driver = Checked(a=answer, b=Health(Condition.OK))
+def test_the_reasons_are_the_evidence_and_what_to_do_the_worst_first(make: Make) -> None:
+    driver = Checked(
+        a=[
+            *faults.signals(Condition.OK, "fine"),
+            Signal("nobody", "knows", 7, "slow link"),
+            Signal("pci", "access", "gone", "it is gone."),
+        ],
+        b=[],
+    )
     checks = make(driver)
     checks.poll_new(report_of(driver), Scan(bare()))
     first, _ = with_health(checks, driver).health
-    assert (first.condition, first.reasons) == (condition, reasons)
+    action = "Power-cycle the host, and replace or reseat the card if the device stays away."
+    assert (first.condition, first.reasons) == ("dead", ("it is gone.", action, "slow link"))
 
 
-def test_a_bad_health_without_a_reason_gets_a_default_reason(make: Make) -> None:
-    driver = Checked(a=Health(Condition.DRAIN), b=Health(Condition.DRAIN, ("two\nlines",)))
+def test_a_signal_without_evidence_is_named(make: Make) -> None:
+    driver = Checked(
+        a=faults.signals(Condition.DRAIN, ""), b=faults.signals(Condition.DRAIN, "two\nlines")
+    )
     checks = make(driver)
     checks.poll_new(report_of(driver), Scan(bare()))
     assert with_health(checks, driver).health == (
-        DeviceHealth("a", Condition.DRAIN, ("Its driver gives no reason.",)),
+        DeviceHealth("a", Condition.DRAIN, ("test fault drain",)),
         DeviceHealth("b", Condition.DRAIN, ("two lines",)),
     )
 
@@ -186,8 +184,7 @@ def test_a_bad_health_without_a_reason_gets_a_default_reason(make: Make) -> None
         RuntimeError("broken"),
         "fine",
         None,
-        Health("ok"),  # type: ignore[arg-type]
-        Health(Condition.DRAIN, "hot"),  # type: ignore[arg-type]
+        [("test", "fault", "drain", "hot")],
     ],
 )
 def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
@@ -206,7 +203,7 @@ def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
     # The same fault again is not a change.
     checks.after_set_up(driver.name, "b")
     assert len(changes) == before
-    driver.answers["b"] = Health(Condition.OK)
+    driver.answers["b"] = []
     assert checks.after_set_up(driver.name, "b") == OK[1]
     assert with_health(checks, driver).error is None
     assert len(changes) == before + 1
@@ -226,7 +223,7 @@ def test_a_driver_that_hangs_is_polled_once_and_blocks_no_other(make: Make, gate
     stuck, other = healthy(), healthy()
     other.name = "other"  # type: ignore[misc]
     stuck.gates = {"a": gate}
-    checks = make(stuck, other, join=gate.join("health-checked"))
+    checks = make(stuck, other, wait=gate.limit)
     both = Report((*report_of(stuck).drivers, *report_of(other).drivers))
     checks.poll_new(both, Scan(bare()))
     checks.poll_new(both, Scan(bare()))
@@ -247,32 +244,24 @@ def test_a_driver_that_is_loaded_again_does_not_wait_for_its_previous_instance(
     stuck, reloaded = healthy(), healthy()
     stuck.gates = {"a": gate}
     drivers: dict[str, Driver] = {stuck.name: stuck}
-    previous: list[threading.Thread] = []
-
-    def join(thread: threading.Thread, _timeout: float) -> None:
-        if not previous:
-            previous.append(thread)
-            gate.reached()
-        else:
-            assert thread not in previous
-            joined(thread)
-
     checks = HealthChecks(
         drivers=drivers,
         devices=list,
         last_scan=lambda: Scan(bare()),
         last_report=None,
+        policy=faults.POLICY,
         on_change=lambda: changes.append("changed"),
-        join=join,
+        worker=Worker(wait=gate.limit),
+        timeout=PATIENCE,
     )
     checks.poll_new(report_of(stuck), Scan(bare()))
-    reloaded.answers["a"] = Health(Condition.DRAIN, ("hot",))
+    reloaded.answers["a"] = faults.signals(Condition.DRAIN, "hot")
     drivers[reloaded.name] = reloaded
     health = checks.after_set_up(reloaded.name, "a")
     assert health == DeviceHealth("a", Condition.DRAIN, ("hot",))
     # The late answer of the previous instance is dropped.
     gate.set()
-    joined(*previous)
+    end_polls()
     assert with_health(checks, reloaded).health[0] == health
 
 
@@ -307,7 +296,7 @@ def test_a_driver_that_lost_its_checks_reports_no_health(make: Make) -> None:
 
 
 def test_a_driver_that_exits_leaves_its_other_devices_checked(make: Make) -> None:
-    driver = Checked(a=SystemExit("no licence"), b=Health(Condition.OK))
+    driver = Checked(a=SystemExit("no licence"), b=[])
     checks = make(driver)
     checks.poll_new(report_of(driver), Scan(bare()))
     report = with_health(checks, driver)
@@ -318,13 +307,13 @@ def test_a_driver_that_exits_leaves_its_other_devices_checked(make: Make) -> Non
 class OneFunction(Checked):
     """A driver whose one device is the FPGA of ``servers.server``."""
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> list[Signal]:
         """See Driver."""
         self.polled.append(device_key)
         if "fpga" in self.gates:
             self.gates["fpga"].hold()
-        health: Health = self.answers["fpga"]
-        return health
+        signals: list[Signal] = self.answers["fpga"]
+        return signals
 
 
 CARD = replace(DEVICE, key=FPGA)
@@ -334,7 +323,7 @@ RESET = ("kernel event ERROR_EVENT=FAILED_RECOVERY", "Reset the device or power-
 @pytest.fixture
 def found(changes: list[str], tmp_path: Path) -> tuple[OneFunction, HealthChecks]:
     """Return a driver, and checks that also have findings of their own."""
-    driver = OneFunction(fpga=Health(Condition.DEGRADED, ("warm",)))
+    driver = OneFunction(fpga=faults.signals(Condition.DEGRADED, "warm"))
     host = server()
     host.add_file(f"{place(FPGA)}/config", bytes(64))
     checks = HealthChecks(
@@ -342,13 +331,17 @@ def found(changes: list[str], tmp_path: Path) -> tuple[OneFunction, HealthChecks
         devices=lambda: [(driver.name, CARD)],
         last_scan=lambda: Scan(host),
         last_report=None,
+        policy=faults.POLICY,
         on_change=lambda: changes.append("changed"),
+        worker=Worker(),
         timeout=PATIENCE,
         findings=Findings(
             machine=host,
-            policy=health_policy.shipped(),
+            policy=faults.POLICY,
             baselines=HealthBaselines(StateStore(tmp_path, "host")),
+            lasting=LastingFaults(StateStore(tmp_path, "host")),
             failed_prepares=1,
+            worker=Worker(),
         ),
     )
     checks.poll_new(report_of(driver), Scan(host))
@@ -363,9 +356,10 @@ def reported(driver: Driver, checks: HealthChecks) -> DeviceHealth:
 
 
 def end_polls() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "health-checked":
-            joined(thread)
+    def running() -> bool:
+        return "health-checked" in {thread.name for thread in threading.enumerate()}
+
+    eventually(lambda: not running(), "the end of the polls")
 
 
 def test_findings_and_the_answer_of_the_driver_are_merged(
@@ -401,15 +395,28 @@ def test_a_failed_prepare_counts_at_once(
     assert reported(driver, checks).condition is Condition.DRAIN
 
 
-def test_an_event_of_a_driver_starts_a_poll_after_the_running_one(
+def test_fault_of_a_driver_that_lasts_stays_until_the_device_is_reset(
+    found: tuple[OneFunction, HealthChecks],
+) -> None:
+    driver, checks = found
+    driver.answers["fpga"] = [Signal("drm", "wedged", "rebind", "it is wedged")]
+    assert checks.after_set_up(driver.name, FPGA) is not None
+    driver.answers["fpga"] = []
+    assert checks.after_set_up(driver.name, FPGA) is not None
+    assert reported(driver, checks).condition is Condition.DRAIN
+    checks.note_reset(driver.name, FPGA)
+    assert reported(driver, checks).condition is Condition.OK
+
+
+def test_a_check_starts_a_poll_after_the_running_one(
     found: tuple[OneFunction, HealthChecks], gate: Gate
 ) -> None:
     driver, checks = found
     driver.gates["fpga"] = gate
-    driver.on_health_event(lambda key: checks.check_now(driver.name, [key]))
-    driver.health_changed(FPGA)
-    driver.health_changed(FPGA)
-    driver.answers["fpga"] = Health(Condition.DEAD, ("hot",))
+    checks.check_now(driver.name, [FPGA])
+    gate.reached()
+    checks.check_now(driver.name, [FPGA])
+    driver.answers["fpga"] = faults.signals(Condition.DEAD, "hot")
     gate.set()
     eventually(lambda: len(driver.polled) == 2)
     end_polls()

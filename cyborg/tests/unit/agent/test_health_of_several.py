@@ -2,7 +2,7 @@
 """Health of several devices and drivers, and of the second instance of a driver."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,16 +12,17 @@ from oslo_config import cfg
 
 from cyborg.agent.findings import Findings
 from cyborg.agent.health import HealthChecks
-from cyborg.agent.state_store import HealthBaselines, StateStore
-from cyborg.drivers import health_policy
-from cyborg.drivers.base import Driver, Health
+from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore
+from cyborg.drivers.base import Driver
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.uevents import Uevent
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, DeviceType, Topology
-from cyborg.model.health import Condition, DeviceHealth
+from cyborg.model.health import Condition, DeviceHealth, Signal
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures import faults
 from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually
 
 #: Two cards below one root port.
@@ -32,17 +33,16 @@ CARDS = tuple(
     for key in ("0000:81:00.0", "0000:81:00.1")
 )
 FIRST, SECOND = (card.key for card in CARDS)
-OK = Health(Condition.OK)
-HOT = Health(Condition.DRAIN, ("hot",))
+HOT = tuple(faults.signals(Condition.DRAIN, "hot"))
 
 
 class Checked(Driver):
-    """A driver that answers ``health`` and records for which devices; it waits at ``gate``."""
+    """A driver that answers ``signals`` and records for which devices; it waits at ``gate``."""
 
-    def __init__(self, name: str = "checked", health: Health = OK) -> None:
+    def __init__(self, name: str = "checked", signals: Sequence[Signal] = ()) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self.name = name  # type: ignore[misc]
-        self.answer = health
+        self.answer = signals
         self.polled: list[str] = []
         self.gate = Gate()
         self.gate.set()
@@ -53,7 +53,7 @@ class Checked(Driver):
     def has_polled(self, keys: list[str]) -> bool:
         return self.polled == keys
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Sequence[Signal]:
         self.polled.append(device_key)
         self.gate.hold()
         return self.answer
@@ -72,13 +72,17 @@ class Checks:
             devices=lambda: [(name, card) for name in self.drivers for card in self.cards],
             last_scan=lambda: Scan(self.host),
             last_report=None,
+            policy=faults.POLICY,
             on_change=lambda: self.changes.append("changed"),
+            worker=Worker(),
             timeout=timeout,
             findings=Findings(
                 machine=self.host,
-                policy=health_policy.shipped(),
+                policy=faults.POLICY,
                 baselines=HealthBaselines(StateStore(state, "host")),
+                lasting=LastingFaults(StateStore(state, "host")),
                 failed_prepares=2,
+                worker=Worker(),
             ),
         )
 
@@ -127,7 +131,7 @@ def test_second_instance_of_a_driver_is_polled_before_its_devices_are_reported(
 ) -> None:
     checks = Checks(tmp_path, Checked())
     checks.poll_new()
-    second = Checked(health=HOT)
+    second = Checked(signals=HOT)
     checks.drivers["checked"] = second
     checks.poll_new()
     assert second.polled == [FIRST, SECOND]
@@ -206,7 +210,7 @@ def test_card_that_was_set_up_is_checked_by_the_second_instance_of_a_driver_that
     stuck.gate = Gate()
     gates.append(stuck.gate)
     checks.checks.check_now("checked", [FIRST])
-    checks.drivers["checked"] = Checked(health=HOT)
+    checks.drivers["checked"] = Checked(signals=HOT)
     health = checks.checks.after_set_up("checked", FIRST)
     assert health == DeviceHealth(FIRST, Condition.DRAIN, ("hot",))
 

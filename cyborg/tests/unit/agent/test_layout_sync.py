@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from cyborg import exception
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.layout_sync import LayoutSync
-from cyborg.agent.operations import Operations
 from cyborg.drivers.base import CardLayouts
 from cyborg.model.device import Device
 from cyborg.model.report import Acknowledged, CreatedDevice, DriverReport, DriverState, Report
@@ -199,7 +199,7 @@ def test_failed_division_is_repeated_when_the_card_changes_or_after_the_full_che
 def test_card_that_two_drivers_are_to_divide_stays_as_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sync = LayoutSync(cast(Operations, None))
+    sync = LayoutSync(cast(DeviceTasks, None))
     other = replace(CARD, desired="vfs=2")
     sync.sync({"a": (CARD,), "b": (other,)}, frozenset(), retry=True)
     lines = warnings(caplog)

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from cyborg import exception
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.layout_sync import LayoutSync
-from cyborg.agent.operations import Operations
 from cyborg.drivers.base import CardLayouts
 from cyborg.model.work import PartitionTask
 
@@ -23,11 +23,11 @@ class Host:
 
     def __init__(self) -> None:
         self.running: dict[str, Future[None]] = {}
-        self._sync = LayoutSync(cast(Operations, self))
+        self._sync = LayoutSync(cast(DeviceTasks, self))
         self._started: list[str] = []
 
     def partition(self, task: PartitionTask) -> Future[None]:
-        """See Operations."""
+        """See DeviceTasks."""
         self._started.append(task.device_key)
         self.running[task.device_key] = Future()
         return self.running[task.device_key]

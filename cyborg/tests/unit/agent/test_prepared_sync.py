@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The repair of each unit, by its state on the host, in the conductor and in the journal."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,13 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.agent.operations import Operations
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.prepared_sync import PreparedUnitsSync
-from cyborg.agent.state_store import OperationJournal, StateStore
+from cyborg.agent.state_store import StateStore, TaskJournal
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
-from cyborg.drivers.prober import Wait
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Unit, UnitUse, UnitUses, Use
 from cyborg.rpc.conductor import ConductorClient
@@ -88,41 +87,42 @@ def sync(
     *,
     others: Sequence[Listing] = (),
     times: int = 1,
-    wait: Wait = threading.Event.wait,
+    worker: Worker | None = None,
 ) -> list[str]:
     """Compare with a new agent on this state directory; return the calls of the driver."""
-    journal = OperationJournal(StateStore(state_path, "host"))
+    journal = TaskJournal(StateStore(state_path, "host"))
     drivers = {each.name: each for each in (*others, driver)}
-    operations = Operations(
+    tasks = DeviceTasks(
         drivers=drivers,
         journal=journal,
         glance=lambda: cast(Glance, None),
         images=state_path,
         timeout=PATIENCE,
         request_scan=lambda: None,
+        worker=Worker(),
     )
     prepared_sync = PreparedUnitsSync(
         drivers=drivers,
-        operations=operations,
+        tasks=tasks,
         journal=journal,
         conductor=cast(ConductorClient, conductor),
+        worker=worker or Worker(),
         timeout=PATIENCE,
-        wait=wait,
     )
     try:
         for _ in range(times):
             prepared_sync.sync("host", 1)
     finally:
         # It runs after all repairs of the device.
-        operations.prepare(HandleTask("last", driver.name, "d", "u", "last", "uuid"))
-        operations.stop()
+        tasks.prepare(HandleTask("last", driver.name, "d", "u", "last", "uuid"))
+        tasks.stop()
     calls, driver.calls = driver.calls, []
     return calls
 
 
 def crash(state_path: Path, driver: Listing) -> None:
     """Leave the journal of an agent that stopped in the middle of an operation."""
-    journal = OperationJournal(StateStore(state_path, "host"))
+    journal = TaskJournal(StateStore(state_path, "host"))
     journal.begin("prepare", HandleTask("crashed", driver.name, "d", *UNIT, "uuid"))
 
 
@@ -253,8 +253,8 @@ def test_a_driver_that_hangs_or_exits_delays_no_repair_of_another(
 
     late, other = Late(), Listing([UNIT])
     try:
-        others, wait = (late, Leaves()), late.gate.wait_for
-        calls = sync(tmp_path, other, Conductor(Use.FREE), others=others, times=2, wait=wait)
+        others, worker = (late, Leaves()), Worker(wait=late.gate.limit)
+        calls = sync(tmp_path, other, Conductor(Use.FREE), others=others, times=2, worker=worker)
     finally:
         late.gate.set()
     assert set(calls) == {"release"}

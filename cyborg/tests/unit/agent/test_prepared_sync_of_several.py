@@ -9,12 +9,13 @@ from typing import cast
 import pytest
 from oslo_config import cfg
 
-from cyborg.agent.operations import Operations
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.prepared_sync import PreparedUnitsSync
-from cyborg.agent.state_store import OperationJournal, StateStore
+from cyborg.agent.state_store import StateStore, TaskJournal
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import Driver, ImageFile, Progress, no_progress
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Unit, UnitUse, UnitUses, Use
 from cyborg.rpc.conductor import ConductorClient
@@ -63,20 +64,22 @@ class HostState:
     uses: list[UnitUse] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        journal = OperationJournal(StateStore(self.state_path, "host"))
-        self.operations = Operations(
+        journal = TaskJournal(StateStore(self.state_path, "host"))
+        self.tasks = DeviceTasks(
             drivers=self.drivers,
             journal=journal,
             glance=lambda: cast(Glance, None),
             images=self.state_path / "images",
             timeout=PATIENCE,
             request_scan=lambda: None,
+            worker=Worker(),
         )
         self._sync = PreparedUnitsSync(
             drivers=self.drivers,
-            operations=self.operations,
+            tasks=self.tasks,
             journal=journal,
             conductor=cast(ConductorClient, self),
+            worker=Worker(),
             timeout=PATIENCE,
         )
 
@@ -93,7 +96,7 @@ class HostState:
         self._sync.sync("host", 1)
         for name in self.drivers:
             # It runs after all repairs of the device.
-            self.operations.prepare(task(name, "last"))
+            self.tasks.prepare(task(name, "last"))
         calls = sorted(self.calls)
         self.calls.clear()
         return calls
@@ -111,7 +114,7 @@ def unit(driver: str, key: str) -> Unit:
 def state(tmp_path: Path) -> Iterator[HostState]:
     state = HostState(tmp_path)
     yield state
-    state.operations.stop()
+    state.tasks.stop()
 
 
 def test_each_unit_is_repaired_by_its_own_state(state: HostState) -> None:
@@ -144,20 +147,20 @@ def test_driver_that_cannot_list_its_units_stops_no_repair_of_another(state: Hos
 
 
 def test_only_the_unit_of_the_interrupted_operation_is_repeated(tmp_path: Path) -> None:
-    OperationJournal(StateStore(tmp_path, "host")).begin("prepare", task("first", "a"))
+    TaskJournal(StateStore(tmp_path, "host")).begin("prepare", task("first", "a"))
     state = HostState(tmp_path)
     units = [unit("first", "a"), unit("first", "b")]
     state.add("first", units)
     state.uses = [UnitUse(task("first", key), Use.PREPARED) for key in ("a", "b")]
     assert state.sync() == ["first prepares a"]
-    state.operations.stop()
+    state.tasks.stop()
 
 
 def test_unit_that_is_bound_while_it_is_compared_is_left_to_its_bind(state: HostState) -> None:
     """The conductor's answer and the driver's list may be of before the bind."""
     driver = state.add("first", [unit("first", "a"), unit("first", "b")])
     state.uses = [UnitUse(task("first", key), Use.FREE) for key in ("a", "b")]
-    driver.meanwhile = lambda: state.operations.prepare(task("first", "a"))
+    driver.meanwhile = lambda: state.tasks.prepare(task("first", "a"))
     assert state.sync() == ["first prepares a", "first releases b"]
 
 

@@ -41,7 +41,6 @@ class Host:
         self.nodes: dict[str, Node] = {}
         self.calls: list[str] = []
         self.told: list[SendPublished] = []
-        self.pinned = False
         self.removed: list[Sequence[str]] = []
         schedule = Schedule(scan=60, full_check=600, clock=lambda: 0.0)
         self.providers = Providers(
@@ -74,10 +73,6 @@ class Host:
 
     def request(self, command: SendPublished | SendProvidersRemoved) -> None:
         if isinstance(command, SendPublished):
-            if self.pinned and command.published is not None:
-                raise exception.PinnedVersion(
-                    peer="conductor", verb="published", needed="1.1", pin="1.0"
-                )
             self.told.append(command)
         else:
             self.removed.append(command.names)
@@ -209,13 +204,6 @@ def test_agent_that_conductor_knows_tells_nothing_after_a_restart(host: Host) ->
     host.providers.load(Desired(2, TREE, published=published | {"b": [1, 1]}))
     host.publish_now(2)
     assert [command.published for command in host.told] == [published]
-
-
-def test_conductor_of_an_older_release_is_told_the_refusals_alone(host: Host) -> None:
-    host.pinned = True
-    host.verdicts = {"b": Verdict.REFUSED}
-    host.publish_now()
-    assert [(command.refused, command.published) for command in host.told] == [({"b": "why"}, None)]
 
 
 def test_error_of_placement_lasts_until_all_is_published(host: Host) -> None:

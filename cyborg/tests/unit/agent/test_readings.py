@@ -11,6 +11,7 @@ from cyborg import exception
 from cyborg.agent.readings import Readings
 from cyborg.drivers.base import Driver
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, DeviceType
 from cyborg.model.report import Reading
 from cyborg.rpc.conductor import ConductorClient
@@ -77,6 +78,7 @@ class Agent:
             epoch=lambda: self.epoch,
             conductor=cast(ConductorClient, self),
             notifier=cast(Notifier, self),
+            worker=Worker(),
             timeout=timeout,
         )
 

@@ -2,7 +2,6 @@
 """The scan of the host: an error of one driver does not concern the other drivers."""
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -12,11 +11,13 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, load_nothing
-from cyborg.agent.health import HealthChecks, Join
+from cyborg.agent.health import HealthChecks
 from cyborg.agent.reporter import Reporter
+from cyborg.drivers import health_policy
 from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -34,18 +35,21 @@ from cyborg.tests.fixtures.waiting import PATIENCE, Gate
 
 
 def reporter_of(
-    *loaded: LoadResult, join: Join = threading.Thread.join, topology_traits: bool = False
+    *loaded: LoadResult, worker: Worker | None = None, topology_traits: bool = False
 ) -> Reporter:
+    worker = worker or Worker()
     checks = HealthChecks(
         drivers={},
         devices=tuple,
         last_scan=lambda: Scan(bare()),
+        policy=health_policy.shipped(),
         last_report=None,
         on_change=lambda: None,
+        worker=worker,
         enabled=False,
     )
     manager = DriverManager(loaded, load_nothing)
-    return Reporter(manager, checks, timeout=PATIENCE, join=join, topology_traits=topology_traits)
+    return Reporter(manager, checks, worker, timeout=PATIENCE, topology_traits=topology_traits)
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
@@ -137,7 +141,8 @@ def test_a_driver_that_hangs_costs_its_own_devices_only() -> None:
     hung = Scripted(hang)
     hung.name = "hung"  # type: ignore[misc]
     reporter = reporter_of(
-        LoadResult("good", Scripted(good)), LoadResult("hung", hung), join=gate.join("scan-hung")
+        *(LoadResult("good", Scripted(good)), LoadResult("hung", hung)),
+        worker=Worker(wait=gate.limit),
     )
     for _ in range(2):
         reports = {driver.driver: driver for driver in reporter.scan(Scan(bare())).drivers}

@@ -10,9 +10,11 @@ from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.reporter import Reporter
+from cyborg.drivers import health_policy
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, DeviceType
 from cyborg.model.report import DriverState, RequestedDriver
 from cyborg.testing.fake_host import FakeHost
@@ -43,15 +45,18 @@ def reporter_of(*drivers: Scripted, timeout: float = PATIENCE) -> Reporter:
         return LoadResult(name, Scripted(name))
 
     manager = DriverManager([LoadResult(driver.name, driver) for driver in drivers], load)
+    worker = Worker()
     checks = HealthChecks(
         drivers={},
         devices=tuple,
         last_scan=lambda: Scan(bare()),
+        policy=health_policy.shipped(),
         last_report=None,
         on_change=lambda: None,
+        worker=worker,
         enabled=False,
     )
-    return Reporter(manager, checks, timeout=timeout)
+    return Reporter(manager, checks, worker, timeout=timeout)
 
 
 def test_second_instance_of_a_driver_that_hangs_is_scanned_at_once() -> None:

@@ -21,11 +21,12 @@ from cyborg.agent.state_store import (
     ActionJournal,
     DesiredStateCache,
     HealthBaselines,
-    OperationJournal,
     StateStore,
+    TaskJournal,
 )
 from cyborg.drivers.privileged.actions import ReadOpenFiles, Reset
 from cyborg.drivers.privileged.client import Client
+from cyborg.drivers.privileged.contexts import EXPORTS
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import ProviderTree
 from cyborg.model.report import Desired
@@ -41,8 +42,8 @@ def task(request_key: str, key: str = "k") -> HandleTask:
     return HandleTask(request_key, "driver", "d", "u", key, "uuid")
 
 
-def journal(directory: Path) -> OperationJournal:
-    return OperationJournal(StateStore(directory, "host"))
+def journal(directory: Path) -> TaskJournal:
+    return TaskJournal(StateStore(directory, "host"))
 
 
 def cache(directory: Path) -> DesiredStateCache:
@@ -178,12 +179,12 @@ def test_a_database_with_other_tables_is_set_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
-        connection.execute("CREATE TABLE operations (something)")
+        connection.execute("CREATE TABLE tasks (something)")
     interrupted_journal(tmp_path)
     assert journal(tmp_path).interrupted_units == {Unit("u", "k2")}
     assert len(warnings(caplog)) == 1
     with contextlib.closing(sqlite3.connect(tmp_path / f"{FILE}.damaged")) as connection:
-        connection.execute("SELECT something FROM operations")
+        connection.execute("SELECT something FROM tasks")
 
 
 def test_a_file_that_is_damaged_while_the_agent_runs_is_set_aside(
@@ -216,7 +217,7 @@ def test_a_state_path_that_cannot_be_created_is_logged_once(
     path = tmp_path / "state"
     path.write_text("a file")
     store = StateStore(path, "host")
-    operations, state = OperationJournal(store), DesiredStateCache(store)
+    operations, state = TaskJournal(store), DesiredStateCache(store)
     for number in range(3):
         operations.begin("prepare", task(f"o{number}"))
         operations.end(f"o{number}")
@@ -281,7 +282,7 @@ def test_the_journal_of_a_file_that_was_removed_is_not_applied_to_the_next_file(
     operations.begin("prepare", task("o1", "k1"))
     other = sqlite3.connect(tmp_path / FILE)
     other.execute("PRAGMA cache_size = 1")
-    other.execute("UPDATE operations SET handle = ?", ("k" * 100_000,))
+    other.execute("UPDATE tasks SET handle = ?", ("k" * 100_000,))
     # As if the process was killed in this transaction.
     rollback_journal = (tmp_path / f"{FILE}-journal").read_bytes()
     other.close()
@@ -330,14 +331,14 @@ def test_a_journal_is_bounded_in_size(tmp_path: Path) -> None:
     interrupted_journal(tmp_path)
     with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
         connection.executemany(
-            "INSERT INTO operations (request_key, ended_at) VALUES (?, 'once')",
+            "INSERT INTO tasks (request_key, ended_at) VALUES (?, 'once')",
             [(str(number),) for number in range(3000)],
         )
     operations = journal(tmp_path)
     operations.begin("prepare", task("o9"))
     operations.end("o9")
     with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
-        rows = connection.execute("SELECT request_key FROM operations ORDER BY rowid").fetchall()
+        rows = connection.execute("SELECT request_key FROM tasks ORDER BY rowid").fetchall()
     assert len(rows) == 400 + 2
     assert rows[-1] == ("o9",)
     assert operations.interrupted_units == journal(tmp_path).interrupted_units == {Unit("u", "k2")}
@@ -400,7 +401,9 @@ def recorded(store: StateStore) -> list[str]:
 def test_privileged_action_is_on_the_disk_before_it_is_sent(tmp_path: Path):
     store = StateStore(tmp_path, "compute-1")
     journal = ActionJournal(store)
-    client = Client(socket_path=str(tmp_path / "absent"), journal=journal.record)
+    client = Client(
+        socket_path=str(tmp_path / "absent"), exports=lambda: EXPORTS, journal=journal.record
+    )
     with pytest.raises(exception.HostError, match=r"start cyborg-privileged\.socket"):
         client.run(Reset(PciAddress.parse("0000:81:00.0")))
     assert recorded(store) == ["Reset(function=0000:81:00.0)"]

@@ -3,13 +3,13 @@
 
 from pathlib import Path
 
-from cyborg.agent.state_store import OperationJournal, StateStore
+from cyborg.agent.state_store import StateStore, TaskJournal
 from cyborg.model.work import HandleTask, InstallTask, Unit
 
 
-def journal(directory: Path, host: str = "host") -> OperationJournal:
+def journal(directory: Path, host: str = "host") -> TaskJournal:
     """Return the journal of a new agent process."""
-    return OperationJournal(StateStore(directory, host))
+    return TaskJournal(StateStore(directory, host))
 
 
 def task(request_key: str, handle: str) -> HandleTask:

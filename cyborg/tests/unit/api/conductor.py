@@ -6,10 +6,8 @@ from typing import Any, Final, TypeVar
 
 from cyborg.db.engine import Database
 from cyborg.model.caller import Caller
-from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import Write
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
-from cyborg.tests.fixtures.manual_processes import ManualConductor
+from cyborg.tests.fixtures.single_step import Environment, RunningClock
 
 Answer = TypeVar("Answer")
 
@@ -27,10 +25,12 @@ class RecordedConductor:
     """
 
     def __init__(self, db: Database) -> None:
-        exchange = Exchange()
-        self._process = ManualConductor(db, DirectBus(exchange), auto_enable=frozenset())
+        url = db.engine.url.render_as_string(hide_password=False)
+        self._environment = Environment(database_url=url, clock=RunningClock())
+        self._process = self._environment.conductor(auto_enable=frozenset())
+        self._process.renew()
         self._process.serve()
-        self._client = ConductorClient(DirectBus(exchange), timeout=_PATIENCE)
+        self._client = self._environment.client()
         self.reset()
 
     def reset(self) -> None:
@@ -44,6 +44,7 @@ class RecordedConductor:
         """Close the clients and the bus."""
         self._client.close()
         self._process.stop()
+        self._environment.close()
 
     def reached(self) -> bool:
         return self.up

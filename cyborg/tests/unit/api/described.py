@@ -31,7 +31,7 @@ def document(minor: int) -> dict[str, Any]:
 
 def check(method: str, path: str, answer: Received) -> None:
     """Fail if the document does not have the answer's status, or its body has another form."""
-    stamp = re.fullmatch(r"accelerator 2\.(\d)", answer.headers.get(microversion.HEADER, ""))
+    stamp = re.fullmatch(r"accelerator 2\.(\d+)", answer.headers.get(microversion.HEADER, ""))
     place = urlsplit(path).path.removeprefix("/v2").strip("/")
     if stamp is None or method not in ("GET", "POST", "PATCH", "DELETE"):
         return

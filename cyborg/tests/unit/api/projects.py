@@ -65,7 +65,7 @@ def populate(db: Database) -> dict[str, str]:
             if x == "a":
                 holders[SHARING] = people.OTHER
             for (name, project), handle in zip(holders.items(), handles, strict=False):
-                _bind(tx, name, {**bound, "attach_handle_id": handle, "project_id": project})
+                _bind(tx, name, {**bound, "project_id": project}, handle)
     names = ("device", "deployable", "attribute", "arq", "free", "instance", "provider", "profile")
     more = ("driver", "backend", "hardware", "agent", "operation")
     facts = {f"{name}-{x}": uuid_of(f"{name}-{x}") for name in (*names, *more) for x in OWNERS}
@@ -164,14 +164,12 @@ def _host(tx: Transaction, x: str) -> tuple[Any, list[Any]]:
     return deployable, handles
 
 
-def _bind(tx: Transaction, x: str, values: dict[str, Any]) -> None:
+def _bind(tx: Transaction, x: str, values: dict[str, Any], handle: int) -> None:
     """Store a bound ARQ with its handle, its instance and an event."""
     instance, host = uuid_of(f"instance-{x}"), values["hostname"]
-    insert(tx, models.Arq, f"arq-{x}", **values, instance_uuid=instance)
-    held = sa.update(models.AttachHandle).where(
-        models.AttachHandle.id == values["attach_handle_id"]
-    )
-    tx.execute(held.values(state="held"))
+    arq = insert(tx, models.Arq, f"arq-{x}", **values, instance_uuid=instance)
+    held = sa.update(models.AttachHandle).where(models.AttachHandle.id == handle)
+    tx.execute(held.values(arq_id=arq))
     tx.execute(
         sa.insert(models.Instance).values(
             uuid=instance,
@@ -179,7 +177,6 @@ def _bind(tx: Transaction, x: str, values: dict[str, Any]) -> None:
             status="ACTIVE",
             project_id=values["project_id"],
             hostname=host,
-            bound=True,
             updated_ms=0,
         )
     )

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq
+from cyborg.db.models import AttachHandle
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.world import FACTS, Client, is_moment
 
@@ -164,7 +164,7 @@ def test_bound_arq_whose_handle_is_missing_is_shown_without_one(
     client: Client, db: Database
 ) -> None:
     with db.writer() as tx:
-        tx.execute(sa.update(Arq).where(Arq.uuid == FACTS["bound"]).values(attach_handle_id=None))
+        tx.execute(sa.update(AttachHandle).values(arq_id=None))
     arq = client.send("GET", f"{PATH}/<bound>").body
     assert arq["state"] == "Bound"
     assert (arq["attach_handle_type"], arq["attach_handle_uuid"]) == (None, None)

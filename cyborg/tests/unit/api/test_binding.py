@@ -17,6 +17,8 @@ BIND: list[dict[str, Any]] = [
 ]
 UNBIND = [{"op": "remove", "path": op["path"]} for op in BIND]
 PROJECT = {"op": "add", "path": "/project_id", "value": "<other>"}
+#: The two names of the path to the owner.
+PROJECT_PATHS = ("/project_id", "/instance_project_id")
 
 
 def patch(client: Client, body: Any, path: str = PATH, **sent: Any) -> Any:
@@ -35,6 +37,19 @@ def test_bind_ignores_order_of_operations_and_fills_arq(client: Client, ops: Any
     assert arq["project_id"] == people.OWN
     assert arq["attach_handle_type"] == "TEST_PCI"
     assert all(isinstance(value, str) for value in arq["attach_handle_info"].values())
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/<arq>"])
+def test_patch_returns_the_arqs_of_its_body_from_2_100_on(client: Client, path: str) -> None:
+    body = {"<arq-2>": BIND, "<bound>": UNBIND, "<arq>": BIND}
+    answer = patch(client, body, path, version="2.100")
+    assert answer.status == 202
+    answered = client.send("GET", PATH, as_="member", service="nova", version="2.100")
+    named = {client.fill(key) for key in body}
+    assert answer.body == {"arqs": [arq for arq in answered.body["arqs"] if arq["uuid"] in named]}
+    assert [arq["state"] for arq in answer.body["arqs"]].count("Bound") == 2
+    older = patch(client, {"<arq>": UNBIND}, path, version="2.3")
+    assert (older.status, older.raw) == (202, b"")
 
 
 @pytest.mark.parametrize("ops", [BIND, UNBIND], ids=["bind", "unbind"])
@@ -131,21 +146,24 @@ PROJECT_OPS = [
 ]
 
 
+@pytest.mark.parametrize("path", PROJECT_PATHS)
 @pytest.mark.parametrize(("version", "as_", "status"), PROJECT_OPS)
 def test_project_of_arq_is_set_only_by_admin_or_service_from_2_1(
-    client: Client, version: str | None, as_: str, status: int
+    client: Client, version: str | None, as_: str, status: int, path: str
 ) -> None:
-    answer = patch(client, {"<arq>": [*BIND, PROJECT]}, version=version, as_=as_)
+    ops = [*BIND, {**PROJECT, "path": path}]
+    answer = patch(client, {"<arq>": ops}, version=version, as_=as_)
     assert answer.status == status
     owner = client.send("GET", f"{PATH}/<arq>").body["project_id"]
     assert owner == (people.OTHER if status == 202 else people.OWN)
 
 
+@pytest.mark.parametrize("path", PROJECT_PATHS)
 @pytest.mark.parametrize(("version", "as_", "status"), PROJECT_OPS)
 def test_removal_of_project_needs_the_same_rights(
-    client: Client, version: str | None, as_: str, status: int
+    client: Client, version: str | None, as_: str, status: int, path: str
 ) -> None:
-    ops = [*UNBIND, {"op": "remove", "path": "/project_id"}]
+    ops = [*UNBIND, {"op": "remove", "path": path}]
     assert patch(client, {"<bound>": ops}, version=version, as_=as_).status == status
     assert client.send("GET", f"{PATH}/<bound>").body["project_id"] == people.OWN
 
@@ -154,6 +172,12 @@ def test_bind_with_invalid_project_is_refused(client: Client) -> None:
     for value in (None, "", 5, "x" * 256):
         ops = [*BIND, {**PROJECT, "value": value}]
         assert patch(client, {"<arq>": ops}, version="2.1", as_="admin").status == 400
+
+
+def test_both_names_of_the_project_are_one_path(client: Client) -> None:
+    ops = [BIND[0], BIND[1], *({**PROJECT, "path": path} for path in PROJECT_PATHS)]
+    answer = patch(client, {"<arq>": ops}, version="2.1", as_="admin")
+    assert (answer.status, "twice" in answer.fault) == (400, True)
 
 
 def test_bind_of_arq_of_another_project_is_refused(client: Client) -> None:

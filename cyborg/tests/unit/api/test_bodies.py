@@ -122,7 +122,7 @@ BODIES: dict[str, Rows] = {
         *(([body], place) for body, place in beside({"name": "new", "groups": [FPGA]}, PROFILE)),
         *(([{"name": "new", "groups": [body]}], f"groups[0].{place}") for body, place in GROUPS),
     ],
-    "2.4 PATCH /v2/device_profiles/gpu": CHANGE,
+    "2.100 PATCH /v2/device_profiles/gpu": CHANGE,
     "2.0 POST /v2/attributes": [
         *at("body", [ATTRIBUTE], {"\x1b": 1}),
         *beside(ATTRIBUTE, of("value", "a\u0000", *CONTROL)),
@@ -143,15 +143,15 @@ BODIES: dict[str, Rows] = {
         *(([body], "[0].value") for body, _ in beside(PROGRAM, of("value", None, [], {}, "x"))),
         *(([{**PROGRAM, "value": [value]}], place) for value, place in IMAGE),
     ],
-    "2.4 POST /v2/devices": [
+    "2.100 POST /v2/devices": [
         *beside(NEW_DEVICE, CREATION),
         *(
             ({key: value for key, value in NEW_DEVICE.items() if key != name}, name)
             for name in NEW_DEVICE
         ),
     ],
-    "2.4 PATCH /v2/devices/<device>": DEVICE,
-    "2.4 POST /v2/drivers": [
+    "2.100 PATCH /v2/devices/<device>": DEVICE,
+    "2.100 POST /v2/drivers": [
         *at("driver", {}),
         *of("driver", "", "x" * 101, None),
         *beside({"driver": "d"}, of("options", [], dict.fromkeys(map(str, range(101)), ""))),
@@ -161,14 +161,14 @@ BODIES: dict[str, Rows] = {
         ),
         *beside({"driver": "d"}, of("enabled", True)),
     ],
-    "2.4 PATCH /v2/drivers/card_driver": [*of("enabled", "yes"), *of("option", {})],
-    "2.4 PATCH /v2/drivers/card_driver?drain=true": at("drain", {"enabled": True}),
-    "2.4 DELETE /v2/drivers/card_driver?drain=1": at("drain", None),
-    "2.5 DELETE /v2/drivers/card_driver?force=1": at("force", None),
-    "2.5 DELETE /v2/devices/<device>?force=1": at("force", None),
-    "2.5 DELETE /v2/services/<random>?force=1": at("force", None),
-    f"2.4 DELETE /v2/drivers/{'x' * 101}": at("uuid", None),
-    "2.4 POST /v2/services/discover": [
+    "2.100 PATCH /v2/drivers/card_driver": [*of("enabled", "yes"), *of("option", {})],
+    "2.100 PATCH /v2/drivers/card_driver?drain=true": at("drain", {"enabled": True}),
+    "2.100 DELETE /v2/drivers/card_driver?drain=1": at("drain", None),
+    "2.100 DELETE /v2/drivers/card_driver?force=1": at("force", None),
+    "2.100 DELETE /v2/devices/<device>?force=1": at("force", None),
+    "2.100 DELETE /v2/services/<random>?force=1": at("force", None),
+    f"2.100 DELETE /v2/drivers/{'x' * 101}": at("uuid", None),
+    "2.100 POST /v2/services/discover": [
         *at("body", []),
         *of("hosts", [], "a"),
         *at("hosts[1]", {"hosts": ["a", "\x1b"]}, {"hosts": ["a", "b\n"]}),
@@ -176,16 +176,16 @@ BODIES: dict[str, Rows] = {
         *of("driver", 1),
         *of("drivers", "d"),
     ],
-    "2.4 POST /v2/services/discover?wait=maybe": at("wait", {}),
-    "2.4 POST /v2/services/discover?patience=1": at("patience", {}),
-    "2.4 POST /v2/instances/<instance>/accelerators": [
+    "2.100 POST /v2/services/discover?wait=maybe": at("wait", {}),
+    "2.100 POST /v2/services/discover?patience=1": at("patience", {}),
+    "2.100 POST /v2/instances/<instance>/accelerators": [
         *at("body", None, [], "x"),
         *of("device_profile", "", 1, "\0", "a\nb"),
         *of("profile", "gpu"),
     ],
-    "2.4 POST /v2/instances/x/accelerators": at("uuid", {}),
-    "2.4 DELETE /v2/instances/<instance>/accelerators/x": at("uuid", None),
-    "2.4 DELETE /v2/instances/<instance>/accelerators?force=true": at("force", None),
+    "2.100 POST /v2/instances/x/accelerators": at("uuid", {}),
+    "2.100 DELETE /v2/instances/<instance>/accelerators/x": at("uuid", None),
+    "2.100 DELETE /v2/instances/<instance>/accelerators?force=true": at("force", None),
 }
 
 

@@ -81,7 +81,7 @@ def test_refusal_is_logged_once(
 ) -> None:
     body = BODY if request_ == UNBIND else None
     with caplog.at_level(logging.DEBUG):
-        answer = client.ask(request_, body, as_=as_, version="2.5")
+        answer = client.ask(request_, body, as_=as_, version="2.100")
     assert answer.status == 403
     (record,) = [one for one in caplog.records if " denied by " in one.message]
     assert record.levelname == "WARNING"
@@ -98,6 +98,6 @@ def test_requests_that_are_answered_log_no_refusal(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The rule of operators refuses it, and the rule of projects allows it.
-    assert client.ask("GET /v2/devices", as_="member", version="2.5").status == 200
-    assert client.ask("GET /v2/devices/<lost>", as_="member", version="2.5").status == 404
+    assert client.ask("GET /v2/devices", as_="member", version="2.100").status == 200
+    assert client.ask("GET /v2/devices/<lost>", as_="member", version="2.100").status == 404
     assert " denied by " not in caplog.text

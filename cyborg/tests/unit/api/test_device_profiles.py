@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device profiles over HTTP: checklist lines 18 to 35, and their changes."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,8 @@ from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Client, is_moment
 
 PATH = "/v2/device_profiles"
-NEWEST = "2.4"
-V25 = "accelerator 2.5"
+NEWEST = "accelerator 2.100"
+OLDER = "accelerator 2.3"
 GROUPS = [{"resources:FPGA": "1", "trait:CUSTOM_A": "required"}]
 ONE = {"name": "new", "groups": GROUPS}
 
@@ -214,15 +215,37 @@ def test_profile_with_unloadable_image_is_stored_with_a_warning(
     ]
     for method, path, body, status in requests:
         caplog.clear()
-        answer = client.send(method, path, body, version="accelerator 2.5")
+        answer = client.send(method, path, body, version=NEWEST)
         assert answer.status == status
+        # The cloud has no PGPU either.
+        sentences = [one for one in answer.body["warnings"] if "no resource provider" not in one]
         if warning is None:
-            assert answer.body["warnings"] == []
-            assert "Device profile" not in caplog.text
+            assert sentences == []
+            assert "accel:" not in caplog.text
         else:
-            (sentence,) = answer.body["warnings"]
+            (sentence,) = sentences
             assert client.fill(warning) in sentence
             assert sentence in caplog.text
+
+
+def test_profile_with_more_than_four_equal_groups_is_stored_with_a_warning(client: Client) -> None:
+    gpu, same = {"resources:PGPU": "1"}, {"trait:CUSTOM_A": "required"}
+    fifth = {**gpu, **same, "accel:function_id": ""}
+
+    def warnings(*groups: dict[str, str]) -> list[str]:
+        body = [{"name": f"profile-{next(numbers)}", "groups": list(groups)}]
+        answer = client.send("POST", PATH, body, version=NEWEST)
+        assert answer.status == 201
+        return [sentence for sentence in answer.body["warnings"] if "equal groups" in sentence]
+
+    numbers = itertools.count()
+    assert warnings(*[gpu | same] * 4, gpu) == []
+    assert warnings({"resources:PGPU": "8"}) == []
+    (sentence,) = warnings(gpu, *[gpu | same] * 4, fifth)
+    assert "groups 1, 2, 3, 4, 5 ask for the same: " in sentence
+    assert "PGPU, trait:CUSTOM_A=required. " in sentence
+    assert "optimize_for_wide_provider_trees" in sentence
+    assert "max_allocation_candidates" in sentence
 
 
 def test_older_microversions_return_no_warnings(
@@ -230,7 +253,7 @@ def test_older_microversions_return_no_warnings(
 ) -> None:
     group = {"resources:PGPU": "1", BITSTREAM: "<image>"}
     body = [{"name": "new", "groups": [group]}]
-    answer = client.send("POST", PATH, body, version="accelerator 2.4")
+    answer = client.send("POST", PATH, body, version=OLDER)
     assert "warnings" not in answer.body
     assert "Device profile new" in caplog.text
 
@@ -242,7 +265,7 @@ def cleaned(word: str) -> dict[str, str]:
 @pytest.mark.parametrize("word", ["none", "reset", "full"])
 def test_profile_says_how_its_units_are_cleaned(client: Client, word: str) -> None:
     body = [{"name": "new", "groups": [cleaned(word)]}]
-    answer = client.send("POST", PATH, body, version="accelerator 2.5")
+    answer = client.send("POST", PATH, body, version=NEWEST)
     assert answer.status == 201
     assert answer.body["groups"] == [cleaned(word)]
 
@@ -253,17 +276,15 @@ def test_unknown_level_of_cleaning_names_its_field(client: Client) -> None:
         ("POST", PATH, [{"name": "new", "groups": groups}]),
         ("PATCH", f"{PATH}/<unused>", {"groups": groups}),
     ):
-        answer = client.send(method, path, body, version="accelerator 2.5")
+        answer = client.send(method, path, body, version=NEWEST)
         assert answer.status == 400
         assert "groups[1].accel:clean" in answer.fault
         assert "'often' is none of none, reset, full" in answer.fault
-    older = client.send(
-        "POST", PATH, [{"name": "new", "groups": groups}], version="accelerator 2.4"
-    )
+    older = client.send("POST", PATH, [{"name": "new", "groups": groups}], version=OLDER)
     assert older.status == 201
 
 
-@pytest.mark.parametrize("minor", [0, 5])
+@pytest.mark.parametrize("minor", [0, 100])
 @pytest.mark.parametrize("word", ["none", "reset"])
 def test_only_those_whom_policy_allows_skip_the_cleaning(
     with_rules: Callable[..., Client], minor: int, word: str
@@ -302,24 +323,75 @@ def test_operator_changes_no_member_of_a_profile_that_only_administrators_write(
     client: Client, group: dict[str, str], rule: str, change: dict[str, Any], *, later: bool
 ) -> None:
     body = {"name": "private", "groups": [GROUPS[0], group], "projects": [FACTS["other"]]}
-    made = client.send("POST", PATH, [body], version=V25)
+    made = client.send("POST", PATH, [body], version=NEWEST)
     path, place = f"{PATH}/{made.body['uuid']}", "groups[1]"
     if later:
         # The groups are those of the profile after the change, wherever they come from.
-        client.send("PATCH", path, {"groups": GROUPS}, version=V25)
+        client.send("PATCH", path, {"groups": GROUPS}, version=NEWEST)
         change, place = {**change, "groups": [group]}, "groups[0]"
-    before = client.send("GET", path, version=V25).body
-    answer = client.send("PATCH", path, change, as_="operator", version=V25)
+    before = client.send("GET", path, version=NEWEST).body
+    answer = client.send("PATCH", path, change, as_="operator", version=NEWEST)
     assert (answer.status, rule in answer.fault, place in answer.fault) == (403, True, True)
-    assert client.send("GET", path, version=V25).body == before
-    assert client.send("PATCH", path, change, version=V25).status == 200
+    assert client.send("GET", path, version=NEWEST).body == before
+    assert client.send("PATCH", path, change, version=NEWEST).status == 200
 
 
 def test_operator_changes_profiles_whose_guests_are_cleaned_after(client: Client) -> None:
     body = {"name": "private", "groups": [cleaned("none")], "projects": [FACTS["other"]]}
-    path = f"{PATH}/{client.send('POST', PATH, [body], version=V25).body['uuid']}"
+    path = f"{PATH}/{client.send('POST', PATH, [body], version=NEWEST).body['uuid']}"
     # Only the profile after the change counts.
     for groups in ([cleaned("full")], GROUPS):
         change = {"groups": groups, "name": "cleaned", "projects": None}
-        answer = client.send("PATCH", path, change, as_="operator", version=V25)
+        answer = client.send("PATCH", path, change, as_="operator", version=NEWEST)
         assert (answer.status, answer.body["groups"]) == (200, groups)
+
+
+@pytest.mark.parametrize(
+    ("group", "word"),
+    [
+        ({"resources:FPGA": "1"}, "now"),
+        ({"resources:FPGA": "2", "trait:CUSTOM_FAKE_DEVICE": "required"}, "now"),
+        ({"resources:FPGA": "3"}, "when free"),
+        ({"resources:FPGA": "5"}, "never"),
+        ({"resources:FPGA": "1", "trait:CUSTOM_A": "required"}, "never"),
+        ({"resources:PGPU": "1"}, "never"),
+    ],
+)
+@pytest.mark.parametrize("as_", ["admin", "member", "stranger"])
+def test_profile_says_whether_the_hardware_can_satisfy_it(
+    client: Client, group: dict[str, str], word: str, as_: str
+) -> None:
+    body = [{"name": "new", "groups": [group]}]
+    assert client.send("POST", PATH, body, version=NEWEST).body["satisfiable"] == word
+    shown = client.send("GET", f"{PATH}/new", as_=as_, version=NEWEST).body["device_profile"]
+    assert shown["satisfiable"] == word
+    listed = client.send("GET", PATH, as_=as_, version=NEWEST).body["device_profiles"]
+    assert shown in listed
+    older = client.send("GET", PATH, as_=as_, version=OLDER).body["device_profiles"]
+    assert all("satisfiable" not in profile for profile in older)
+
+
+def test_profile_that_nothing_can_satisfy_is_stored_with_a_warning(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = [
+        {"resources:CUSTOM_FPGA": "1"},
+        {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICES": "required"},
+    ]
+    sentences = [
+        (
+            "groups[0]: no resource provider has resource class CUSTOM_FPGA; the nearest existing "
+            "one is FPGA."
+        ),
+        (
+            "groups[1]: no resource provider has trait CUSTOM_FAKE_DEVICES; the nearest existing "
+            "one is CUSTOM_FAKE_DEVICE."
+        ),
+    ]
+    for method, path, status in (("POST", PATH, 201), ("PATCH", f"{PATH}/new", 200)):
+        caplog.clear()
+        body: Any = {"groups": groups}
+        body = [{"name": "new", **body}] if method == "POST" else body
+        answer = client.send(method, path, body, version=NEWEST)
+        assert (answer.status, answer.body["warnings"]) == (status, sentences)
+        assert all(sentence in caplog.text for sentence in sentences)

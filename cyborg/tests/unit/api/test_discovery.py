@@ -12,7 +12,7 @@ from cyborg.tests.unit.api.world import Client
 MakeClient = Callable[..., Client]
 VERSION_HEADERS = {
     "OpenStack-API-Minimum-Version": "2.0",
-    "OpenStack-API-Maximum-Version": "2.5",
+    "OpenStack-API-Maximum-Version": "2.100",
     "Vary": "OpenStack-API-Version",
 }
 
@@ -24,6 +24,7 @@ def test_version_documents(client: Client) -> None:
     assert root.body["name"] == "OpenStack Cyborg API"
     [version] = root.body["versions"]
     assert root.body["default_version"] == version
+    assert version["microversions"] == ["2.0", "2.1", "2.2", "2.3", "2.100"]
     assert version.pop("links") == [{"href": "http://localhost/v2", "rel": "self"}]
     assert "OpenStack-API-Version" not in root.headers
     for path in ("/v2", "/v2/", "/v2.json"):
@@ -143,15 +144,18 @@ VERSIONS = [
     (None, "2.0"),
     ("accelerator 2.0", "2.0"),
     ("accelerator 2.2", "2.2"),
-    ("accelerator latest", "2.5"),
-    ("Accelerator LATEST", "2.5"),
+    ("accelerator latest", "2.100"),
+    ("Accelerator LATEST", "2.100"),
     ("ACCELERATOR 2.3", "2.3"),
     ("2.1", "2.1"),
-    ("latest", "2.5"),
-    ("accelerator 2.4", "2.4"),
+    ("latest", "2.100"),
+    ("accelerator 2.100", "2.100"),
     ("accelerator 2.3, compute 2.90", "2.3"),
     ("compute 2.90,accelerator 2.3", "2.3"),
     ("compute 2.90, 2.1", "2.1"),
+    # By the guideline of OpenStack, other services only mean the minimum version.
+    ("compute 2.90", "2.0"),
+    ("compute latest, volume 3.70", "2.0"),
 ]
 
 
@@ -160,19 +164,20 @@ def test_requested_microversion_is_used(client: Client) -> None:
         answer = client.send("GET", "/v2/devices", version=header)
         assert answer.status == 200, header
         assert answer.headers["OpenStack-API-Version"] == f"accelerator {used}"
-        assert ("status" in answer.body["devices"][0]) == (used in ("2.3", "2.4", "2.5"))
+        assert ("status" in answer.body["devices"][0]) == (used in ("2.3", "2.100"))
 
 
 def test_unsupported_microversion_returns_406(client: Client) -> None:
     for header in (
-        *("accelerator 2.6", "accelerator 2.99", "accelerator 1.0", "accelerator 3.0"),
+        *("accelerator 2.4", "accelerator 2.9", "accelerator 2.10", "accelerator 2.99"),
+        *("accelerator 2.101", "accelerator 2.1000", "accelerator 1.0", "accelerator 3.0"),
         *("accelerator abc", "accelerator 2", "accelerator 2.0.1", "accelerator -2.1"),
-        *("accelerator 2.99999999999999999999", "accelerator", "compute 2.90", ""),
+        *("accelerator 2.99999999999999999999", "accelerator", ""),
         "accelerator 2.٣".encode().decode("latin-1"),
     ):
         answer = client.send("GET", "/v2/devices", version=header)
         assert answer.status == 406, header
-        assert answer.fault
+        assert "2.0, 2.1, 2.2, 2.3, 2.100" in answer.fault
         assert VERSION_HEADERS.items() <= dict(answer.headers).items()
         assert "OpenStack-API-Version" not in answer.headers
 

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microversions 2.0 to 2.4 keep their routes, parameters and bodies.
+"""Microversions 2.0 to 2.3 keep their routes, parameters, bodies and answers.
 
 ``frozen.txt`` has one line for each request. A parameter or field of a later microversion
-(``types.Field``) has a line of its own, so that it changes no line of 2.4 or below.
-``CONTRIBUTING.rst`` has the recipe. ``cyborg/tests/functional/rolling`` compares the answers.
+(``types.Field``) has a line of its own, so that it changes no line of 2.3 or below. The answer of a
+request has a line at each microversion that gives it other members; "?" follows one that not every
+answer has. Other tests compare the answers with what is declared.
+``CONTRIBUTING.rst`` has the recipe.
 """
 
 import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -19,17 +21,18 @@ import wsme.types
 
 from cyborg.api import types
 from cyborg.api.controllers import v2
-from cyborg.api.expose import Controller, contract
+from cyborg.api.expose import Contract, Controller, contract
 from cyborg.tests import committed
 
 FILE = Path(__file__).with_name("frozen.txt")
 #: The newest microversion that a release had.
-NEWEST = 4
+NEWEST = 3
 FROZEN = (
-    "Microversion 2.4 is frozen: clients rely on its routes, parameters and bodies. Give a new\n"
-    "route since=microversion.OPERATOR_VIEWS in @expose, and declare a new parameter or field as\n"
-    "types.Field(..., since=microversion.OPERATOR_VIEWS). Then run this test with\n"
-    "CYBORG_TEST_REWRITE=1. It may only add and change lines that begin with 2.5."
+    "Microversion 2.3 is frozen: clients rely on its routes, parameters, bodies and answers. Give\n"
+    "a new route since=microversion.EXTENDED in @expose, declare a new parameter or field as\n"
+    "types.Field(..., since=microversion.EXTENDED), and a new member of an answer as\n"
+    "answers.Member(..., since=microversion.EXTENDED). Then run this test with\n"
+    "CYBORG_TEST_REWRITE=1. It may only add and change lines that begin with 2.100."
 )
 
 
@@ -94,6 +97,27 @@ def lines_of(noun: type[Controller]) -> Iterator[str]:
                 words.append(f"{part}={'/'.join(shown) or '-'}")
             yield " ".join(words)
             yield from added
+            yield from answers_of(exposed, request)
+
+
+def answers_of(exposed: Contract, request: str) -> Iterator[str]:
+    """Yield the lines of the answer of a request up to the newest released microversion."""
+    before = None
+    for minor in range(exposed.since, NEWEST + 1):
+        kind = exposed.answer_at(minor)
+        members = "-" if kind is None else ",".join(members_of(kind.schema)) or kind.schema["type"]
+        if members != before:
+            yield f"2.{minor} {request} answer={members}"
+        before = members
+
+
+def members_of(schema: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    """Yield the members of a JSON schema, with the path to those of nested objects."""
+    for name, part in sorted(schema.get("properties", {}).items()):
+        yield f"{place}{name}{'' if name in schema.get('required', ()) else '?'}"
+        yield from members_of(part, f"{place}{name}.")
+    for part in (*filter(None, [schema.get("items")]), *schema.get("anyOf", ())):
+        yield from members_of(part, place)
 
 
 def test_requests_of_frozen_microversions_do_not_change() -> None:

@@ -17,7 +17,7 @@ from cyborg.tests.unit.api.conftest import MakeConf
 from cyborg.tests.unit.api.world import Client
 
 PATH = "/v2/limits"
-VERSION = "2.5"
+VERSION = "2.100"
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def test_cloud_without_quotas_has_usage_without_limits(client: Client) -> None:
     }
 
 
-def test_limits_are_not_shown_below_2_5_or_with_parameters(client: Client) -> None:
-    assert client.send("GET", PATH, as_="member", version="2.4").status == 404
+def test_limits_are_not_shown_below_2_100_or_with_parameters(client: Client) -> None:
+    assert client.send("GET", PATH, as_="member", version="2.3").status == 404
     assert client.send("GET", f"{PATH}?project_id=<other>", version=VERSION).status == 400
 
 

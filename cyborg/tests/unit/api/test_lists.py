@@ -39,9 +39,9 @@ def test_pages_cover_the_whole_list_once(client: Client, path: str, order: str) 
     assert len(set(walked)) == len(walked)
 
 
-#: The size of a page, and the longest list below 2.5, in the tests that follow.
+#: The size of a page, and the longest list below 2.100, in the tests that follow.
 BOUNDS = "[api]\nmax_limit = 2\nmax_unpaged = 3\n"
-VERSION = "2.5"
+VERSION = "2.100"
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_next_link_is_below_the_public_endpoint(make_client: Callable[..., Clien
     ]
 
 
-@pytest.mark.parametrize("version", ["2.0", "2.4"])
+@pytest.mark.parametrize("version", ["2.0", "2.3"])
 def test_long_list_is_refused_and_never_cut_without_links(bounded: Client, version: str) -> None:
     path = "/v2/accelerator_requests"
     for query in ("", "?limit=4", "?limit=2147483647"):
@@ -104,7 +104,7 @@ def test_long_list_is_refused_and_never_cut_without_links(bounded: Client, versi
         assert answer.status == 400
         assert "limit" in answer.fault
         assert "more than 3 objects" in answer.fault
-        assert "2.5" in answer.fault
+        assert "2.100" in answer.fault
     assert len(uuids(bounded, f"{path}?limit=3", version=version)) == 3
     for query in ("instance=<instance>", "project_id=<other>", "limit=4&state=BindStarted"):
         answer = bounded.send("GET", f"{path}?{query}", version=version)

@@ -63,7 +63,7 @@ INSIDE = re.compile(
 )
 #: Bytes of the answer to a refused request.
 LONGEST_REFUSAL = 4096
-VERSIONS = st.sampled_from(["2.0", "2.1", "2.4", "2.5"])
+VERSIONS = st.sampled_from(["2.0", "2.1", "2.3", "2.100"])
 
 
 def check(client: Client, answer: Answer) -> None:
@@ -77,7 +77,7 @@ def check(client: Client, answer: Answer) -> None:
 
 def check_lists(client: Client) -> None:
     for noun in QUERIES:
-        for version in ("2.0", "2.5"):
+        for version in ("2.0", "2.100"):
             answer = client.ask(f"GET /v2/{noun}", version=version)
             assert answer.status in (200, 404), (noun, answer.raw[:300])
             # JSON as text has no control characters of the rows.
@@ -135,7 +135,7 @@ def test_nearly_valid_query_is_answered(client: Client, noun: str) -> None:
 
 
 #: What a header can have: webtest refuses other characters, and no web server passes them on.
-HEADERS = malformed.texts("compute 2.90, accelerator 2.5").map(
+HEADERS = malformed.texts("compute 2.90, accelerator 2.100").map(
     lambda text: re.sub(r"[^\x20-\x7e\xa0-\xff]", "", text)[:8000]
 )
 
@@ -153,7 +153,7 @@ def test_nearly_valid_headers_are_answered(
     assert answer.headers.get("OpenStack-API-Maximum-Version") == microversion.MAXIMUM
 
 
-@given(malformed.texts("compute 2.90, accelerator 2.5") | malformed.texts("latest"))
+@given(malformed.texts("compute 2.90, accelerator 2.100") | malformed.texts("latest"))
 @fuzzed(500)
 def test_any_header_is_negotiated_or_not_acceptable(header: str) -> None:
     with malformed.bounded():
@@ -162,7 +162,7 @@ def test_any_header_is_negotiated_or_not_acceptable(header: str) -> None:
         except exception.NotAcceptable as error:
             malformed.check_refusal(error, most=300)
             return
-    assert 0 <= minor <= microversion.LATEST
+    assert minor in microversion.MINORS
 
 
 LIMITS = device_profile.Limits(groups=10, units=64)

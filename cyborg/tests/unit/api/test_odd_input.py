@@ -33,8 +33,8 @@ VALUES = st.recursive(
     max_leaves=12,
 )
 
-V24 = "2.4"
-VERSIONS = st.sampled_from([None, V24, "2.5"])
+NEWEST = "2.100"
+VERSIONS = st.sampled_from([None, "2.3", NEWEST])
 DOORS = [
     "POST /v2/device_profiles",
     "POST /v2/accelerator_requests",
@@ -95,7 +95,7 @@ UNUSUAL = [
 def test_unusual_json_is_answered_without_500(client: Client) -> None:
     for door in DOORS:
         for body in UNUSUAL:
-            answer = client.ask(door, body, service="service", version=V24)
+            answer = client.ask(door, body, service="service", version=NEWEST)
             assert answer.status < 500, (door, body[:60])
 
 
@@ -105,7 +105,7 @@ def test_any_bytes_are_refused_with_4xx(client: Client) -> None:
         st.sampled_from(DOORS), st.binary(max_size=60).filter(lambda body: body.strip() != b"{}")
     )
     def send(door: str, body: bytes) -> None:
-        answer = client.ask(door, body, service="service", version=V24)
+        answer = client.ask(door, body, service="service", version=NEWEST)
         assert 400 <= answer.status < 500
 
     send()

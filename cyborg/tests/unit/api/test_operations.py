@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.api.rendering import instant
+from cyborg.api.answers import instant
 from cyborg.db import operations
 from cyborg.db.engine import Database
 from cyborg.model.caller import Caller
@@ -18,7 +18,7 @@ from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.world import NEW_DEVICE, Client, uuid_of
 
 DISCOVER = "/v2/services/discover"
-V24 = "2.4"
+NEWEST = "2.100"
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def ours(db: Database) -> str:
 
 @pytest.mark.usefixtures("agent")
 def test_request_returns_operation_that_can_be_polled(client: Client) -> None:
-    answer = client.send("POST", DISCOVER, {}, as_="operator", version=V24)
+    answer = client.send("POST", DISCOVER, {}, as_="operator", version=NEWEST)
     assert answer.status == 202
     uuid = answer.body["uuid"]
     assert answer.headers["Location"].endswith(f"/v2/operations/{uuid}")
     assert answer.body["links"] == [{"href": answer.headers["Location"], "rel": "self"}]
-    shown = client.send("GET", f"/v2/operations/{uuid}", as_="operator", version=V24)
+    shown = client.send("GET", f"/v2/operations/{uuid}", as_="operator", version=NEWEST)
     assert shown.body == answer.body
     assert (shown.body["verb"], shown.body["state"]) == ("discover", "running")
     assert shown.body["results"] == [
@@ -121,7 +121,7 @@ def test_long_verb_calls_the_conductor(
 ) -> None:
     key = str(uuid4())
     headers = {"Idempotency-Key": key}
-    answer = client.ask(request_, body, as_="operator", version=V24, headers=headers)
+    answer = client.ask(request_, body, as_="operator", version=NEWEST, headers=headers)
     ((called, caller, sent),) = client.calls
     assert (called, sent) == (verb, arguments)
     assert (caller.project_id, caller.all_projects) == (people.OTHER, True)
@@ -136,17 +136,17 @@ def test_long_verb_calls_the_conductor(
 def test_client_chooses_the_operation_uuid(client: Client) -> None:
     key = str(uuid4())
     answer = client.send(
-        "POST", DISCOVER, {}, version=V24, headers={"Idempotency-Key": key.upper()}
+        "POST", DISCOVER, {}, version=NEWEST, headers={"Idempotency-Key": key.upper()}
     )
     assert answer.body["uuid"] == key
     for odd in ("", "7", f"{key} {key}"):
-        answer = client.send("POST", DISCOVER, {}, version=V24, headers={"Idempotency-Key": odd})
+        answer = client.send("POST", DISCOVER, {}, version=NEWEST, headers={"Idempotency-Key": odd})
         assert (answer.status, "Idempotency-Key" in answer.fault) == (400, True)
     assert len(client.calls) == 1
 
 
 def test_operation_shows_all_fields(client: Client, db: Database, ours: str) -> None:
-    shown = client.send("GET", f"/v2/operations/{ours}", as_="member", version=V24).body
+    shown = client.send("GET", f"/v2/operations/{ours}", as_="operator", version=NEWEST).body
     with db.reader() as tx:
         stored = operations.show(tx, ours, EVERYWHERE)
     assert stored is not None
@@ -173,8 +173,10 @@ def test_owner_and_operators_see_an_operation(
     client: Client, ours: str, who: str, status: int, listed: int | None
 ) -> None:
     for as_ in who.split():
-        assert client.send("GET", f"/v2/operations/{ours}", as_=as_, version=V24).status == status
-        answer = client.send("GET", "/v2/operations", as_=as_, version=V24)
+        assert (
+            client.send("GET", f"/v2/operations/{ours}", as_=as_, version=NEWEST).status == status
+        )
+        answer = client.send("GET", "/v2/operations", as_=as_, version=NEWEST)
         assert (None if answer.status == 403 else len(answer.body["operations"])) == listed
 
 
@@ -188,7 +190,7 @@ def test_operations_are_listed_in_pages_and_filtered(
         operations.end(tx, other, HostResult("a", ResultState.FAILED, error="no"))
 
     def listed(query: str) -> list[str]:
-        answer = client.send("GET", f"/v2/operations?{query}", version=V24)
+        answer = client.send("GET", f"/v2/operations?{query}", version=NEWEST)
         return [operation["uuid"] for operation in answer.body["operations"]]
 
     assert listed("") == [ours, other]
@@ -197,7 +199,7 @@ def test_operations_are_listed_in_pages_and_filtered(
     assert listed("state=failed") == [other]
     assert listed("verb=attach") == [ours]
     assert listed("sort_key=verb&sort_dir=desc") == [other, ours]
-    failed = client.send("GET", f"/v2/operations/{other}", version=V24).body
+    failed = client.send("GET", f"/v2/operations/{other}", version=NEWEST).body
     assert (failed["state"], failed["error"]) == ("failed", "1 of 1 host(s) failed")
     assert failed["finished_at"] is not None
 
@@ -209,6 +211,6 @@ def test_a_list_costs_two_statements(
         caller = Caller(people.OWN, "somebody", "req-2")
         for _ in range(20):
             operations.begin(tx, caller, uuid=str(uuid4()), verb="v", hosts=["a", "b"])
-    answer = client.send("GET", "/v2/operations", version=V24)
+    answer = client.send("GET", "/v2/operations", version=NEWEST)
     assert len(answer.body["operations"]) == 21
     assert len(statements) == 2

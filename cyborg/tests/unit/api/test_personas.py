@@ -5,7 +5,7 @@
 the line stands, the status, the fields that have a value, what the answer tells (see
 ``projects.TELLS``), and who gets it. Read the lines of other projects for tells that end in ``b``,
 ``c`` or ``s``. A table is that of a microversion with the new defaults of the policy rules; ``old``
-is that of 2.4 with the old defaults. A full run makes all tables, another one that the commit
+and a microversion, with the old defaults. A full run makes all tables, another one that the commit
 decides.
 """
 
@@ -45,7 +45,12 @@ PERSONAS: Final[Mapping[str, tuple[str | None, str | None]]] = {
     "no-token": (None, None),
 }
 #: Name of a table → microversion and whether the new defaults are enforced.
-TABLES: Final = {"2.4": ("2.4", True), "2.5": ("2.5", True), "old": ("2.4", False)}
+TABLES: Final = {
+    "2.3": ("2.3", True),
+    "2.100": ("2.100", True),
+    "old-2.3": ("2.3", False),
+    "old-2.100": ("2.100", False),
+}
 #: The tables that this run makes; who writes the file anew needs all.
 CHOSEN: Final = list(TABLES) if committed.REWRITE else choice.chosen(TABLES, "personas")
 #: Persona that reaches only the objects of its project → the letters of these objects.
@@ -56,7 +61,7 @@ LIMITED: Final = {
     **dict.fromkeys(("stranger", "elsewhere-manager"), "abs"),
     **dict.fromkeys(("service", "service-twice", "no-service"), "c"),
 }
-#: Kinds of tells that say where something is; from 2.5 on nobody of a project knows them.
+#: Kinds of tells that say where something is; from 2.100 on nobody of a project knows them.
 PLACES: Final = ("host", "address", "provider", "option")
 MANAGERS: Final = frozenset({"manager", "elsewhere-manager"})
 _LETTERS: Final = ("-a", "-b", "-c", "-s")
@@ -194,7 +199,7 @@ class Asked:
         own = LIMITED[self.persona]
         foreign = [name for name in self.told if name[-2:] in _LETTERS and name[-1] not in own]
         places = [name for name in self.told if name[:-2] in PLACES]
-        if self.version == "2.5":
+        if self.version == "2.100":
             return foreign + places
         # Managers see the hardware of the cloud, but not what other projects do with it.
         hardware = places if self.persona in MANAGERS else []

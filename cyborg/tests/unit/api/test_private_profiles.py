@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from cyborg.rpc import command
-from cyborg.rpc.verbs import Write
 from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.conductor import RecordedConductor
 from cyborg.tests.unit.api.world import FACTS, Answer, Client
 
 PATH = "/v2/device_profiles"
-NEWEST = "accelerator 2.5"
-VERSIONS = [None, "2.1", "2.2", "2.4", "2.5"]
+NEWEST = "accelerator 2.100"
+VERSIONS = [None, "2.1", "2.2", "2.3", "2.100"]
 PRIVATE: dict[str, Any] = {"name": "secret", "groups": [{"resources:FPGA": "1"}]}
 THIRD = "d" * 32
 ALLOWED = "1 to 64 ASCII letters, digits and '-'"
@@ -90,22 +88,6 @@ def test_older_microversions_do_not_have_projects(client: Client, version: str |
     assert listed(client, version=version)["secret"] == "absent"
 
 
-def test_microversion_2_4_refuses_projects(client: Client) -> None:
-    fault = "there is no such parameter below microversion 2.5"
-    body = {**PRIVATE, "projects": [people.OWN]}
-    created = client.send("POST", PATH, [body], version="accelerator 2.4")
-    assert (created.status, fault in created.fault, "projects" in created.fault) == (
-        400,
-        True,
-        True,
-    )
-    changed = client.send(
-        "PATCH", f"{PATH}/gpu", {"projects": [people.OWN]}, version="accelerator 2.4"
-    )
-    assert (changed.status, fault in changed.fault) == (400, True)
-    assert listed(client, as_="stranger") == {"gpu": "absent", "pair": "absent"}
-
-
 WRONG: list[tuple[Any, str, str]] = [
     ([], "projects", "a list of 1 to 100 ids of projects, or null, is needed"),
     ("a", "projects", "a list of 1 to 100 ids of projects, or null, is needed"),
@@ -177,10 +159,10 @@ def test_update_replaces_projects_and_keeps_them_unless_given(client: Client) ->
         }
 
 
-def test_update_at_2_4_keeps_a_profile_private(client: Client) -> None:
+def test_update_without_projects_keeps_a_profile_private(client: Client) -> None:
     create(client, people.OWN)
-    answer = client.send("PATCH", f"{PATH}/secret", {"description": "d"}, version="accelerator 2.4")
-    assert (answer.status, "projects" in answer.body) == (200, False)
+    answer = client.send("PATCH", f"{PATH}/secret", {"description": "d"}, version=NEWEST)
+    assert (answer.status, answer.body["projects"]) == (200, [people.OWN])
     assert show(client, "secret", as_="stranger").status == 404
 
 
@@ -231,20 +213,3 @@ def test_existing_arqs_of_a_profile_that_becomes_private_stay(client: Client) ->
     answer = client.send("GET", "/v2/accelerator_requests/<foreign>", as_="stranger")
     assert (answer.status, answer.body["device_profile_name"]) == (200, "gpu")
     assert client.send("DELETE", "/v2/accelerator_requests/<foreign>", as_="stranger").status == 204
-
-
-def test_requests_with_projects_are_for_conductors_that_know_them(client: Client) -> None:
-    """A conductor of the previous release would store the profile for all projects."""
-    projects = {"projects": [people.OWN]}
-    requests: list[tuple[str, str, Any, str]] = [
-        ("POST", PATH, [{**PRIVATE, "name": "public"}], "1.0"),
-        ("POST", PATH, [{**PRIVATE, **projects}], "1.1"),
-        ("PATCH", f"{PATH}/secret", {"description": "d"}, "1.0"),
-        ("PATCH", f"{PATH}/secret", projects, "1.1"),
-        ("PATCH", f"{PATH}/secret", {"projects": None}, "1.1"),
-    ]
-    for method, path, body, expected in requests:
-        assert client.send(method, path, body, version=NEWEST).status < 300
-        verb, _, arguments = client.calls[-1]
-        version, _ = command.lowest(command.history(Write), verb, arguments)
-        assert version == expected

@@ -90,15 +90,15 @@ def test_error_names_the_path_of_its_field() -> None:
 
 
 class Versioned(types.Declared):
-    """Fields of 2.0, and fields that 2.5 adds; one of those is mandatory."""
+    """Fields of 2.0, and fields that 2.100 adds; one of those is mandatory."""
 
     old = wsme.wsattr(types.NAME)
-    new = types.Field(types.NAME, since=5)
-    needed = types.Field(types.NAME, since=5, mandatory=True)
+    new = types.Field(types.NAME, since=100)
+    needed = types.Field(types.NAME, since=100, mandatory=True)
 
 
 class Outside(types.Declared):
-    """Objects of fields that 2.5 adds, in a list and in an object of any names."""
+    """Objects of fields that 2.100 adds, in a list and in an object of any names."""
 
     listed = wsme.wsattr(types.Items(types.Object(Versioned, closed=True)))
     named = wsme.wsattr(types.Members(types.Object(Versioned)))
@@ -106,29 +106,29 @@ class Outside(types.Declared):
 
 def test_query_refuses_parameter_before_its_microversion() -> None:
     sent = {"old": "a", "new": "b", "needed": "c"}
-    assert types.query(Versioned, sent, 5) == sent
-    assert types.query(Versioned, {"old": "a"}, 4) == {"old": "a"}
-    with pytest.raises(types.ValidationError, match=r"below microversion 2\.5") as caught:
-        types.query(Versioned, {"old": "a", "new": "b"}, 4)
+    assert types.query(Versioned, sent, 100) == sent
+    assert types.query(Versioned, {"old": "a"}, 3) == {"old": "a"}
+    with pytest.raises(types.ValidationError, match=r"below microversion 2\.100") as caught:
+        types.query(Versioned, {"old": "a", "new": "b"}, 3)
     assert caught.value.path == "new"
     with pytest.raises(types.ValidationError, match="it is missing"):
-        types.query(Versioned, {"old": "a"}, 5)
+        types.query(Versioned, {"old": "a"}, 100)
 
 
 def test_nested_field_is_unknown_before_its_microversion() -> None:
     body = types.Object(Outside)
-    older = body.at(4)
+    older = body.at(3)
     whole = {"old": "a", "new": "b", "needed": "c"}
-    assert body.at(5).read({"listed": [whole]}) == {"listed": [whole]}
+    assert body.at(100).read({"listed": [whole]}) == {"listed": [whole]}
     assert older.read({"named": {"x": whole}}) == {"named": {"x": {"old": "a"}}}
-    with pytest.raises(types.ValidationError, match=r"below microversion 2\.5") as caught:
+    with pytest.raises(types.ValidationError, match=r"below microversion 2\.100") as caught:
         older.read({"listed": [whole]})
     assert caught.value.path == "listed[0].new"
 
 
 def test_empty_change_names_fields_of_its_microversion() -> None:
     with pytest.raises(types.ValidationError, match="at least one of old is needed"):
-        types.Change(Versioned).at(4).read({})
+        types.PartialObject(Versioned).at(3).read({})
 
 
 def test_undeclared_field_is_ignored_unless_type_is_closed() -> None:

@@ -83,12 +83,12 @@ def populate(db: Database) -> dict[str, str]:
             ("bound", "Bound", "instance", handles[0]),
             ("started", "BindStarted", "busy", handles[1]),
         ):
-            bind = {"state": state, "deployable_id": deployable, "attach_handle_id": handle}
+            bind = {"state": state, "deployable_id": deployable}
             place = {"hostname": "host-1", "device_rp_uuid": FACTS["provider"]}
-            insert(tx, models.Arq, key, **plain | bind | place, instance_uuid=FACTS[name])
+            arq = insert(tx, models.Arq, key, **plain | bind | place, instance_uuid=FACTS[name])
             held = sa.update(models.AttachHandle).where(models.AttachHandle.id == handle)
-            tx.execute(held.values(state="held"))
-            guest = {"project_id": people.OWN, "hostname": "host-1", "bound": True}
+            tx.execute(held.values(arq_id=arq))
+            guest = {"project_id": people.OWN, "hostname": "host-1"}
             insert(tx, models.Instance, name, **guest, updated_ms=0)
     return {**FACTS, "deployable-id": str(deployable), "other-deployable-id": str(other)}
 

@@ -54,7 +54,7 @@ def test_error_shows_the_command_option_that_the_service_names(cyborg: Run, serv
 
 
 def test_not_acceptable_for_another_reason_shows_service_message(cyborg: Run, service: Service):
-    headers = {"OpenStack-API-Maximum-Version": "2.5"}
+    headers = {"OpenStack-API-Maximum-Version": "2.100"}
     service.answers["/services"] = [Answer(406, error_body("Only JSON."), headers)]
     assert cyborg("service-list").err.startswith("Only JSON (HTTP 406).")
 
@@ -384,4 +384,4 @@ def test_log_file_contains_the_error(cyborg: Run, tmp_path: Path):
 def test_unit_in_quarantine_is_freed_by_its_key(cyborg: Run, service: Service):
     assert cyborg(f"accelerator-update {DEVICE} --free-unit 0000:5e:00.0").status == 0
     assert service.last.body == {"free_unit": "0000:5e:00.0"}
-    assert service.last.version == "accelerator 2.5"
+    assert service.last.version == "accelerator 2.100"

@@ -28,11 +28,18 @@ VALUES = {
     "ARQ": fake.ARQ,
     "INSTANCE": fake.INSTANCE,
     "OPERATION": fake.OPERATION,
+    "CREATED": fake.DEVICE,
+    "ATTACHED": fake.ARQ,
+    "EVENT": "4711",
 }
-#: The indented lines that begin with the program, joined with their continuation lines.
+#: The host that the page removes, and the only one of the service of these tests.
+REMOVED, HOST = "compute-3", "compute-1"
+#: The indented lines that begin with the program, or set a variable to its output.
 LINES = [
     " ".join(command.replace("\\\n", " ").split())
-    for command in re.findall(r"^    (cyborg (?:.*\\\n)*.*)$", TEXT, re.MULTILINE)
+    for command in re.findall(
+        r"^    (?:[A-Z]+=\$\()?(cyborg (?:.*\\\n)*.*?)\)?$", TEXT, re.MULTILINE
+    )
 ]
 
 
@@ -47,7 +54,7 @@ def test_command_line_in_the_user_guide_succeeds(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hosts.txt").write_text("compute-1\n")
-    words = shlex.split(Template(line).substitute(VALUES))[1:]
+    words = shlex.split(Template(line).substitute(VALUES).replace(REMOVED, HOST))[1:]
     while words[0].startswith("--os-"):
         del words[:2]
     outcome = program("--os-auth-type", "none", "--os-endpoint", url, *words)

@@ -14,28 +14,34 @@ REASON = f"accelerator-update {DEVICE} --status maintaining --reason fans"
 
 def _unsupported(maximum: str) -> Answer:
     headers = {"OpenStack-API-Maximum-Version": maximum}
-    return Answer(406, error_body("Version 2.5 is not supported."), headers)
+    return Answer(406, error_body("Version 2.100 is not supported."), headers)
 
 
-def test_request_is_repeated_with_newest_microversion_of_older_service(
-    cyborg: Run, service: Service
+@pytest.mark.parametrize(
+    ("maximum", "version"),
+    # The existing service may give 2.4 to 2.99 any meaning.
+    [("2.0", "2.0"), ("2.3", "2.3"), ("2.4", "2.3"), ("2.99", "2.3")],
+)
+def test_request_is_repeated_with_newest_microversion_of_service_without_2_100(
+    maximum: str, version: str, cyborg: Run, service: Service
 ):
-    service.answers["/drivers"] = [_unsupported("2.4")]
-    outcome = cyborg("install-driver fake_driver --no-wait")
+    service.answers["/devices"] = [_unsupported(maximum)]
+    outcome = cyborg("accelerator-list")
     assert outcome.status == 0, outcome.err
     assert [request.version for request in service.requests] == [
-        "accelerator 2.5",
-        "accelerator 2.4",
+        "accelerator 2.100",
+        f"accelerator {version}",
     ]
-    assert service.requests[0].request_key == service.requests[1].request_key
 
 
 @pytest.mark.parametrize(
     ("path", "command", "newest", "needed"),
     [
-        ("/services", "service-list", "2.3", "2.4"),
-        (f"/devices/{DEVICE}", REASON, "2.4", "2.5"),
-        ("/drivers", f"{OPTION} 2.9 driver-list", "2.5", "2.9"),
+        ("/services", "service-list", "2.3", "2.100"),
+        ("/services", "service-list", "2.9", "2.100"),
+        ("/devices", "accelerator-list --label rack=7", "2.99", "2.100"),
+        (f"/devices/{DEVICE}", REASON, "2.3", "2.100"),
+        ("/drivers", f"{OPTION} 2.101 driver-list", "2.100", "2.101"),
     ],
 )
 def test_command_fails_when_service_lacks_the_needed_microversion(
@@ -49,7 +55,7 @@ def test_command_fails_when_service_lacks_the_needed_microversion(
 
 @pytest.mark.parametrize(
     ("word", "sent"),
-    [("2.4", "2.4"), ("2.5", "2.5"), ("2.17", "2.17"), ("2", "2.5"), ("latest", "latest")],
+    [("2.100", "2.100"), ("2.117", "2.117"), ("2", "2.100"), ("latest", "latest")],
 )
 def test_selected_microversion_is_sent(word: str, sent: str, cyborg: Run, service: Service):
     outcome = cyborg(f"{OPTION} {word} driver-list")
@@ -68,33 +74,34 @@ def test_microversion_is_read_from_variable_and_clouds_yaml(
 ):
     (tmp_path / "clouds.yaml").write_text(
         f"clouds: {{test: {{auth_type: none, auth: {{endpoint: '{url}'}}, "
-        "accelerator_default_microversion: '2.4'}}"
+        "accelerator_default_microversion: '2.100'}}"
     )
     program("--os-cloud", "test", "driver-list")
-    assert service.last.version == "accelerator 2.4"
+    assert service.last.version == "accelerator 2.100"
     monkeypatch.setenv("OS_ACCELERATOR_API_VERSION", "2.3")
     cyborg("accelerator-list")
     assert service.last.version == "accelerator 2.3"
 
 
 @pytest.mark.parametrize(
-    ("command", "needed"),
+    ("command", "selected"),
     [
-        ("driver-list", "2.4"),
-        (f"accelerator-update {DEVICE} --status ready", "2.4"),
-        (REASON, "2.5"),
-        (f"accelerator-update {DEVICE} --free-unit 0000:5e:00.0", "2.5"),
-        ("discover-services --driver fake_driver --setup", "2.5"),
+        ("driver-list", "2.3"),
+        ("driver-list", "2.9"),
+        ("driver-list", "2.99"),
+        ("accelerator-list --label rack=7", "2.3"),
+        (f"accelerator-update {DEVICE} --status ready", "2.3"),
+        (REASON, "2.3"),
+        ("discover-services --driver fake_driver --setup", "2.3"),
     ],
 )
 def test_command_fails_when_selected_microversion_is_too_old(
-    command: str, needed: str, cyborg: Run, service: Service
+    command: str, selected: str, cyborg: Run, service: Service
 ):
-    selected = "2.3" if needed == "2.4" else "2.4"
     outcome = cyborg(f"{OPTION} {selected} {command}")
     assert (outcome.status, service.requests) == (1, [])
     assert outcome.err.endswith(
-        f"needs microversion {needed}, and {OPTION} is {selected}. Set it to {needed} or later, or "
+        f"needs microversion 2.100, and {OPTION} is {selected}. Set it to 2.100 or later, or "
         "remove the option.\n"
     )
 

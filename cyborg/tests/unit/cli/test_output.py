@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.cli import terminal
+from cyborg.cli import cells
 from cyborg.tests.fixtures.waiting import ran
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
@@ -308,6 +308,6 @@ def test_error_of_a_host_or_of_the_service_is_escaped(cyborg: Run, service: Serv
     ],
 )
 def test_health_of_accelerators_has_colours(health: str, colour: str) -> None:
-    cell = terminal.format_cell("health", health, "table", colours=True)
+    cell = cells.format_cell("health", health, "table", colours=True)
     assert cell.human_readable() == f"\033[{colour}m{health}\033[0m"
-    assert terminal.format_cell("health", health, "json", colours=True) == health
+    assert cells.format_cell("health", health, "json", colours=True) == health

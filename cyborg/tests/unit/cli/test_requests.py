@@ -216,14 +216,14 @@ SENT |= {command: _request(*request) for command, request in CHANGES.items()}
 
 
 @pytest.mark.parametrize("command", SENT)
-def test_command_sends_one_request_with_microversion_2_5(
+def test_command_sends_one_request_with_microversion_2_100(
     command: str, cyborg: Run, service: Service
 ):
     outcome = cyborg(command)
     (request,) = service.requests
     method, path, *_ = SENT[command]
     assert (request.method, request.path, request.query, request.body) == SENT[command]
-    assert request.version == "accelerator 2.5"
+    assert request.version == "accelerator 2.100"
     assert outcome.status == 0, outcome.err
     starts_operation = method in {"POST", "DELETE"} and path.startswith("/services")
     starts_operation |= method != "GET" and path.startswith(("/drivers", "/instances"))
@@ -261,7 +261,7 @@ WRONG = [
     ("profile-update fpga", 1, "--group"),
     ("profile-update fpga --public --project a", 2, "not allowed with"),
     *(
-        (f"{command} --os-accelerator-api-version 2.4", 1, "The command needs microversion 2.5")
+        (f"{command} --os-accelerator-api-version 2.3", 1, "The command needs microversion 2.100")
         for command in (
             "profile-create fpga --group resources:FPGA=1 --project a",
             "profile-update fpga --project a",

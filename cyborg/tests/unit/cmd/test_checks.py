@@ -12,7 +12,7 @@ import cyborg
 from cyborg.cmd import checks
 from cyborg.cmd.status import CHECKS, print_table
 from cyborg.conf import opts
-from cyborg.model.health_view import Component, Level, State
+from cyborg.model.readiness import Component, Level, State
 from cyborg.rpc import keys
 from cyborg.rpc.keys import CONTROLLER, MASTER, Keys
 

@@ -246,5 +246,5 @@ def test_texts_of_devices_and_drivers_are_escaped() -> None:
     (_, _, line) = discover.table([replace(ROW, model=odd)], 200)
     assert "GA100\\x1b[2K\\u202e" in line
     out = io.StringIO()
-    discover.Page(out).say(f"Driver d failed: {odd}")
+    discover.Printer(out).say(f"Driver d failed: {odd}")
     assert out.getvalue() == "Driver d failed: GA100\\x1b[2K\\u202e\n"

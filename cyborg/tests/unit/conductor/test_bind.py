@@ -2,20 +2,17 @@
 """Providers that an ARQ may be bound to, and its owner after the bind, case by case."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from cyborg import exception
 from cyborg.conductor.arqs.bind import _deployable, _owner
-from cyborg.conductor.arqs.claims import TooFewHandles, publish, repeated
+from cyborg.conductor.arqs.claims import TooFewHandles, repeated
 from cyborg.db.arqs import LockedArq
 from cyborg.db.deployables import Offer
 from cyborg.db.instances import LockedInstance
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
-from cyborg.rpc.verbs import DesiredChanged
 from cyborg.tests.fixtures.stored import stored
 
 BINDING = Binding("arq", "compute", "provider", "instance")
@@ -95,26 +92,3 @@ def test_a_use_case_that_skipped_handles_waits_for_them() -> None:
     runs, use_case = losing(TooFewHandles())
     assert use_case() == "done"
     assert runs == [False, True]
-
-
-def test_agents_of_pooled_devices_are_told_once_each() -> None:
-    told: list[tuple[str, Any]] = []
-
-    class Agents:
-        """Records the messages to agents."""
-
-        def cast(self, host: str, message: Any) -> None:
-            told.append((host, message))
-
-    def offer(host: str | None, *, pooled: bool) -> Any:
-        return SimpleNamespace(service_host=host, pooled=pooled)
-
-    offers = [
-        offer("host-2", pooled=True),
-        offer("host-1", pooled=True),
-        offer("host-2", pooled=True),
-        offer("host-3", pooled=False),
-        offer(None, pooled=True),
-    ]
-    publish(Agents(), offers)  # type: ignore[arg-type]
-    assert told == [("host-1", DesiredChanged()), ("host-2", DesiredChanged())]

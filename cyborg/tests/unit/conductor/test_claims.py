@@ -9,13 +9,14 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.tasks.queue import Fenced, WorkQueue
+from cyborg.conductor.tasks.queue import Fenced, checkpoint, complete
 from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
+from cyborg.tests.fixtures.contexts import context
 
 
 def add(db: Database, kind: WorkKind, *instances: str) -> None:
@@ -96,9 +97,8 @@ def test_rows_are_completed_together_or_not_at_all(
     mine = claimed(db, owner_of(lease))
     with db.writer() as tx:
         tx.execute(sa.update(Work).where(Work.id == mine[0].id).values(fence=Work.fence + 1))
-    queue = WorkQueue(db=db)
-    for context in (queue.checkpoint, queue.complete):
-        with pytest.raises(Fenced), context(mine):
+    for transaction in (checkpoint, complete):
+        with pytest.raises(Fenced), transaction(context(db), mine):
             pass
     with db.reader() as tx:
         assert tx.execute(sa.select(sa.func.count(Work.id))).scalar_one() == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cyborg.conductor.reports.comparison import Comparison
-from cyborg.conductor.reports.device_diff import Change, DeviceDiff, Path, StoredDevices
+from cyborg.conductor.reports.device_diff import DeviceAction, DeviceDiff, Path, StoredDevices
 from cyborg.model import device as facts
 from cyborg.tests.fixtures.host_reports import DRIVER, report_of
 
@@ -125,13 +125,13 @@ def test_lost_rows_that_are_reported_are_restored(moment: int) -> None:
         "returned deployables": [1],
         "returned handles": [1, 2],
     }
-    assert diff.history == [Change(UUID, "found again", "enabled")]
+    assert diff.history == [DeviceAction(UUID, "found again", "enabled")]
 
 
 def test_a_lost_device_is_recorded_in_the_history() -> None:
     diff = without_device(rows_of(reported()))
     assert differences(diff) == {"lost devices": [1]}
-    assert diff.history == [Change(UUID, "lost")]
+    assert diff.history == [DeviceAction(UUID, "lost")]
 
 
 def test_only_changed_facts_are_written() -> None:

@@ -14,7 +14,7 @@ from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Host, Service
 from cyborg.db.services import Process
-from cyborg.model import health_view
+from cyborg.model import readiness
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.scope import EVERYWHERE
 
@@ -163,7 +163,7 @@ def test_errors_of_a_new_process_are_stored_until_it_has_none(db: Database) -> N
     owner = register(db, COMPUTE, status_reason="no driver works", bus_error="it is away")
     (row,) = rows(db)
     assert not row.disabled
-    assert services.health(row) == health_view.Process(
+    assert services.readiness_of(row) == readiness.Process(
         binary=AGENT,
         host="compute",
         silent_ms=row.silent_ms,

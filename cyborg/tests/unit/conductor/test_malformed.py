@@ -3,7 +3,7 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,16 @@ from cyborg.model.report import (
     Report,
 )
 from cyborg.model.text import escaped_line
-from cyborg.rpc.transport import CONDUCTOR_TOPIC
+from cyborg.rpc.command import commands
+from cyborg.rpc.transport import CONDUCTOR_AGENTS_TOPIC, CONDUCTOR_TOPIC
+from cyborg.rpc.verbs import AgentRequest, ToConductor
 from cyborg.tests.fixtures import malformed
 from cyborg.tests.fixtures.choice import chosen
-from cyborg.tests.fixtures.direct_bus import DirectBus, DirectServer, Exchange
+from cyborg.tests.fixtures.direct_bus import DirectServer
 from cyborg.tests.fixtures.host_reports import report_of
-from cyborg.tests.fixtures.manual_processes import ManualConductor
 from cyborg.tests.fixtures.properties import fuzzed, given, st
-from cyborg.tests.functional.rolling.records import before
+from cyborg.tests.fixtures.single_step import Environment, RunningClock
+from cyborg.tests.unit.rpc import samples
 
 HOST = "host-1"
 CONTEXT = {"sender": f"cyborg-agent@{HOST}", "request_id": "req-1"}
@@ -72,12 +74,10 @@ def full_report() -> Report:
 
 
 FULL = wire.dump(full_report())
-#: The arguments of each verb, as the release before this one sent them.
-RECORDED = {
-    verb: record["args"]
-    for verb, record in before().verbs[CONDUCTOR_TOPIC].items()
-    if verb != "ping"
-}
+NAMED = commands(ToConductor)
+#: Valid arguments of each verb.
+VALID = {verb: samples.arguments(command) for verb, command in NAMED.items()}
+Servers = Mapping[str, DirectServer]
 #: Columns of text.
 COLUMNS = [
     column
@@ -97,20 +97,31 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 @pytest.fixture
-def server(database: Database) -> Iterator[DirectServer]:
-    exchange = Exchange()
-    conductor = ManualConductor(database, DirectBus(exchange))
+def servers(database: Database) -> Iterator[Servers]:
+    """By verb."""
+    url = database.engine.url.render_as_string(hide_password=False)
+    environment = Environment(database_url=url, clock=RunningClock())
+    conductor, exchange = environment.conductor(), environment.exchange
+    conductor.renew()
     conductor.serve()
-    found = exchange.find(CONDUCTOR_TOPIC, None)
-    assert found is not None
-    yield found
+    of_api = exchange.find(CONDUCTOR_TOPIC, None)
+    of_agents = exchange.find(CONDUCTOR_AGENTS_TOPIC, None)
+    assert of_api is not None
+    assert of_agents is not None
+    yield {
+        verb: of_agents if issubclass(command, AgentRequest) else of_api
+        for verb, command in NAMED.items()
+    }
     conductor.stop()
+    environment.close()
 
 
-def ask(server: DirectServer, verb: str, arguments: Any) -> dict[str, Any]:
+def ask(servers: Servers, verb: str, arguments: Any) -> dict[str, Any]:
     """Return the reply to a message; its arguments are JSON as they arrive."""
     with malformed.bounded():
-        reply: dict[str, Any] = json.loads(server.answer(verb, json.dumps([CONTEXT, arguments])))
+        reply: dict[str, Any] = json.loads(
+            servers[verb].answer(verb, json.dumps([CONTEXT, arguments]))
+        )
     error = reply.get("error", {})
     assert error.get("type") != "PeerFault", error
     return reply
@@ -125,10 +136,6 @@ def check_rows(db: Database) -> None:
             for (text,) in rows:
                 assert isinstance(text, str), (column, text)
                 assert "\0" not in text, (column, text)
-
-
-def test_verbs_of_the_conductor_are_recorded() -> None:
-    assert {"heartbeat", "report", "published"} <= RECORDED.keys()
 
 
 def received(arguments: Any) -> dict[str, Any]:
@@ -148,10 +155,10 @@ def decodable(arguments: Any) -> bool:
 
 @pytest.mark.parametrize("field", ["host", "version", "endpoint"])
 def test_heartbeat_of_an_api_that_no_database_holds_is_refused(
-    database: Database, server: DirectServer, field: str
+    database: Database, servers: Servers, field: str
 ) -> None:
     valid = {"host": "control", "version": "18.0.0", "endpoint": "http://control"}
-    reply = ask(server, "api_heartbeat", {**valid, field: "\0"})
+    reply = ask(servers, "api_heartbeat", {**valid, field: "\0"})
     assert reply["error"]["type"] == "Invalid"
     check_rows(database)
 
@@ -169,7 +176,7 @@ def texts_in(value: Any, *place: Any) -> Iterator[tuple[Any, ...]]:
 @pytest.mark.parametrize("argument", ["heartbeat", "report"])
 def test_text_that_no_database_holds_costs_nothing_else(
     database: Database,
-    server: DirectServer,
+    servers: Servers,
     caplog: pytest.LogCaptureFixture,
     argument: str,
     text: str,
@@ -186,12 +193,14 @@ def test_text_that_no_database_holds_costs_nothing_else(
         for step in steps:
             inner = inner[step]
         inner[last] = text
-        epoch = ask(server, "heartbeat", {"heartbeat": wire.dump(HEARTBEAT)})["ok"]["body"]["epoch"]
+        epoch = ask(servers, "heartbeat", {"heartbeat": wire.dump(HEARTBEAT)})["ok"]["body"][
+            "epoch"
+        ]
         arguments: dict[str, Any] = {"heartbeat": sent}
         if argument == "report":
             arguments = {"report": sent, "host": HOST, "epoch": epoch}
         try:
-            ask(server, argument, arguments)
+            ask(servers, argument, arguments)
             check_rows(database)
         except AssertionError as fault:
             faults.append((*steps, last, str(fault)[:80]))
@@ -206,29 +215,29 @@ def test_text_that_no_database_holds_costs_nothing_else(
 )
 @fuzzed(60)
 def test_nearly_valid_report_is_stored_or_refused(
-    database: Database, server: DirectServer, heartbeat: Any, report: Any
+    database: Database, servers: Servers, heartbeat: Any, report: Any
 ) -> None:
-    ask(server, "heartbeat", heartbeat)
-    alive = ask(server, "heartbeat", {"heartbeat": wire.dump(HEARTBEAT)})
+    ask(servers, "heartbeat", heartbeat)
+    alive = ask(servers, "heartbeat", {"heartbeat": wire.dump(HEARTBEAT)})
     epoch = alive["ok"]["body"]["epoch"]
-    ask(server, "report", {"host": HOST, "epoch": epoch, **report})
+    ask(servers, "report", {"host": HOST, "epoch": epoch, **report})
     valid = wire.dump(Report(report_of(HOST, 1).drivers))
-    stored = ask(server, "report", {"host": HOST, "epoch": epoch, "report": valid})
+    stored = ask(servers, "report", {"host": HOST, "epoch": epoch, "report": valid})
     assert "ok" in stored, "the report before must not prevent this one"
     check_rows(database)
 
 
 @given(
-    st.sampled_from(sorted(RECORDED)).flatmap(
+    st.sampled_from(sorted(VALID)).flatmap(
         lambda verb: st.tuples(
-            st.just(verb), malformed.changed(RECORDED[verb]).filter(decodable).map(received)
+            st.just(verb), malformed.changed(VALID[verb]).filter(decodable).map(received)
         )
     )
 )
 @fuzzed(150)
 def test_nearly_valid_message_is_answered(
-    database: Database, server: DirectServer, message: tuple[str, Any]
+    database: Database, servers: Servers, message: tuple[str, Any]
 ) -> None:
-    reply = ask(server, *message)
+    reply = ask(servers, *message)
     if "ok" in reply:
         check_rows(database)

@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.hosts import heartbeats
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.notifications import NotificationPublisher
-from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports import apply
 from cyborg.db import events, notifications
 from cyborg.db.engine import Database
 from cyborg.db.models import (
@@ -33,8 +33,10 @@ from cyborg.db.services import Process
 from cyborg.model.notification import Notification
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.report import AgentHeartbeat
+from cyborg.rpc.verbs import ApiHeartbeat, Heartbeat, SendReport
+from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.fixtures.host_reports import report_of
-from cyborg.tests.fixtures.single_step_processes import Clock
+from cyborg.tests.fixtures.single_step import Clock
 from cyborg.tests.fixtures.waiting import eventually
 
 #: Milliseconds.
@@ -118,7 +120,7 @@ class Site:
             (profile_id,) = tx.execute(profile).inserted_primary_key or (0,)
             handle = sa.select(sa.func.max(AttachHandle.id))
             handle_id = tx.execute(handle.where(AttachHandle.deployable_id.in_(own))).scalar_one()
-            tx.execute(
+            (arq_id,) = tx.execute(
                 sa.insert(Arq).values(
                     uuid=arq,
                     state="Bound",
@@ -127,9 +129,10 @@ class Site:
                     group_spec={},
                     project_id="project",
                     instance_uuid=instance,
-                    attach_handle_id=handle_id,
                 )
-            )
+            ).inserted_primary_key or (0,)
+            unit = sa.update(AttachHandle).where(AttachHandle.id == handle_id)
+            tx.execute(unit.values(arq_id=arq_id))
         return arq, instance
 
 
@@ -138,10 +141,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
     clock = Clock()
     db = Database(f"sqlite:///{tmp_path}/notifications.sqlite", now=clock.now)
     METADATA.create_all(db.engine)
-    heartbeats = Heartbeats(db=db, down_after=30_000)
-    epoch = heartbeats.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", f"agent@{HOST}", None)).epoch
-    applier = ReportApplier(db=db, auto_enable=frozenset({"*"}), wake=lambda: None)
-    applier.report(HOST, epoch, report_of(HOST, 2))
+    ctx = context(db)
+    beat = AgentHeartbeat(HOST, (HOST,), "0", f"agent@{HOST}", None)
+    epoch = heartbeats.heartbeat(ctx, Heartbeat(beat)).epoch
+    apply.store(ctx, SendReport(HOST, epoch, report_of(HOST, 2)))
     lease = ConductorLease(db=db, process=Process("control", CONDUCTOR, "0", "here", "1"))
     lease.renew()
     notifier: Any = FakeNotifier()
@@ -330,9 +333,10 @@ def test_outage_of_the_database_begins_a_new_silence(site: Site) -> None:
 
 def test_each_service_is_reported_by_itself(site: Site) -> None:
     """Other services of the host, and the same service of other hosts, stay as they were."""
-    heartbeats = Heartbeats(db=site.db, down_after=30_000)
-    heartbeats.heartbeat(AgentHeartbeat("other", ("other",), "0", "agent@other", None))
-    heartbeats.api_heartbeat(HOST, "0", "http")
+    ctx = context(site.db)
+    beat = AgentHeartbeat("other", ("other",), "0", "agent@other", None)
+    heartbeats.heartbeat(ctx, Heartbeat(beat))
+    heartbeats.api_heartbeat(ctx, ApiHeartbeat(HOST, "0", "http"))
     site.clock.advance(11)
     site.heard(AGENT, "other")
     site.services()

@@ -3,6 +3,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -10,39 +11,58 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor.context import Conductor
 from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.tasks.queue import Worker, WorkQueue
+from cyborg.conductor.tasks.queue import Handler, Worker, complete, postpone, reschedule
 from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
+from cyborg.db.transaction import Transaction
+from cyborg.model.caller import Caller
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
+from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.fixtures.waiting import Gate, acquired, eventually, happened, joined
 
 
-class FailingQueue(WorkQueue):
-    """A queue whose database is not available for some calls."""
+class FailingDatabase(Database):
+    """A database that is not available for the next ``away`` transactions."""
 
-    def __init__(self, *, db: Database) -> None:
-        super().__init__(db=db)
-        self.away = 0
+    away = 0
 
-    def reschedule(self, rows: Sequence[Any], error: str | None, *, pause_ms: int = 0) -> None:
+    @contextmanager
+    def writer(
+        self, caller: Caller | None = None, request_key: str | None = None
+    ) -> Iterator[Transaction]:
+        """See the parent."""
         if self.away:
             self.away -= 1
             raise exception.Unavailable(peer="The database", reason="it is away")
-        super().reschedule(rows, error, pause_ms=1)
+        with super().writer(caller, request_key) as tx:
+            yield tx
 
 
 @pytest.fixture
-def queue(db: Database) -> FailingQueue:
-    return FailingQueue(db=db)
+def handlers() -> dict[WorkKind, Handler]:
+    """The handlers of the worker."""
+    return {}
 
 
 @pytest.fixture
-def worker(db: Database, queue: FailingQueue, lease: ConductorLease) -> Iterator[Worker]:
-    worker = Worker(db=db, lease=lease, queue=queue, lease_ms=60_000, threads=2)
+def failing(db: Database) -> Iterator[FailingDatabase]:
+    """The database of the worker."""
+    database = FailingDatabase(db.engine.url.render_as_string(hide_password=False))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def worker(
+    failing: FailingDatabase, handlers: dict[WorkKind, Handler], lease: ConductorLease
+) -> Iterator[Worker]:
+    ctx = context(failing, lease=60.0, thread_pool_size=2)
+    worker = Worker(ctx, lease=lease, handlers=handlers)
     yield worker
     worker.stop()
 
@@ -77,31 +97,31 @@ def run_until(worker: Worker, condition: Callable[[], bool]) -> None:
 
 
 def test_nothing_is_claimed_before_the_lease(
-    db: Database, worker: Worker, lease: ConductorLease
+    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     add(db, WorkKind.NOTIFY, str(uuid4()))
     assert worker.run_once() == 0
     lease.renew()
-    worker.handle(WorkKind.NOTIFY, lambda _rows: None)
+    handlers[WorkKind.NOTIFY] = lambda _ctx, _rows: None
     assert worker.run_once() == 1
     assert worker.run_once() == 0
 
 
 def test_notifications_of_an_instance_are_grouped_and_other_work_is_not(
-    db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
+    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     seen: list[tuple[str, int]] = []
 
-    def handler(group: Sequence[Any]) -> None:
+    def handler(ctx: Conductor, group: Sequence[Any]) -> None:
         seen.append((group[0].kind, len(group)))
-        with queue.complete(group):
+        with complete(ctx, group):
             pass
 
     first, second = str(uuid4()), str(uuid4())
     add(db, WorkKind.NOTIFY, first, second, first, first)
     add(db, WorkKind.RELEASE, first, first)
     for kind in WorkKind:
-        worker.handle(kind, handler)
+        handlers[kind] = handler
     lease.renew()
     assert worker.run_once() == 6
     eventually(lambda: rows(db) == [])
@@ -109,17 +129,17 @@ def test_notifications_of_an_instance_are_grouped_and_other_work_is_not(
 
 
 def test_kinds_of_a_later_release_are_left_to_its_conductors(
-    db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
+    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
-    def handler(group: Sequence[Any]) -> None:
-        with queue.complete(group):
+    def handler(ctx: Conductor, group: Sequence[Any]) -> None:
+        with complete(ctx, group):
             pass
 
     add(db, WorkKind.NOTIFY, str(uuid4()), str(uuid4()))
     with db.writer() as tx:
         first = tx.scalar(sa.select(sa.func.min(Work.id)))
         tx.execute(sa.update(Work).where(Work.id == first).values(kind="later"))
-    worker.handle(WorkKind.NOTIFY, handler)
+    handlers[WorkKind.NOTIFY] = handler
     lease.renew()
     assert worker.run_once() == 1
     eventually(lambda: [row.kind for row in rows(db)] == ["later"])
@@ -130,17 +150,21 @@ def test_kinds_of_a_later_release_are_left_to_its_conductors(
     "error", [exception.Unavailable(peer="Nova", reason="away"), ZeroDivisionError("a fault")]
 )
 def test_failed_work_is_rescheduled_and_tried_again(
-    db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease, error: Exception
+    db: Database,
+    worker: Worker,
+    handlers: dict[WorkKind, Handler],
+    lease: ConductorLease,
+    error: Exception,
 ) -> None:
     errors = [error, error]
 
-    def handler(group: Sequence[Any]) -> None:
+    def handler(ctx: Conductor, group: Sequence[Any]) -> None:
         if errors:
             raise errors.pop()
-        with queue.complete(group):
+        with complete(ctx, group):
             pass
 
-    worker.handle(WorkKind.NOTIFY, handler)
+    handlers[WorkKind.NOTIFY] = handler
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
     worker.run_once()
@@ -150,20 +174,24 @@ def test_failed_work_is_rescheduled_and_tried_again(
 
 
 def test_work_that_cannot_be_rescheduled_is_kept(
-    db: Database, queue: FailingQueue, worker: Worker, lease: ConductorLease
+    db: Database,
+    failing: FailingDatabase,
+    worker: Worker,
+    handlers: dict[WorkKind, Handler],
+    lease: ConductorLease,
 ) -> None:
     """While this conductor is alive, no other conductor takes the row over."""
     calls: list[int] = []
 
-    def handler(group: Sequence[Any]) -> None:
+    def handler(ctx: Conductor, group: Sequence[Any]) -> None:
         calls.append(group[0].attempts)
         if len(calls) == 1:
-            queue.away = 3
+            failing.away = 3
             raise exception.Unavailable(peer="Nova", reason="away")
-        with queue.complete(group):
+        with complete(ctx, group):
             pass
 
-    worker.handle(WorkKind.NOTIFY, handler)
+    handlers[WorkKind.NOTIFY] = handler
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
     run_until(worker, lambda: rows(db) == [])
@@ -171,21 +199,21 @@ def test_work_that_cannot_be_rescheduled_is_kept(
 
 
 def test_slow_work_of_one_kind_does_not_delay_another_kind(
-    db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
+    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     gate = Gate()
 
-    def slow(group: Sequence[Any]) -> None:
+    def slow(ctx: Conductor, group: Sequence[Any]) -> None:
         gate.hold()
-        with queue.complete(group):
+        with complete(ctx, group):
             pass
 
-    def quick(group: Sequence[Any]) -> None:
-        with queue.complete(group):
+    def quick(ctx: Conductor, group: Sequence[Any]) -> None:
+        with complete(ctx, group):
             pass
 
-    worker.handle(WorkKind.RELEASE, slow)
-    worker.handle(WorkKind.NOTIFY, quick)
+    handlers[WorkKind.RELEASE] = slow
+    handlers[WorkKind.NOTIFY] = quick
     lease.renew()
     add(db, WorkKind.RELEASE, *(str(uuid4()) for _ in range(8)))
     add(db, WorkKind.NOTIFY, str(uuid4()))
@@ -197,10 +225,10 @@ def test_slow_work_of_one_kind_does_not_delay_another_kind(
 
 
 def test_woken_worker_looks_for_work_at_once(
-    db: Database, worker: Worker, lease: ConductorLease
+    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     called = threading.Semaphore(0)
-    worker.handle(WorkKind.NOTIFY, lambda _rows: called.release())
+    handlers[WorkKind.NOTIFY] = lambda _ctx, _rows: called.release()
     worker.wake()  # no job is there yet
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
@@ -216,7 +244,7 @@ def test_woken_worker_looks_for_work_at_once(
 
 
 def test_work_is_rescheduled_no_later_than_its_deadline(
-    db: Database, queue: WorkQueue, lease: ConductorLease
+    db: Database, lease: ConductorLease
 ) -> None:
     lease.renew()
     owner = lease.owner
@@ -224,7 +252,8 @@ def test_work_is_rescheduled_no_later_than_its_deadline(
     with db.writer() as tx:
         work.add(tx, [{"kind": WorkKind.PREPARE, "deadline_in": 5_000}])
         claimed = work.claim(tx, owner=owner, lease_ms=1000, limit=1)
-    WorkQueue(db=db).reschedule(claimed, "not yet", pause_ms=30_000)
+    with db.writer() as tx:
+        postpone(tx, claimed, "not yet", pause_ms=30_000)
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.not_before_ms, Work.deadline_ms)).one()
     assert row.not_before_ms == row.deadline_ms + 1
@@ -246,7 +275,7 @@ def test_the_pause_grows_with_the_attempts_up_to_its_limit(
         tx.execute(sa.update(Work).values(attempts=attempts - 1))
         claimed = work.claim(tx, owner=owner, lease_ms=1000, limit=1)
         before = tx.execute(sa.select(db.now)).scalar_one()
-    WorkQueue(db=db).reschedule(claimed, "not yet")
+    reschedule(context(db), claimed, "not yet")
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.not_before_ms, db.now.label("now"))).one()
     assert before + longest // 2 <= row.not_before_ms <= row.now + longest
@@ -284,20 +313,20 @@ def test_a_lease_that_is_over_gets_a_new_epoch(db: Database) -> None:
     assert first.owner == before
 
 
-def test_the_lease_is_renewed_while_the_worker_stops(
-    db: Database, queue: WorkQueue, lease: ConductorLease
-) -> None:
-    worker = Worker(db=db, lease=lease, queue=queue, lease_ms=300, threads=2)
+def test_the_lease_is_renewed_while_the_worker_stops(db: Database, lease: ConductorLease) -> None:
+    handlers: dict[WorkKind, Handler] = {}
+    ctx = context(db, lease=0.3, thread_pool_size=2)
+    worker = Worker(ctx, lease=lease, handlers=handlers)
     begun = threading.Event()
 
-    def slow(group: Sequence[Any]) -> None:
+    def slow(ctx: Conductor, group: Sequence[Any]) -> None:
         first = seen(db)
         begun.set()
         eventually(lambda: seen(db) > first + 300)
-        with queue.complete(group):
+        with complete(ctx, group):
             pass
 
-    worker.handle(WorkKind.NOTIFY, slow)
+    handlers[WorkKind.NOTIFY] = slow
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
     worker.run_once()
@@ -308,17 +337,19 @@ def test_the_lease_is_renewed_while_the_worker_stops(
 
 
 def test_the_worker_stops_without_work_that_has_not_begun(
-    db: Database, queue: WorkQueue, lease: ConductorLease
+    db: Database, lease: ConductorLease
 ) -> None:
-    worker = Worker(db=db, lease=lease, queue=queue, lease_ms=300, threads=1)
+    handlers: dict[WorkKind, Handler] = {}
+    ctx = context(db, lease=0.3, thread_pool_size=1)
+    worker = Worker(ctx, lease=lease, handlers=handlers)
     gate = Gate()
 
-    def slow(group: Sequence[Any]) -> None:
+    def slow(ctx: Conductor, group: Sequence[Any]) -> None:
         gate.hold()
-        with queue.complete(group):
+        with complete(ctx, group):
             pass
 
-    worker.handle(WorkKind.RELEASE, slow)
+    handlers[WorkKind.RELEASE] = slow
     lease.renew()
     add(db, WorkKind.RELEASE, str(uuid4()), str(uuid4()))
     worker.run_once()

@@ -7,51 +7,33 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.clients.placement import Placement
-from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor.hosts.heartbeats import Heartbeats
-from cyborg.conductor.hosts.removal import HostRemover, Processes
+from cyborg.conductor.context import Conductor
+from cyborg.conductor.hosts import removal
+from cyborg.conductor.hosts.heartbeats import api_heartbeat
 from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.operations.operations import Operations
-from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import operations, work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.db.work import ClaimedWork
 from cyborg.model.caller import Caller
 from cyborg.model.operation import OperationState
-from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.process import API
 from cyborg.model.scope import EVERYWHERE
-from cyborg.rpc.agent import AgentClient
-from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
-from cyborg.tests.fixtures.unreachable import unreachable
-from cyborg.tests.fixtures.waiting import PATIENCE
+from cyborg.rpc.verbs import ApiHeartbeat, RemoveService
+from cyborg.tests.fixtures.contexts import context
 
-DOWN_AFTER = dict.fromkeys((AGENT, API, CONDUCTOR), 30_000)
 CALLER = Caller("project", "user", "req-1", all_projects=True)
 
 
 @pytest.fixture
-def processes(db: Database) -> Processes:
-    agents = AgentClient(DirectBus(Exchange()), timeout=PATIENCE)
-    operations = Operations(db=db, wake=lambda: None, down_after=30_000)
-    return Processes(db=db, agents=agents, operations=operations, down_after=DOWN_AFTER)
-
-
-@pytest.fixture
-def host_remover(db: Database) -> HostRemover:
-    return HostRemover(
-        db=db,
-        queue=WorkQueue(db=db),
-        publisher=lambda: Publisher(Placement(unreachable())),
-        down_after=DOWN_AFTER,
-    )
+def ctx(db: Database) -> Conductor:
+    return context(db)
 
 
 @pytest.fixture
 def api(db: Database) -> str:
     """The uuid of an API process that has sent one heartbeat."""
-    Heartbeats(db=db, down_after=30_000).api_heartbeat("control", "0", "http")
+    api_heartbeat(context(db), ApiHeartbeat("control", "0", "http"))
     with db.writer() as tx:
         tx.execute(sa.update(Service).values(last_seen_ms=0))
         return str(tx.execute(sa.select(Service.uuid)).scalar_one())
@@ -72,14 +54,13 @@ def exists(db: Database, binary: str) -> bool:
 def test_a_process_that_is_still_down_is_removed(
     db: Database,
     lease: ConductorLease,
-    processes: Processes,
-    host_remover: HostRemover,
+    ctx: Conductor,
     *,
     api: str,
 ) -> None:
-    operation = processes.request_removal(CALLER, str(uuid4()), api)
+    operation = removal.request_removal(ctx, RemoveService(CALLER, str(uuid4()), api))
     assert (operation.state, exists(db, API)) == (OperationState.RUNNING, True)
-    host_remover.remove(claimed(db, lease))
+    removal.remove(ctx, claimed(db, lease))
     assert not exists(db, API)
     with db.reader() as tx:
         ended = operations.show(tx, operation.uuid, EVERYWHERE)
@@ -90,14 +71,13 @@ def test_a_process_that_is_still_down_is_removed(
 def test_a_process_that_is_up_again_is_not_removed(
     db: Database,
     lease: ConductorLease,
-    processes: Processes,
-    host_remover: HostRemover,
+    ctx: Conductor,
     *,
     api: str,
 ) -> None:
-    operation = processes.request_removal(CALLER, str(uuid4()), api)
-    Heartbeats(db=db, down_after=30_000).api_heartbeat("control", "0", "http")
-    host_remover.remove(claimed(db, lease))
+    operation = removal.request_removal(ctx, RemoveService(CALLER, str(uuid4()), api))
+    api_heartbeat(context(db), ApiHeartbeat("control", "0", "http"))
+    removal.remove(ctx, claimed(db, lease))
     assert exists(db, API)
     with db.reader() as tx:
         ended = operations.show(tx, operation.uuid, EVERYWHERE)

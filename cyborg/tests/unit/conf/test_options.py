@@ -64,7 +64,8 @@ EXPECTED: dict[str, dict[str, object]] = {
     "service_user": {"send_service_user_token": False},
     "gpu_devices": {"enabled_vgpu_types": [], "filter_sriov_vfs": False},
     "nic_devices": {"enabled_nic_types": []},
-    "nvme": {"cleanup_timeout": 900, "device_spec": []},
+    # Differs from the existing service, which reads neither: a large disk needs more than 900 s.
+    "nvme": {"cleanup_timeout": None, "device_spec": []},
     "pci": {"passthrough_whitelist": []},
     "upgrade_levels": {"agent": None, "conductor": None},
 }

@@ -40,7 +40,7 @@ def test_values_of_the_model_fit_their_column(
 
 def test_defaults_are_values_of_the_model() -> None:
     for column, word in (
-        (AttachHandle.state, HandleState.FREE),
+        (AttachHandle.state, HandleState.READY),
         (Arq.substate, State.INITIAL),
         (Device.origin, Origin.DISCOVERED),
         (Attribute.origin, Origin.DISCOVERED),

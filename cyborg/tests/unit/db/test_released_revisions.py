@@ -14,7 +14,6 @@ from cyborg.db.engine import Database
 #: Revision → SHA-256 of the schema that it creates on SQLite (see ``shape``).
 RELEASED = {
     schema.EXISTING: "9a4ca7aa57658664f162c57529bd0bc8b8cf2123b0544d921460d2af73b9dafd",
-    "c3e1d9f0a7b2": "2a5e476c0a10e472d973c74b65d76c26c7b20da670fe91f18cc3733f681ef31d",
 }
 
 

@@ -53,9 +53,10 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Another conductor has taken over work %s (%s)": (_OPERATION, "prepare"),
     "Audit finding on %s %s repaired (%s): %s": (
         *("handle", _ROW, "release-handle"),
-        "It is held, but no ARQ has it.",
+        "It is to be released, but there is no work for it.",
     ),
     "Card %s of driver %s has layout %s now": ("0000:81:00.0", "generic_driver", "vfs=4"),
+    "Device %s of driver %s has recovered": ("0000:3b:00.0", "nvidia_gpu_driver"),
     "Clean step %s of handle %s of deployable %s completed (request key %s)": (
         *("secure erase", _HANDLE),
         *(_DEPLOYABLE, _OPERATION),
@@ -84,7 +85,6 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "Driver %s loaded": ("pci_driver",),
     "Driver %s unloaded": ("pci_driver",),
     "Drivers %s have read their files again": ("generic_driver, pci_driver",),
-    "Ended work that this release does not need: %s": ("publish_notifications",),
     "Host %s is renamed to %s, its provider's name in Placement": (_HOST, "compute-1.example.org"),
     "Host %s removed with %d device(s)": (_HOST, 2),
     "Instance %s on host %s is rebooted hard: %s": (
@@ -113,6 +113,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
         *("enabled", ""),
     ),
     "State directory %s can be written again": ("/var/lib/cyborg",),
+    "The database works again: this conductor receives its share of requests again": (),
     "The message bus works again (%s)": ("RPC sender",),
     "Usage notifications are off: [oslo_messaging_notifications] driver is not set or is noop; "
     "conductors still get the usage for their metrics": (),

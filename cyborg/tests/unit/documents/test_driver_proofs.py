@@ -8,7 +8,9 @@ from the source, because the tests of ``cyborg/tests/kernel`` can only be collec
 
 import ast
 import configparser
+import csv
 import importlib
+import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,19 +20,23 @@ from typing import Final
 import pytest
 
 import cyborg
+from cyborg.drivers.archive import ArchivedHost
 from cyborg.drivers.base import Driver
 from cyborg.tests.committed import advice, lines_of
 
 ROOT: Final = Path(cyborg.__file__).parents[1]
 TESTS: Final = ROOT / "cyborg" / "tests"
 TABLE: Final = ROOT / "doc" / "source" / "reference" / "driver-proofs.csv"
+#: What was used on the devices themselves, and the records of ``tools/metal`` that show it.
+METAL: Final = TABLE.with_name("driver-metal.csv")
+RECORDS: Final = TESTS / "fixtures" / "hosts"
 #: The features that the table has, and the methods of which a driver needs one for each.
 FEATURES: Final = {
     "discover": ("discover",),
     "partition": ("partition",),
     # A function that needs no preparation is bound by what ``discover`` says.
     "bind": ("prepare", "discover"),
-    "health": ("health",),
+    "health": ("signals",),
     "cleaning": ("clean_steps", "release"),
     "programming": ("program",),
     "stats": ("stats",),
@@ -188,6 +194,23 @@ def test_page_has_all_features_and_kinds() -> None:
     }
     assert ast.literal_eval(values["FEATURES"]) == tuple(FEATURES)
     assert tuple(ast.literal_eval(values["KINDS"])) == KINDS
+    assert METAL.name in ast.unparse(values["METAL"])
+
+
+def test_what_was_seen_on_metal_has_a_record_in_which_all_checks_hold() -> None:
+    existing = drivers()
+    with METAL.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    for row in rows:
+        assert row["driver"] in existing
+        assert set(row["features"].split(", ")) <= FEATURES.keys()
+        report = json.loads((RECORDS / f"{row['record']}.json").read_text())
+        assert report["holds"] is True
+        archive = ArchivedHost.recorded(RECORDS / f"{row['record']}.tar.gz")
+        for address in report["gpus"]:
+            information = f"/proc/driver/nvidia/gpus/{address}/information"
+            assert row["device"] in archive.read_text(information)
 
 
 MARK = 'pytest.mark.proves("fake_driver", "health", by="simulated")'

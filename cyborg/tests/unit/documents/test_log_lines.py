@@ -45,8 +45,13 @@ def info_formats(tree: ast.AST) -> Iterator[str]:
             if isinstance(name, ast.Name)
         }
         for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[0] in LOGGERS:
-                text = logged_at_info(node, levels)
+            if not isinstance(node, ast.Call):
+                continue
+            # A transaction logs after its commit: tx.then(LOG.info, "%s is there", name).
+            later = node.args[:1] and ast.unparse(node.args[0]).rpartition(".")[0] in LOGGERS
+            call = ast.Call(node.args[0], node.args[1:], []) if later else node
+            if ast.unparse(call.func).rpartition(".")[0] in LOGGERS:
+                text = logged_at_info(call, levels)
                 if text is not None:
                     assert isinstance(text, ast.Constant), ast.unparse(node)
                     assert isinstance(text.value, str), ast.unparse(node)

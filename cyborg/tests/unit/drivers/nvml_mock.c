@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15 };
-enum { RECOVERY_ACTION = 230, XID_CRITICAL = 8, MOST = 2 };
+enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, NOT_LOADED = 9, LOST = 15 };
+enum { RECOVERY_ACTION = 230, MOST = 2 };
 
 struct device { const char *address, *uuid, *serial, *name; int number; };
 struct memory { unsigned long long total, free, used; };
@@ -22,11 +22,6 @@ struct field {
     long long timestamp, latency;
     int type, status;
     union { double d; unsigned int ui; unsigned long long ull; } value;
-};
-struct event {
-    struct device *device;
-    unsigned long long type, data;
-    unsigned int gpu_instance, compute_instance;
 };
 
 static struct device gpus[MOST] = {
@@ -39,7 +34,6 @@ static struct device parts[] = {
     {"", "MIG-1", "", "NVIDIA A100 80GB PCIe MIG 1g.10gb", 2},
     {"", "MIG-2", "", "NVIDIA A100 80GB PCIe MIG 3g.40gb", 2},
 };
-static int events;
 
 static int state_is(const char *name)
 {
@@ -140,14 +134,14 @@ int nvmlDeviceGetFieldValues(struct device *gpu, int count, struct field *fields
 {
     for (int i = 0; i < count; i++) {
         fields[i].status = fields[i].id == RECOVERY_ACTION ? SUCCESS : NOT_SUPPORTED;
-        fields[i].value.ui = second(gpu) && state_is("xid");
+        fields[i].value.ui = second(gpu) && state_is("recovery");
     }
     return asked(gpu);
 }
 
 int nvmlDeviceGetUtilizationRates(struct device *gpu, struct utilization *rates)
 {
-    if (state_is("mig"))
+    if (second(gpu) && state_is("mig"))
         return NOT_SUPPORTED;
     rates->gpu = 37;
     rates->memory = 12;
@@ -186,37 +180,4 @@ int nvmlDeviceGetMigDeviceHandleByIndex(struct device *gpu, unsigned int index,
         return NOT_FOUND;
     *part = &parts[index / 2];
     return asked(gpu);
-}
-
-int nvmlEventSetCreate(struct device ***set)
-{
-    static struct device *watched[MOST];
-    static int made;
-    *set = &watched[made++ % MOST];
-    return SUCCESS;
-}
-
-int nvmlDeviceRegisterEvents(struct device *gpu, unsigned long long types, struct device **set)
-{
-    *set = gpu;
-    events = second(gpu) && types == XID_CRITICAL && state_is("xid");
-    return SUCCESS;
-}
-
-int nvmlEventSetWait_v2(struct device **set, struct event *event, unsigned int timeout)
-{
-    (void)timeout;
-    if (events == 0 || !second(*set))
-        return TIMEOUT;
-    events = 0;
-    event->device = *set;
-    event->type = XID_CRITICAL;
-    event->data = 94;
-    return SUCCESS;
-}
-
-int nvmlEventSetFree(struct device **set)
-{
-    (void)set;
-    return SUCCESS;
 }

@@ -12,11 +12,11 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.amd_gpu import AmdGpuDriver
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachType, Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -220,8 +220,8 @@ def test_health_is_that_of_counters_and_pages(
     host = gpus()
     ras(host, FIRST, name, text)
     health = look(driver_on(host, tmp_path)).health(FIRST)
-    assert (health.verdict, health.evidence) == (verdict, evidence)
-    assert bool(health.action) is bool(evidence)
+    assert (health.condition, health.evidence) == (verdict, evidence)
+    assert all(finding.action for finding in health.findings)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_amd_smi_tells_the_errors_of_gpus_of_another_driver(tmp_path: Path, bare
     driver = driver_on(answering(divided(), {FIRST: 4}, bare=bare), tmp_path)
     health = look(driver).health(FIRST)
     assert health.evidence == ("4 uncorrectable errors in block any",)
-    assert health.verdict is Condition.DRAIN
-    assert look(driver).health(SECOND) == Health(Condition.OK)
+    assert health.condition is Condition.DRAIN
+    assert look(driver).health(SECOND) == Judgement()
 
 
 @pytest.mark.parametrize("output", ["", "ERROR: amdgpu not found", "{}", '{"gpu_data": []}', "[1]"])

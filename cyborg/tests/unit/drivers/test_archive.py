@@ -14,7 +14,8 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.archive import ArchivedHost, read
 from cyborg.drivers.command import Completed
-from cyborg.drivers.host import INITIAL_PROCESSES, Host
+from cyborg.drivers.files import INITIAL_PROCESSES
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci import PciDriver
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look

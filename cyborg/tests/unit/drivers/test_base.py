@@ -10,8 +10,6 @@ import pytest
 from cyborg.drivers import base
 
 _PACKAGE = Path(base.__file__).parents[1]
-#: What drivers call themselves.
-_OF_DRIVERS = frozenset({"health_changed"})
 #: The method that puts clean steps in order calls drivers for the agent.
 _FILES = [
     *sorted((_PACKAGE / "agent").glob("*.py")),
@@ -21,7 +19,7 @@ _FILES = [
 _METHODS = [
     name
     for name, member in vars(base.Driver).items()
-    if callable(member) and not name.startswith("_") and name not in _OF_DRIVERS
+    if callable(member) and not name.startswith("_")
 ]
 
 

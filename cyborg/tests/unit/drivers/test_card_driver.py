@@ -9,9 +9,10 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.base import Driver, ResetLevel
-from cyborg.drivers.card_driver import Card, CardDriver, address_of, info_of
+from cyborg.drivers.card_driver import PhysicalCardDriver, address_of, info_of
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
 from cyborg.model.work import HandleTask
@@ -24,7 +25,7 @@ from cyborg.tests.unit.drivers.configured import configured
 PF, VFS = servers.QAT_PF, servers.QAT_VFS
 
 
-class Cards(CardDriver):
+class Cards(PhysicalCardDriver):
     """Offers the virtual functions of each card."""
 
     name = "cards"
@@ -70,11 +71,11 @@ class Together(Cards):
 
     together: ClassVar[bool] = True
 
-    def unit_name(self, guest: PciFunction, guests: Sequence[PciFunction]) -> str:
+    def unit_name(self, guests: Sequence[PciFunction]) -> str:
         return self.name_of(guests[0].address)
 
 
-def driver_on(host: Host, kind: type[CardDriver] = Cards) -> CardDriver:
+def driver_on(host: Host, kind: type[PhysicalCardDriver] = Cards) -> PhysicalCardDriver:
     return kind(host, configured())
 
 

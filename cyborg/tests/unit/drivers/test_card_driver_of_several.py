@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cyborg.drivers.card_driver import Card, CardDriver, info_of
+from cyborg.drivers.card_driver import PhysicalCardDriver, info_of
 from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.work import HandleTask
@@ -19,7 +20,7 @@ FIRST, SECOND = "0000:18:00.0", "0000:19:00.0"
 VFS = {card: tuple(f"{card[:-4]}01.{number}" for number in range(3)) for card in (FIRST, SECOND)}
 
 
-class Cards(CardDriver):
+class Cards(PhysicalCardDriver):
     """Offers the virtual functions of each card, each as a deployable."""
 
     name = "cards"
@@ -44,7 +45,7 @@ class Together(Cards):
 
     together = True
 
-    def unit_name(self, guest: PciFunction, guests: Sequence[PciFunction]) -> str:
+    def unit_name(self, guests: Sequence[PciFunction]) -> str:
         return self.name_of(guests[0].address)
 
     def device(self, scan: Scan, card: Card) -> Device:
@@ -52,7 +53,7 @@ class Together(Cards):
             AttachHandle(str(guest.address), AttachType.PCI, info_of(guest.address))
             for guest in card.guests
         )
-        unit = Deployable(self.unit_name(card.guests[0], card.guests), "QAT", "intel", handles)
+        unit = Deployable(str(card.unit), "QAT", "intel", handles)
         return Device(card.key, self.type, "8086", "QAT", info_of(card.function.address), (unit,))
 
 
@@ -71,7 +72,7 @@ def resettable(host: FakeHost, *addresses: str) -> None:
         host.add_file(f"{servers.place(address)}/reset_method", "flr\n")
 
 
-def reasons(driver: CardDriver, scan: Scan | None = None) -> dict[str, str | None]:
+def reasons(driver: PhysicalCardDriver, scan: Scan | None = None) -> dict[str, str | None]:
     """Return the reasons of the hardware that is not offered, by address."""
     items = driver.hardware(scan or Scan(driver.host))
     return {item.key: item.reason for item in items if not item.offered}

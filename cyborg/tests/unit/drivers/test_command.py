@@ -102,3 +102,15 @@ def test_run_passes_input_and_a_minimal_environment(monkeypatch: pytest.MonkeyPa
     # All that it prints is returned up to the cap.
     ended = command.run(python(script), timeout=PATIENCE, stdin=b"words", cap=len(output) - 1 + 5)
     assert ended == command.Completed(3, output, "err\n")
+
+
+@pytest.mark.parametrize(
+    ("ended", "sentence"),
+    [
+        (command.Completed(1, "", ""), "it ended with status 1"),
+        (command.Completed(1, "said\n", ""), "it ended with status 1: said"),
+        (command.Completed(-9, "", "x" * 999), f"it ended with status -9: {'x' * 200}"),
+    ],
+)
+def test_summary_has_status_and_last_line(ended: command.Completed, sentence: str) -> None:
+    assert command.summary(ended) == sentence

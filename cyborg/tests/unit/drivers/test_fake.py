@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.fake import FakeDriver
 from cyborg.model.device import AttachType, Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
@@ -31,11 +31,10 @@ class TestContract(DriverContract):
     def test_health_follows_the_device(self) -> None:
         """The option decides about the health of this device, not the host."""
         conf = configured()
-        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Health(Condition.OK)
+        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Judgement()
         conf.set_override("fault", "overheated", "fake_driver")
-        assert look(FakeDriver(bare(), conf)).health(DEVICE) == Health(
-            Condition.DRAIN, ("overheated",)
-        )
+        health = look(FakeDriver(bare(), conf)).health(DEVICE)
+        assert (health.condition, health.evidence) == (Condition.DRAIN, ("overheated",))
 
 
 def discovered(host: str = "compute-1") -> Device:

@@ -422,6 +422,65 @@ def test_the_nvme_driver_erases_its_disks(host: FakeHost, tmp_path: Path) -> Non
     assert CANARY not in (host.content(NODE) or b"")
 
 
+def disks(host: FakeHost, tmp_path: Path, keys: dict[str, str], options: str = "") -> NvmeDriver:
+    """Return the driver of NVMe disks with these keys in the entry of the disk."""
+    entry = json.dumps({"address": DISK, **keys})
+    text = f"[nvme]\ndevice_spec = {entry}\n{options}"
+    # The first entry that matches decides.
+    text += 'device_spec = {"vendor_id": "*", "clear_strategy": "auto"}\n'
+    return NvmeDriver(host, written(tmp_path / "cyborg.conf", text))
+
+
+@pytest.mark.parametrize(
+    ("keys", "sanitizes", "command"),
+    [
+        ({}, True, ("nvme", "sanitize", "/dev/nvme1", "-a", "4")),
+        ({"clear_action": "auto"}, False, ("nvme", "format", NODE, "-s", "2")),
+        ({"clear_action": "sanitize"}, True, ("nvme", "sanitize", "/dev/nvme1", "-a", "4")),
+        ({"clear_strategy": "crypto"}, True, ("nvme", "sanitize", "/dev/nvme1", "-a", "4")),
+        ({"clear_strategy": "block"}, True, ("nvme", "sanitize", "/dev/nvme1", "-a", "2")),
+        ({"clear_strategy": "crypto"}, False, ("nvme", "format", NODE, "-s", "2")),
+        ({"clear_strategy": "block"}, False, ("nvme", "format", NODE, "-s", "1")),
+    ],
+)
+def test_the_entry_of_a_disk_says_how_it_is_erased(
+    host: FakeHost,
+    tmp_path: Path,
+    keys: dict[str, str],
+    sanitizes: bool,
+    command: tuple[str, ...],
+) -> None:
+    host.programs["nvme"] = NvmeTool(sanitizes=sanitizes)
+    clean(disks(host, tmp_path, keys))
+    assert command in host.commands
+    assert CANARY not in (host.content(NODE) or b"")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"clear_action": "sanitize"}, "its methods of sanitize are none; it has format without"),
+        ({"clear_strategy": "crypto"}, "as clear_action and clear_strategy of its entry"),
+    ],
+)
+def test_a_disk_that_cannot_be_erased_as_its_entry_says_is_not_erased(
+    host: FakeHost, tmp_path: Path, keys: dict[str, str], words: str
+) -> None:
+    host.programs["nvme"] = NvmeTool(sanitizes=False, crypto=False)
+    assert words in refusal(disks(host, tmp_path, keys))
+    assert CANARY in (host.content(NODE) or b"")
+
+
+def test_the_operator_limits_the_time_of_an_erasure(host: FakeHost, tmp_path: Path) -> None:
+    host.programs["nvme"] = NvmeTool(seconds=1000)
+    driver = disks(host, tmp_path, {}, "cleanup_timeout = 90\n")
+    assert [step.timeout for step in steps(driver, DISK)] == [300, 90]
+    assert "its sanitize did not end within 90 s" in refusal(driver)
+    # The next attempt joins the sanitize of the first one.
+    clean(disks(host, tmp_path, {}))
+    assert [command[1] for command in host.commands].count("sanitize") == 1
+
+
 def test_a_disk_that_is_gone_cannot_be_cleaned(host: FakeHost, tmp_path: Path) -> None:
     driver = NvmeDriver(host, written(tmp_path / "cyborg.conf", ""))
     with pytest.raises(exception.DriverFailed, match="is not on the bus"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver, parse_stats
 from cyborg.drivers.pci import PciDriver
@@ -15,7 +15,7 @@ from cyborg.drivers.scan import Scan
 from cyborg.model import creation
 from cyborg.model.creation import Creation
 from cyborg.model.device import AttachType, Backend, BackendService, Device, DeviceType, Topology
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import change, look
@@ -597,10 +597,11 @@ def test_no_command_runs_for_an_unknown_device_or_unit(
 def test_health_and_stats_come_from_the_commands(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
-    assert look(driver).health(servers.GPU) == Health(Condition.OK)
+    assert look(driver).health(servers.GPU) == Judgement()
     host.add_file(f"/run/card/{servers.GPU}/broken", "")
     health = look(driver).health(servers.GPU)
-    assert health == Health(Condition.DRAIN, ("it ended with status 1: uncorrectable errors",))
+    assert health.condition is Condition.DRAIN
+    assert health.evidence == ("it ended with status 1: uncorrectable errors",)
     assert look(driver).stats(servers.GPU) == {"temperature_celsius": 41.5, "utilisation": 0.0}
 
 

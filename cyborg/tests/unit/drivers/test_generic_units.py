@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health, ResetLevel
+from cyborg.drivers.base import Driver, ResetLevel
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, Hardware
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing import servers, situations
 from cyborg.testing.driver_checks import look
@@ -365,10 +365,10 @@ def test_unit_needs_set_up_until_each_function_is_ready(file: Path) -> None:
 def test_unit_is_as_healthy_as_its_worst_function(file: Path) -> None:
     host = server()
     driver = driver_of(file, host)
-    assert look(driver).health(PORTS[0]) == Health(Condition.OK)
+    assert look(driver).health(PORTS[0]) == Judgement()
     host.add_file(f"/run/card/{PORTS[1]}/broken", "")
     health = look(driver).health(PORTS[0])
-    assert health.verdict is Condition.DRAIN
+    assert health.condition is Condition.DRAIN
     assert health.evidence == (f"{PORTS[1]}: it ended with status 1: no link",)
 
 

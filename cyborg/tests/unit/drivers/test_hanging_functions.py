@@ -10,14 +10,14 @@ import pytest
 
 from cyborg import exception
 from cyborg.agent.findings import Findings
-from cyborg.agent.state_store import HealthBaselines, StateStore
+from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore
 from cyborg.drivers import health_policy
-from cyborg.drivers.prober import Prober
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, DeviceType
 from cyborg.model.health import Condition
 from cyborg.model.pci import PciAddress
-from cyborg.rpc.transport import in_thread
+from cyborg.rpc.threads import in_thread
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.waiting import Gate, eventually, result
@@ -55,7 +55,7 @@ def host(gate: Gate) -> FakeHost:
 def scan_of(host: FakeHost) -> Scan:
     """Return a scan that has read the bus, before the function hangs."""
     on_call, host.on_call = host.on_call, lambda path: None
-    scan = Scan(host, prober=Prober(0.05))
+    scan = Scan(host, worker=Worker(patience=0.05))
     assert len(scan.functions) == 2
     host.on_call = on_call
     return scan
@@ -84,8 +84,9 @@ def test_function_that_hangs_keeps_no_other_one_from_being_checked(
         machine=host,
         policy=health_policy.shipped(),
         baselines=HealthBaselines(StateStore(tmp_path, "host")),
+        lasting=LastingFaults(StateStore(tmp_path, "host")),
         failed_prepares=1,
-        prober=Prober(0.05),
+        worker=Worker(patience=0.05),
     )
     devices = [("driver", Device(key, DeviceType.QAT, "v", "m", {}, ())) for key in (STUCK, OTHER)]
 

@@ -24,8 +24,14 @@ def write(directory: Path, text: str) -> Path:
     [
         (("nvidia", "xid", 79), Condition.DEAD),
         (("nvidia", "xid", 31), Condition.OK),
-        (("nvidia", "xid", 48), Condition.DEGRADED),
+        (("nvidia", "xid", 48), Condition.DRAIN),
         (("nvidia", "xid", 74), Condition.DRAIN),
+        (("nvidia", "xid", 92), Condition.DEGRADED),
+        (("nvidia", "xid", 95), Condition.DRAIN),
+        (("nvidia", "xid", 109), Condition.DRAIN),
+        (("nvidia", "xid", 143), Condition.DRAIN),
+        (("nvidia", "xid", 146), Condition.DRAIN),
+        (("nvidia", "xid", 148), Condition.DEGRADED),
         (("pci", "aer_fatal", "DLP"), Condition.DRAIN),
         (("pci", "aer_correctable", "BadTLP"), Condition.DEGRADED),
         (("pci", "aer_correctable", "NonFatalErr"), Condition.OK),
@@ -37,7 +43,7 @@ def write(directory: Path, text: str) -> Path:
 def test_the_shipped_policy_knows_faults_of_the_kinds(
     fault: tuple[str, str, str | int], condition: Condition
 ) -> None:
-    assert health_policy.shipped().verdict(*fault).condition is condition
+    assert health_policy.shipped().ruling(*fault).condition is condition
 
 
 def test_every_shipped_entry_has_a_source_and_every_reserving_one_an_action() -> None:
@@ -48,7 +54,7 @@ def test_every_shipped_entry_has_a_source_and_every_reserving_one_an_action() ->
 
 
 def test_a_fault_without_an_entry_degrades_the_device() -> None:
-    ruling = health_policy.shipped().verdict("nvidia", "xid", 9999)
+    ruling = health_policy.shipped().ruling("nvidia", "xid", 9999)
     assert (ruling.condition, ruling.action) == (Condition.DEGRADED, None)
 
 
@@ -58,10 +64,23 @@ def test_entries_of_operators_replace_shipped_ones_code_by_code(tmp_path: Path) 
         "- {kind: card, signal: fault, codes: '*', condition: degraded, source: vendor}\n"
     )
     policy = health_policy.read([str(write(tmp_path / "own", text))])
-    assert policy.verdict("nvidia", "xid", 79).condition is Condition.OK
-    assert policy.verdict("nvidia", "xid", 95).condition is Condition.DEAD
-    assert policy.verdict("card", "fault", "any").condition is Condition.DEGRADED
-    assert policy.verdict("nvidia", "xid", 79).place == f"{tmp_path}/own/policy.yaml:1"
+    assert policy.ruling("nvidia", "xid", 79).condition is Condition.OK
+    assert policy.ruling("nvidia", "xid", 95).condition is Condition.DRAIN
+    assert policy.ruling("card", "fault", "any").condition is Condition.DEGRADED
+    assert policy.ruling("nvidia", "xid", 79).place == f"{tmp_path}/own/policy.yaml:1"
+
+
+def test_entry_for_a_signal_that_nothing_tells_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = (
+        "- {kind: nvidia, signal: xid, codes: [1079, 1095], condition: ignore, source: tests}\n"
+        "- {kind: nvidia, signal: xids, codes: [79, 95], condition: ignore, source: our tests}\n"
+    )
+    health_policy.read([str(write(tmp_path / "own", text))])
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{tmp_path}/own/policy.yaml:2: this service does not")
+    assert "signal xids of kind nvidia" in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -79,6 +98,8 @@ def test_entries_of_operators_replace_shipped_ones_code_by_code(tmp_path: Path) 
         (ENTRY.replace("card", "[card]"), "kind is not one value"),
         (ENTRY.replace("codes: 1", "codes: [1, '']"), "codes has an empty value"),
         (f"{ENTRY}\n{ENTRY}", "policy.yaml:2: "),
+        (ENTRY.replace("codes: 1", "codes: 1, until: [sleep]"), "until is a list of bind, reset, "),
+        (ENTRY.replace("drain", "ignore, until: bind"), "whose condition is not ignore"),
     ],
 )
 def test_a_fault_of_a_file_is_reported_with_its_line(tmp_path: Path, text: str, fault: str) -> None:

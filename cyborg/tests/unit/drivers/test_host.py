@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.host import Host, LocalHost, OpenFiles, is_missing, read_if_exists, resolve
+from cyborg.drivers.files import OpenFiles, is_missing, read_if_exists, resolve
+from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.privileged.action import Action
 from cyborg.drivers.privileged.actions import ReadOpenFiles
 from cyborg.testing.fake_host import FakeHost

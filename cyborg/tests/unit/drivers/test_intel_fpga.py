@@ -13,15 +13,16 @@ from typing import cast
 import pytest
 
 from cyborg import exception
-from cyborg.agent.operations import Operations
-from cyborg.agent.state_store import OperationJournal, StateStore
+from cyborg.agent.device_tasks import DeviceTasks
+from cyborg.agent.state_store import StateStore, TaskJournal
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import Driver, Health, ImageFile
+from cyborg.drivers.base import Driver, ImageFile
 from cyborg.drivers.command import Completed
 from cyborg.drivers.intel_fpga import Image, IntelFpgaDriver, parse_image
 from cyborg.drivers.scan import Scan
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import AttachType, Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.model.work import HandleTask, ImageOrder, Outcome, ProgramTask
 from cyborg.testing import servers, situations
 from cyborg.testing.driver_checks import change, look
@@ -371,7 +372,7 @@ def test_the_path_of_the_blank_image_must_be_absolute(tmp_path: Path) -> None:
         driver_on(host_with_cards(), tmp_path, "blank.gbs")
 
 
-def health(host: FakeHost, tmp_path: Path, key: str = N6001) -> Health:
+def health(host: FakeHost, tmp_path: Path, key: str = N6001) -> Judgement:
     return look(driver_on(host, tmp_path)).health(key)
 
 
@@ -392,13 +393,13 @@ def test_health_has_the_errors_and_the_power_state(
     tmp_path: Path, path: str, text: str, verdict: Condition, evidence: str
 ) -> None:
     host = host_with_cards()
-    assert health(host, tmp_path) == Health(Condition.OK)
+    assert health(host, tmp_path) == Judgement()
     host.add_file(path, f"{text}\n")
     found = health(host, tmp_path)
-    assert found.verdict is verdict
+    assert found.condition is verdict
     assert found.evidence[0].startswith(evidence)
     host.add_file(path, "0\n")
-    assert health(host, tmp_path) == Health(Condition.OK)
+    assert health(host, tmp_path) == Judgement()
 
 
 def test_card_whose_port_stays_disabled_is_drained_and_gets_no_image(tmp_path: Path) -> None:
@@ -407,7 +408,7 @@ def test_card_whose_port_stays_disabled_is_drained_and_gets_no_image(tmp_path: P
     host.add_file(PATH, gbs())
     host.faults[f"{PORT}/afu_id"] = errno.EBUSY
     found = health(host, tmp_path)
-    assert found.verdict is Condition.DRAIN
+    assert found.condition is Condition.DRAIN
     assert found.evidence == (f"the port of {N6001} is disabled",)
     with pytest.raises(exception.DriverFailed, match=r"is disabled\. Unbind the driver"):
         driver_on(host, tmp_path).program(task_for(), PATH)
@@ -429,7 +430,7 @@ def test_port_that_is_disabled_while_an_image_is_loaded_is_no_fault(
             host.faults.pop(port, None)
 
     host.on_pause = go_on
-    assert health(host, tmp_path) == Health(Condition.OK)
+    assert health(host, tmp_path) == Judgement()
 
 
 def test_health_is_unknown_when_its_files_cannot_be_read(tmp_path: Path) -> None:
@@ -437,7 +438,7 @@ def test_health_is_unknown_when_its_files_cannot_be_read(tmp_path: Path) -> None
     host.faults[f"{FME}/errors/catfatal_errors"] = errno.EIO
     with pytest.raises(exception.HostError):
         health(host, tmp_path)
-    assert health(host, tmp_path, ARRIA10) == Health(Condition.OK)
+    assert health(host, tmp_path, ARRIA10) == Judgement()
 
 
 def test_health_has_the_worst_first_and_takes_garbage_for_nothing(tmp_path: Path) -> None:
@@ -445,11 +446,11 @@ def test_health_has_the_worst_first_and_takes_garbage_for_nothing(tmp_path: Path
     host.add_file(f"{PORT}/power_state", "0x2\n")
     host.add_file(f"{FME}/errors/catfatal_errors", "0x1\n")
     found = health(host, tmp_path)
-    assert found.verdict is Condition.DEAD
+    assert found.condition is Condition.DEAD
     assert len(found.evidence) == 2
     host.add_file(f"{PORT}/power_state", "?\n")
     host.add_file(f"{FME}/errors/catfatal_errors", "none\n")
-    assert health(host, tmp_path) == Health(Condition.OK)
+    assert health(host, tmp_path) == Judgement()
 
 
 class ImagesOfGlance:
@@ -481,18 +482,19 @@ def host() -> FakeHost:
 
 
 @pytest.fixture
-def operations(tmp_path: Path, host: FakeHost, images: list[bytes]) -> Iterator[Operations]:
+def tasks(tmp_path: Path, host: FakeHost, images: list[bytes]) -> Iterator[DeviceTasks]:
     """Return what runs the tasks of the conductor in an agent with this driver."""
-    operations = Operations(
+    tasks = DeviceTasks(
         drivers={"intel_fpga_driver": driver_on(host, tmp_path)},
-        journal=OperationJournal(StateStore(tmp_path, "host")),
+        journal=TaskJournal(StateStore(tmp_path, "host")),
         glance=lambda: cast(Glance, ImagesOfGlance(host, images[-1])),
         images=tmp_path / "images",
         timeout=PATIENCE,
         request_scan=lambda: None,
+        worker=Worker(),
     )
-    yield operations
-    operations.stop()
+    yield tasks
+    tasks.stop()
 
 
 @pytest.mark.parametrize(
@@ -504,21 +506,21 @@ def operations(tmp_path: Path, host: FakeHost, images: list[bytes]) -> Iterator[
 )
 @pytest.mark.proves("intel_fpga_driver", "bind", "programming", by="simulated")
 def test_a_bind_loads_the_image_that_its_profile_names(
-    host: FakeHost, operations: Operations, order: ImageOrder
+    host: FakeHost, tasks: DeviceTasks, order: ImageOrder
 ) -> None:
     task = HandleTask("bind", "intel_fpga_driver", N6001, "deployable", N6001, IMAGE_UUID)
-    assert operations.prepare(task, order) == Outcome("bind", image=IMAGE_UUID)
+    assert tasks.prepare(task, order) == Outcome("bind", image=IMAGE_UUID)
     assert host.read_text(f"{PORT}/afu_id").strip() == NEXT
 
 
 @pytest.mark.proves("intel_fpga_driver", "programming", by="simulated")
 def test_an_operator_loads_an_image_and_hears_why_it_was_refused(
-    host: FakeHost, operations: Operations, images: list[bytes]
+    host: FakeHost, tasks: DeviceTasks, images: list[bytes]
 ) -> None:
-    assert operations.program(task_for()) == Outcome("operation")
+    assert tasks.program(task_for()) == Outcome("operation")
     assert host.read_text(f"{PORT}/afu_id").strip() == NEXT
     images.append(gbs(OTHER_REGION))
-    outcome = operations.program(replace(task_for(), request_key="second"))
+    outcome = tasks.program(replace(task_for(), request_key="second"))
     assert outcome.fault is not None
     assert f"the image is for region {OTHER_REGION}" in outcome.fault
     assert len(host.commands) == 1

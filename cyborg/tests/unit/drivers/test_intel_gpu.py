@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.intel_gpu import IntelGpuDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -186,16 +186,16 @@ def test_health_is_that_of_the_driver_of_the_kernel(
     host = gpus()
     set_health(host, ARC, word)
     health = look(driver_on(host, tmp_path)).health(ARC)
-    assert health.verdict is verdict
+    assert health.condition is verdict
     assert health.evidence == (() if word == "ok" else (f"its driver reports {word}",))
     assert host.commands == []
 
 
-def test_a_health_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_gpu_with_a_health_that_nobody_knows_is_not_offered(tmp_path: Path) -> None:
     host = gpus()
     set_health(host, ARC, "fine")
-    with pytest.raises(exception.HostError, match="'fine' is no health of a GPU"):
-        look(driver_on(host, tmp_path)).health(ARC)
+    health = look(driver_on(host, tmp_path)).health(ARC)
+    assert (health.condition, health.evidence) == (Condition.DRAIN, ("its driver reports fine",))
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -225,8 +225,8 @@ def test_health_is_that_of_the_components(
 ) -> None:
     host = answering(gpus(), {FLEX: faults}, listed=listed)
     health = look(driver_on(host, tmp_path)).health(FLEX)
-    assert (health.verdict, health.evidence) == (verdict, evidence)
-    assert bool(health.action) is bool(evidence)
+    assert (health.condition, health.evidence) == (verdict, evidence)
+    assert all(finding.action for finding in health.findings)
 
 
 def test_a_gpu_of_which_nothing_is_known_has_no_health(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_without_the_tool_hwmon_is_left(tmp_path: Path) -> None:
     assert set(found(driver)) == {FLEX, ARC}
     with pytest.raises(exception.DriverCannot):
         look(driver).health(FLEX)
-    assert look(driver).health(ARC) == Health(Condition.OK)
+    assert look(driver).health(ARC) == Judgement()
     assert look(driver).stats(FLEX) == {"power_watts": pytest.approx(55.0)}
 
 

@@ -2,12 +2,16 @@
 """Loading a driver by name returns the driver or the reason why it is not loaded."""
 
 import importlib.metadata
+import os
 import pathlib
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import stevedore
 
 from cyborg import exception
 from cyborg.drivers.loader import LoadResult, load, load_disabled, load_with_options
@@ -58,6 +62,8 @@ Install = Callable[[str], str]
 @pytest.fixture
 def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Return a function that installs a package with entry points and returns their namespace."""
+    # Otherwise each test adds a file to the home directory.
+    monkeypatch.setattr(stevedore._cache._c, "_disable_caching", True)
 
     def installed(entries: str) -> str:
         tag = uuid.uuid4().hex
@@ -126,26 +132,74 @@ def test_an_operators_options_override_the_configuration(install: Install) -> No
     assert ignored.accepts == ()
 
 
-def test_a_package_installed_after_the_start_is_found(
-    install: Install, tmp_path: pathlib.Path
-) -> None:
-    namespace = install("optional = vendor:Optional")
-
-    def loaded() -> LoadResult:
-        return load_with_options("late", bare(), configured(), options={}, namespace=namespace)
-
-    assert loaded().error == "no driver of this name is installed"
-    (tmp_path / "late_vendor.py").write_text(MODULE.replace('"other"', '"late"'))
-    info = tmp_path / "late-2.0.dist-info"
+def add_package(place: pathlib.Path, namespace: str, name: str, version: str, target: str) -> None:
+    """Install a package of this name whose only entry point has the same name."""
+    info = place / f"{name}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 2.0\n")
-    (info / "entry_points.txt").write_text(f"[{namespace}]\nlate = late_vendor:Other\n")
-    result = loaded()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[{namespace}]\n{name} = {target}\n")
+
+
+def stevedore_loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the drivers that stevedore loads from now on."""
+    names: list[str] = []
+
+    class Recorded(stevedore.DriverManager):  # type: ignore[type-arg]
+        def __init__(self, namespace: str, name: str, *args: Any, **kwargs: Any) -> None:
+            super().__init__(namespace, name, *args, **kwargs)
+            names.append(name)
+
+    monkeypatch.setattr(stevedore, "DriverManager", Recorded)
+    return names
+
+
+def test_a_package_installed_after_the_start_is_found(
+    install: Install, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace, loads = install("optional = vendor:Optional"), stevedore_loads(monkeypatch)
+
+    def loaded(name: str) -> LoadResult:
+        return load_with_options(name, bare(), configured(), options={}, namespace=namespace)
+
+    assert loaded("late").error == "no driver of this name is installed"
+    assert loaded("optional").error is None
+    (tmp_path / "late_vendor.py").write_text(MODULE.replace('"other"', '"late"'))
+    add_package(tmp_path, namespace, "late", "2.0", "late_vendor:Other")
+    result = loaded("late")
     assert (result.error, result.version) == (None, "2.0")
     assert result.driver is not None
+    # stevedore keeps its list of packages; it does not know the second one.
+    assert loads == ["optional"]
 
 
-def test_all_drivers_are_loaded_after_one_look_at_the_packages(
+def test_a_package_replaced_after_the_start_is_loaded_from_its_new_place(
+    install: Install, tmp_path: pathlib.Path
+) -> None:
+    namespace = install("other = vendor:Other")
+    before, *_ = load(["other"], bare(), configured(), namespace)
+    assert before.driver is not None
+    (tmp_path / "moved_vendor.py").write_text(MODULE)
+    (old,) = tmp_path.glob("*.dist-info/entry_points.txt")
+    old.write_text(f"[{namespace}]\nother = moved_vendor:Other\n")
+    after = load_with_options("other", bare(), configured(), options={}, namespace=namespace)
+    assert after.endpoint == "moved_vendor:Other"
+    assert type(after.driver).__module__ == "moved_vendor"
+
+
+def test_the_first_of_two_packages_with_one_name_is_loaded(
+    install: Install, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace, first = install("other = vendor:Other"), tmp_path / "first"
+    first.mkdir()
+    (first / "first_vendor.py").write_text(MODULE)
+    add_package(first, namespace, "other", "3.0", "first_vendor:Other")
+    monkeypatch.syspath_prepend(str(first))
+    (result,) = load(["other"], bare(), configured(), namespace)
+    assert (result.error, result.version) == (None, "3.0")
+    assert type(result.driver).__module__ == "first_vendor"
+
+
+def test_drivers_are_loaded_by_stevedore_after_one_look_at_the_packages(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace = install("broken = vendor:Broken\nother = vendor:Other")
@@ -156,10 +210,46 @@ def test_all_drivers_are_loaded_after_one_look_at_the_packages(
         return look(**wanted)
 
     monkeypatch.setattr(importlib.metadata, "entry_points", counted)
+    loads = stevedore_loads(monkeypatch)
     results = load(["*"], bare(), configured(), namespace)
     assert [(one.name, one.version) for one in results] == [("broken", "1"), ("other", "1")]
-    assert looks == [{"group": namespace}]
+    assert loads == ["broken", "other"]
+    # stevedore makes its own list, of all groups, once for a process.
+    assert looks.count({"group": namespace}) == 1
+    assert looks.count({}) <= 1
+    assert len(looks) <= 2
 
+
+def test_drivers_are_loaded_without_a_home_directory(tmp_path: pathlib.Path) -> None:
+    """stevedore keeps a file below the home directory, if there is one; nothing else is written."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.write_text("no directory")
+    work.mkdir()
+    environment = {"HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        env=environment,
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["fake_driver", "None"]
+    assert done.stderr == ""
+    assert home.read_text() == "no directory"
+    assert list(work.iterdir()) == []
+
+
+ALONE = """
+from oslo_config import cfg
+from cyborg.conf import opts
+from cyborg.drivers.loader import load
+from cyborg.testing.servers import bare
+conf = cfg.ConfigOpts()
+opts.register_opts(conf)
+for result in load(["fake_driver"], bare(), conf):
+    print(result.name, result.error)
+"""
 
 TWO = "fake_driver = cyborg.drivers.fake:FakeDriver\npci_driver = cyborg.drivers.pci:PciDriver"
 

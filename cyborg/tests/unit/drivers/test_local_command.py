@@ -5,7 +5,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.command import Completed
-from cyborg.drivers.local_command import FilePath, LocalCommand, placeholder_values, summary
+from cyborg.drivers.local_command import FilePath, LocalCommand, placeholder_values
 from cyborg.testing.fake_host import FakeHost
 
 ADDRESS = "0000:81:00.0"
@@ -107,18 +107,6 @@ def test_an_error_has_the_last_line_of_the_output() -> None:
     assert str(caught.value) == (
         "running /usr/bin/setup failed: it ended with status 3: no such card"
     )
-
-
-@pytest.mark.parametrize(
-    ("ended", "sentence"),
-    [
-        (Completed(1, "", ""), "it ended with status 1"),
-        (Completed(1, "said\n", ""), "it ended with status 1: said"),
-        (Completed(-9, "", "x" * 999), f"it ended with status -9: {'x' * 200}"),
-    ],
-)
-def test_summary_has_status_and_last_line(ended: Completed, sentence: str) -> None:
-    assert summary(ended) == sentence
 
 
 @pytest.mark.parametrize("text", ["run/ready", "/run/../ready", "/run//ready", "/run/{uuid}", ""])

@@ -30,7 +30,9 @@ BUS = "/sys/bus/mdev/devices"
 PROCESS = 4321
 
 
-def conf_of(addresses: str = f"{PARENT}, {OTHER}", *, driver: str = "", section: str = "") -> str:
+def conf_of(
+    addresses: str = f"{PARENT}, {OTHER}", *, driver: str = "create = prepare", section: str = ""
+) -> str:
     return (
         f"[mdev_driver]\nenabled_types = {SMALL}\n{driver}\n"
         f"[mdev_{SMALL}]\ndevice_addresses = {addresses}\n{section}\n"
@@ -199,7 +201,8 @@ def test_agent_creates_the_mediated_device_and_removes_it(tmp_path: Path) -> Non
 
 def test_nova_creates_the_mediated_device_and_the_agent_removes_it(tmp_path: Path) -> None:
     host = host_with_parents()
-    driver = driver_on(host, tmp_path, conf_of(driver="create = nova"))
+    # The default: libvirt may not list a device yet that another program has created.
+    driver = driver_on(host, tmp_path, conf_of(driver=""))
     driver.prepare(task())
     assert host.list_dir(BUS) == []
     make(host, UUID)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.nic import IntelNicDriver, Mlx5Driver, NicDriver
 from cyborg.drivers.scan import Scan
@@ -180,12 +180,12 @@ def test_health_is_that_of_the_reporters(
     host = host_with_ports()
     host.programs[DEVLINK] = reporters(states)
     health = look(driver_on(host, tmp_path)).health(BUSY)
-    assert health.verdict is verdict
+    assert health.condition is verdict
     broken = [name for name, state in states.items() if state == "error"]
     assert health.evidence == tuple(
         f"its health reporter {name} is in the state error" for name in broken
     )
-    assert (health.action is None) is not bool(broken) or health == Health(Condition.OK)
+    assert all(finding.action for finding in health.findings)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"health": {}}', '{"health": {"pci": 1}}'])

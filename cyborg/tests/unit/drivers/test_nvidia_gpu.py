@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.nvidia_gpu import NvidiaGpuDriver
 from cyborg.drivers.nvml import Gpu
@@ -23,7 +23,7 @@ from cyborg.model.device import (
     Identity,
     IdentityKind,
 )
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -233,7 +233,7 @@ def test_a_carved_card_is_refused(
     assert str(listed(host, tmp_path)[T4].reason).startswith(reason)
 
 
-def health(host: FakeHost, tmp_path: Path, key: str = servers.GPU) -> Health:
+def health(host: FakeHost, tmp_path: Path, key: str = servers.GPU) -> Judgement:
     return look(driver_on(host, tmp_path)).health(key)
 
 
@@ -250,9 +250,6 @@ def health(host: FakeHost, tmp_path: Path, key: str = servers.GPU) -> Health:
             "a row of its memory is remapped at the next reset",
         ),
         ({"remap_failure": True}, Condition.DRAIN, "a row of its memory could not be remapped"),
-        ({"xids": [79]}, Condition.DEAD, "Xid 79"),
-        ({"xids": [74]}, Condition.DRAIN, "Xid 74"),
-        ({"xids": [999]}, Condition.DEGRADED, "Xid 999"),
         (
             {"recovery": 1},
             Condition.DRAIN,
@@ -266,27 +263,27 @@ def test_health_is_what_nvml_says(
     tmp_path: Path, facts: dict[str, Any], verdict: Condition, evidence: str
 ) -> None:
     found = health(with_nvml(host_with_cards(), **facts), tmp_path)
-    assert (found.verdict, found.evidence) == (verdict, (evidence,))
-    assert found.action or verdict is Condition.DEGRADED
+    assert (found.condition, found.evidence) == (verdict, (evidence,))
+    assert found.findings[0].action or verdict is Condition.DEGRADED
 
 
-def test_worst_fault_decides_and_faults_of_applications_are_ignored(tmp_path: Path) -> None:
-    host = with_nvml(host_with_cards(), xids=[31, 48, 95], remap_pending=True)
+def test_worst_fault_decides(tmp_path: Path) -> None:
+    host = with_nvml(host_with_cards(), remap_failure=True, remap_pending=True, recovery=0)
     found = health(host, tmp_path)
-    assert found.verdict is Condition.DEAD
+    assert found.condition is Condition.DRAIN
     assert found.evidence == (
-        "Xid 95",
-        "Xid 48",
+        "a row of its memory could not be remapped",
         "a row of its memory is remapped at the next reset",
     )
-    assert health(with_nvml(host_with_cards(), xids=[13, 154]), tmp_path) == Health(Condition.OK)
+    assert health(with_nvml(host_with_cards(), recovery=0), tmp_path) == Judgement()
 
 
 def test_health_of_one_gpu_asks_about_no_other(tmp_path: Path) -> None:
     host = with_nvml(host_with_cards())
     scan = Scan(host)
     driver = driver_on(host, tmp_path)
-    driver.health(scan, servers.GPU)
+    (signal,) = driver.signals(scan, servers.GPU)
+    assert (signal.name, signal.code) == ("recovery_action", "NONE")
     assert [command[3:] for command in host.commands] == [(servers.GPU,)]
 
 
@@ -316,9 +313,9 @@ def test_without_the_library_the_bus_alone_decides(
             T4,
         ]
     assert caplog.text.count("goes on with what the PCI bus shows") == 1
-    for verb in (driver.health, driver.stats):
+    for verb in (look(driver).health, look(driver).stats):
         with pytest.raises(exception.DriverCannot):
-            verb(Scan(host), servers.GPU)
+            verb(servers.GPU)
 
 
 def test_a_gpu_that_a_guest_has_is_not_asked(tmp_path: Path) -> None:
@@ -342,11 +339,10 @@ def test_facts_of_a_wrong_type_are_left_out() -> None:
         "power": "many",
         "mig": 1,
         "recovery": True,
-        "xids": [79, -1, "x"],
         "utilization": 2**70,
         "mig_instances": "1g.10gb",
     }
-    assert Gpu.of(facts) == Gpu(xids=(79,))
+    assert Gpu.of(facts) == Gpu()
 
 
 def test_the_uuid_of_nvml_identifies_a_gpu(tmp_path: Path) -> None:

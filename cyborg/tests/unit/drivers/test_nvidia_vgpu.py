@@ -125,6 +125,21 @@ def test_existing_rows_keep_their_names_and_values(tmp_path: Path) -> None:
     assert devices[WHOLE].deployables[0].resource_class == "PGPU"
 
 
+def test_a_type_of_vgpus_can_have_a_class_of_its_own(tmp_path: Path) -> None:
+    section = f"[vgpu_{KIND}]\n"
+    assert section in CONF
+    own = CONF.replace(section, f"{section}resource_class = CUSTOM_T4_2B\n")
+    devices = found(host_with_t4s(), tmp_path, own)
+    (deployable,) = devices[T4].deployables
+    assert deployable.resource_class == "CUSTOM_T4_2B"
+    assert deployable.attributes[0].value == "CUSTOM_T4_2B"
+    assert devices[WHOLE].deployables[0].resource_class == "PGPU"
+    wrong = CONF.replace(section, f"{section}resource_class = t4\n")
+    with pytest.raises(exception.ConfigError) as caught:
+        found(host_with_t4s(), tmp_path, wrong)
+    assert str(caught.value).startswith(f"Option [vgpu_{KIND}] resource_class: ")
+
+
 def test_migrated_handles_have_the_keys_of_the_driver(tmp_path: Path) -> None:
     """An ARQ that the existing service bound keeps its unit: the keys of its rows are these."""
     handles = [

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The drivers of NVMe disks on simulated hosts: what is offered, health and cleaning."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers import loader
+from cyborg.drivers.base import Driver
 from cyborg.drivers.nvme_disk import InspurNvmeSsdDriver, NvmeDriver
 from cyborg.model.cleaning import HostClean
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -122,7 +124,7 @@ def test_existing_rows_of_inspur_keep_their_names_and_values(tmp_path: Path) -> 
     assert deployable.traits[:2] == ("CUSTOM_SSD_INSPUR", "CUSTOM_SSD_PRODUCT_ID_1003")
 
 
-def health(tmp_path: Path, change: Callable[[FakeHost, NvmeTool], object]) -> Health:
+def health(tmp_path: Path, change: Callable[[FakeHost, NvmeTool], object]) -> Judgement:
     host, tool = host_with_disks(), NvmeTool()
     host.programs["nvme"] = tool
     change(host, tool)
@@ -145,14 +147,14 @@ def test_health_is_that_of_the_log(
     tmp_path: Path, log: dict[str, int], verdict: Condition, evidence: str | tuple[str, ...]
 ) -> None:
     found = health(tmp_path, lambda _, tool: tool.smart.update(log))
-    assert found.verdict is verdict
+    assert found.condition is verdict
     assert found.evidence == (evidence or ()) or found.evidence == (evidence,)
 
 
 def test_the_worst_fault_comes_first(tmp_path: Path) -> None:
     log = {"critical_warning": 0b110, "media_errors": 7}
     found = health(tmp_path, lambda _, tool: tool.smart.update(log))
-    assert found.verdict is Condition.DRAIN
+    assert found.condition is Condition.DRAIN
     assert found.evidence == (
         "its media or its controller has become unreliable",
         "its temperature is out of its limits",
@@ -161,7 +163,7 @@ def test_the_worst_fault_comes_first(tmp_path: Path) -> None:
 
 
 def test_a_disk_whose_log_cannot_be_read_has_the_health_of_its_state(tmp_path: Path) -> None:
-    assert health(tmp_path, lambda host, _: host.programs.pop("nvme")) == Health(Condition.OK)
+    assert health(tmp_path, lambda host, _: host.programs.pop("nvme")) == Judgement()
 
 
 @pytest.mark.proves("nvme_driver", "stats", by="simulated")
@@ -181,3 +183,27 @@ def test_a_disk_in_a_guest_has_no_health(tmp_path: Path) -> None:
 def test_a_value_that_is_no_disk_names_its_option(tmp_path: Path) -> None:
     with pytest.raises(exception.ConfigError, match=r"Option \[nvme\] device_spec cannot be"):
         driver_on(servers.bare(), tmp_path, "[nvme]\ndevice_spec = {\n")
+
+
+@pytest.mark.parametrize(
+    ("keys", "clean", "words"),
+    [
+        ({"clear_action": "nonsense"}, "", "'nonsense' is neither 'auto' nor 'sanitize'"),
+        ({"clear_action": ["auto"]}, "", "is neither 'auto' nor 'sanitize'"),
+        ({"clear_action": "zero"}, "", "write 'sanitize' or 'auto'"),
+        ({"clear_strategy": "nonsense"}, "", "'nonsense' is none of auto, crypto, block"),
+        ({"clear_strategy": {}}, "", "is none of auto, crypto, block"),
+        ({"clear_action": "auto"}, "none", "clean is 'none'; remove these keys, or set clean"),
+        ({"clear_strategy": "block"}, "reset", "clean is 'reset'; remove these keys"),
+    ],
+)
+def test_cleaning_of_an_entry_that_cannot_be_obeyed_is_refused_at_start(
+    tmp_path: Path, keys: dict[str, object], clean: str, words: str
+) -> None:
+    entry = json.dumps({"vendor_id": "144d", **keys})
+    text = f"[nvme]\ndevice_spec = {entry}\n" + (f"clean = {clean}\n" if clean else "")
+    conf = written(tmp_path / "cyborg.conf", text)
+    with pytest.raises(exception.ConfigError) as caught:
+        loader.load(["nvme_driver"], host_with_disks(), conf)
+    assert str(caught.value).startswith("Option [nvme] device_spec cannot be")
+    assert words in str(caught.value)

@@ -98,7 +98,7 @@ def test_functions_get_controllers_and_are_offered_then(tmp_path: Path, holds: b
     driver = driver_on(host, tmp_path)
     # The other disk has no SR-IOV, and keeps what it is.
     assert offered(driver) == {PLAIN: [PLAIN]}
-    assert reasons(driver) == {DISK: "it is to be divided into 2 virtual functions"}
+    assert reasons(driver) == {DISK: "it is being divided into 2 virtual functions"}
     assert (layouts(driver).current, layouts(driver).desired) == ("vfs=0", "vfs=2")
     driver.partition(DISK, "vfs=2")
     assert offered(driver) == {PLAIN: [PLAIN], DISK: VFS[:2]}

@@ -12,14 +12,13 @@ import pytest
 
 from cyborg import exception
 from cyborg.agent.discover import discover
-from cyborg.drivers.base import Health, ResetLevel, clean_calls, no_progress
+from cyborg.drivers.base import ResetLevel, clean_calls, no_progress
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.nvmf_spdk import REASON, NvmfSpdkDriver
 from cyborg.model import wire
 from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import Backend, BackendService, Hardware
-from cyborg.model.health import Condition
 from cyborg.model.report import DriverState
 from cyborg.model.work import HandleTask
 from cyborg.testing.driver_checks import look
@@ -111,7 +110,7 @@ def test_nothing_is_offered_and_the_disk_says_why(driver: NvmfSpdkDriver) -> Non
         ],
         "used": [],
         "clean": ["controller reset", "NVMe erase"],
-        "health": {"verdict": "ok", "evidence": []},
+        "health": [],
     }
 
 
@@ -237,53 +236,34 @@ def test_options_of_earlier_releases_do_not_stop_the_start(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("state", "log", "health"),
+    ("state", "log", "evidence"),
     [
-        ("enabled", {}, Health(Condition.OK)),
-        ("resetting", {}, Health(Condition.OK)),
-        ("enabled", {"temperature_celsius": 2**64 - 273}, Health(Condition.OK)),
+        ("enabled", {}, []),
+        ("resetting", {}, []),
+        ("enabled", {"temperature_celsius": 2**64 - 273}, []),
         (
             "enabled",
             {"available_spare_percentage": 9, "media_errors": 1},
-            Health(
-                Condition.DRAIN,
-                ("9 % of its spare blocks are left", "1 error of its media"),
-                "Replace the disk.",
-            ),
+            ["9 % of its spare blocks are left", "1 error of its media"],
         ),
         (
             "enabled",
             {"percentage_used": 101, "media_errors": 17},
-            Health(
-                Condition.DEGRADED,
-                ("101 % of its life have passed", "17 errors of its media"),
-                "Replace the disk.",
-            ),
+            ["101 % of its life have passed", "17 errors of its media"],
         ),
-        (
-            "failed",
-            {},
-            Health(
-                Condition.DEAD,
-                ("its controller has failed",),
-                "Reset the controller, and replace the disk if it stays.",
-            ),
-        ),
+        ("failed", {}, ["its controller has failed"]),
     ],
 )
 @pytest.mark.proves("nvmf_spdk_driver", "health", by="simulated")
 def test_health_is_that_of_controller_and_log(
-    spdk: SimulatedSpdk, driver: NvmfSpdkDriver, state: str, log: JSON, health: Health
+    spdk: SimulatedSpdk, driver: NvmfSpdkDriver, state: str, log: JSON, evidence: list[str]
 ) -> None:
     disk = spdk.disks["Nvme0"]
     disk.state = state
     disk.health |= log
-    assert look(driver).health(DISK) == health
+    assert [signal.evidence for signal in look(driver).signals(DISK)] == evidence
     (entry,) = look(driver).hardware()
-    assert entry.capability["health"] == {
-        "verdict": health.verdict.value,
-        "evidence": list(health.evidence),
-    }
+    assert entry.capability["health"] == evidence
 
 
 def test_disk_whose_log_spdk_refuses_is_listed(
@@ -298,12 +278,8 @@ def test_disk_whose_log_spdk_refuses_is_listed(
 
     host.add_socket(SOCKET, answer)
     (entry,) = look(driver).hardware()
-    assert entry.capability["health"] == {
-        "verdict": "unknown",
-        "evidence": [
-            "SPDK method bdev_nvme_get_controller_health_info failed: No log (code -32603)"
-        ],
-    }
+    error = "SPDK method bdev_nvme_get_controller_health_info failed: No log (code -32603)"
+    assert entry.capability["health"] == [f"its health is not known: {error}"]
 
 
 @pytest.mark.parametrize("log", [{}, {"percentage_used": 3, "media_errors": 0}, [], None])
@@ -312,14 +288,14 @@ def test_log_without_the_numbers_tells_no_health(
 ) -> None:
     spdk.disks["Nvme0"].health = log
     with pytest.raises(exception.DriverCannot):
-        look(driver).health(DISK)
+        look(driver).signals(DISK)
     (entry,) = look(driver).hardware()
-    assert entry.capability["health"]["verdict"] == "unknown"
+    assert entry.capability["health"][0].startswith("its health is not known: ")
 
 
 def test_unknown_disk_has_no_health(driver: NvmfSpdkDriver) -> None:
     with pytest.raises(exception.DriverFailed, match=r"SPDK has no disk 0000:99:00\.0"):
-        look(driver).health("0000:99:00.0")
+        look(driver).signals("0000:99:00.0")
 
 
 # Cleaning
@@ -606,7 +582,7 @@ def test_corrupted_answers_do_no_harm(host: FakeHost, tmp_path: Path, seed: int)
     keys = [entry.key for entry in kinds if isinstance(entry, Hardware)]
     assert keys == sorted(set(keys))
     with contextlib.suppress(exception.CyborgError):
-        look(driver).health(DISK)
+        look(driver).signals(DISK)
     with contextlib.suppress(exception.CyborgError):
         clean(driver)
 

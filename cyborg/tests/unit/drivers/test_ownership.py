@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from cyborg import exception
 from cyborg.drivers import pci_scan
 from cyborg.drivers.ownership import NO_IOMMU, Ownership
+from cyborg.drivers.privileged.actions import ReadVpd
+from cyborg.drivers.rtnetlink import NETWORK, Traffic
 from cyborg.drivers.scan import Scan
 from cyborg.model.pci import PciAddress
 from cyborg.testing import servers
@@ -134,38 +137,40 @@ def test_an_interface_with_the_default_route_is_in_use(host: FakeHost) -> None:
     assert uses(host) == {PORT: "its interface eno1 carries the default route"}
 
 
-def test_the_default_route_is_named_before_another_route(host: FakeHost) -> None:
-    servers.append(host, "/proc/net/route", "eno1\t000200C0\t0\t1\t0\t0\t0\t00FFFFFF\n")
+@pytest.mark.parametrize(
+    ("traffic", "clause"),
+    [
+        (Traffic.ADDRESS, "has an address"),
+        (Traffic.ROUTE, "carries a route"),
+        (Traffic.XDP, "has a program or a socket of XDP"),
+        (Traffic.PACKET_SOCKET, "has a packet socket, as of a DHCP client or of lldpd"),
+    ],
+)
+def test_an_interface_with_traffic_is_in_use(host: FakeHost, traffic: Traffic, clause: str) -> None:
+    servers.add_use(host, "eno1", traffic)
+    assert uses(host)[PORT].startswith(f"its interface eno1 {clause}")
+    # The most telling use is told, whatever the order.
     servers.add_default_route(host, "eno1")
     assert uses(host) == {PORT: "its interface eno1 carries the default route"}
 
 
-def test_an_interface_with_the_default_route_of_ipv6_is_in_use(host: FakeHost) -> None:
-    zero = "0" * 32
-    gateway = f"fe80{'0' * 27}1"
-    line = f"{zero} 00 {zero} 00 {gateway} 00000400 00000001 00000000 00000003 eno1\n"
-    servers.append(host, "/proc/net/ipv6_route", line)
+def test_an_interface_below_another_is_in_use(host: FakeHost) -> None:
+    """A VLAN in the bridge of Neutron and the macvtap of a guest have no address on the host."""
+    path = f"{servers.place(PORT)}/net/eno1"
+    for name in ("eno1.100", "macvtap0"):
+        upper(host, name, "eno1")
+        host.add_link(f"{path}/upper_{name}", f"../../../../virtual/net/{name}")
+    assert uses(host) == {PORT: "its interface eno1 is below eno1.100, macvtap0"}
+
+
+def test_a_port_that_is_in_use_does_not_make_its_virtual_functions_busy(host: FakeHost) -> None:
+    virtual = "0000:18:02.0"
+    servers.add_vfs(host, PORT, (virtual,), "8086:154c:020000")
+    upper(host, "eno1.100", "eno1")
+    host.add_link(f"{servers.place(PORT)}/net/eno1/upper_eno1.100", "../x/eno1.100")
+    servers.add_default_route(host, "eno1.100")
     assert uses(host) == {PORT: "its interface eno1 carries the default route"}
-
-
-def test_an_interface_with_an_ipv4_network_is_in_use(host: FakeHost) -> None:
-    line = "eno1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
-    servers.append(host, "/proc/net/route", line)
-    assert uses(host) == {PORT: "its interface eno1 carries an IPv4 network"}
-
-
-def test_an_interface_with_an_ipv6_address_is_in_use(host: FakeHost) -> None:
-    servers.append(host, "/proc/net/if_inet6", f"fd{'0' * 29}2 05 40 00 80     eno1\n")
-    assert uses(host) == {PORT: "its interface eno1 has an IPv6 address"}
-
-
-def test_link_local_addresses_are_not_a_use(host: FakeHost) -> None:
-    zero = "0" * 32
-    servers.append(host, "/proc/net/if_inet6", f"fe80{'0' * 27}1 05 40 20 80     eno1\n")
-    for prefix in (f"fe80{'0' * 28} 40", f"ff{'0' * 30} 08"):
-        line = f"{prefix} {zero} 00 {zero} 00000100 00000001 00000000 00000001 eno1\n"
-        servers.append(host, "/proc/net/ipv6_route", line)
-    assert uses(host) == {}
+    assert refusal(host, virtual) == ""
 
 
 def test_an_interface_below_a_vlan_with_the_default_route_is_in_use(host: FakeHost) -> None:
@@ -194,13 +199,7 @@ def test_interfaces_whose_place_is_not_known_are_in_doubt(host: FakeHost) -> Non
 
 
 def test_invalid_lines_in_the_lists_are_ignored(host: FakeHost) -> None:
-    for path in (
-        "/proc/net/route",
-        "/proc/net/ipv6_route",
-        "/proc/net/if_inet6",
-        "/proc/swaps",
-        "/proc/self/mountinfo",
-    ):
+    for path in ("/proc/swaps", "/proc/self/mountinfo"):
         servers.append(host, path, "\nx\n☃ ☃ ☃ ☃ ☃ ☃ ☃ ☃ ☃ eno1\n")
     servers.add_mount(host, "259:1", "/")
     assert uses(host) == {DISK: "its disk nvme0n1p1 is mounted at /"}
@@ -209,9 +208,6 @@ def test_invalid_lines_in_the_lists_are_ignored(host: FakeHost) -> None:
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("/proc/net/route", "eno1 000200C0 0 1 0 0 0 00FFFFFF"),
-        ("/proc/net/ipv6_route", f"fd{'0' * 30} 40 0 0 0 0 0 0 0 eno1"),
-        ("/proc/net/if_inet6", f"fd{'0' * 30} 05 40 00 80 eno1"),
         ("/proc/self/mountinfo", "27 1 259:1 / /srv"),
     ],
 )
@@ -235,19 +231,14 @@ def test_a_missing_list_of_uses_is_not_an_empty_one_for_disks(host: FakeHost, pa
     assert refusal(host, PORT) == ""
 
 
-@pytest.mark.parametrize("path", ["/proc/net/route", "/proc/net/if_inet6", "/proc/net/ipv6_route"])
-def test_a_missing_list_of_uses_is_not_an_empty_one_for_ports(host: FakeHost, path: str) -> None:
-    host.add_dir("/proc/sys/net/ipv6")
+def test_unknown_traffic_is_a_doubt_for_ports(host: FakeHost) -> None:
     assert refusal(host, PORT) == ""
-    host.remove(path)
-    assert path in refusal(host, PORT)
-    assert refusal(host, DISK) == ""
-
-
-def test_a_kernel_without_ipv6_has_no_lists_of_it(host: FakeHost) -> None:
-    host.remove("/proc/net/if_inet6")
-    host.remove("/proc/net/ipv6_route")
-    assert refusal(host, PORT) == ""
+    for content in (None, "eno1 something\n", "eno1\n"):
+        host.remove(NETWORK)
+        if content is not None:
+            host.add_file(NETWORK, content)
+        assert "it is not known what the host uses" in refusal(host, PORT)
+        assert refusal(host, DISK) == ""
 
 
 @pytest.mark.parametrize(
@@ -537,3 +528,129 @@ def test_an_audio_function_with_a_host_driver_in_the_group_is_to_be_bound_to_vfi
         f"its IOMMU group 40 has {AUDIO}, too: snd_hda_intel drives it; bind that function to "
         "vfio-pci"
     )
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci"])
+def test_a_virtual_function_whose_parent_is_on_vfio_needs_a_token(driver: str) -> None:
+    host = servers.server()
+    virtual = servers.QAT_VFS[0]
+    assert refusal(host, virtual) == ""
+    host.add_link(f"{servers.place(servers.QAT_PF)}/driver", f"/sys/bus/pci/drivers/{driver}")
+    assert refusal(host, virtual) == (
+        f"{driver} has its physical function {servers.QAT_PF}, so the kernel asks for a token that "
+        "libvirt does not pass; bind the physical function to its own driver"
+    )
+    # A guest gets no VFIO device of a part.
+    assert refusal(host, virtual, whole=False) == ""
+
+
+def test_a_group_with_memory_of_the_firmware_cannot_be_assigned(host: FakeHost) -> None:
+    group = host.readlink(f"{servers.place(DISK)}/iommu_group")
+    lines = "0x00000000fee00000 0x00000000feefffff msi\n0x000000007a000000 0x000000007affffff {}\n"
+    host.add_file(f"{group}/reserved_regions", lines.format("direct-relaxable"))
+    assert refusal(host, DISK) == ""
+    host.add_file(f"{group}/reserved_regions", lines.format("direct"))
+    assert "the firmware reserves memory for it" in refusal(host, DISK)
+    assert f"{group}/reserved_regions has a region of type direct" in refusal(host, DISK)
+    assert refusal(host, DISK, whole=False) == ""
+    host.faults[f"{group}/reserved_regions"] = errno.EIO
+    assert "it is not known whether it can be assigned" in refusal(host, DISK)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("1d0f:8250:070003", "a serial port, which may be the console"),
+        ("8086:a1af:0c0330", "a USB controller, with which the host and its BMC are operated"),
+        ("1a03:2000:030000", "a part of the BMC"),
+        ("102b:0538:030000", "a part of the BMC"),
+        ("103c:3306:088000", "a part of the BMC"),
+    ],
+)
+def test_functions_of_the_platform_are_refused(what: str, reason: str) -> None:
+    host = servers.bare()
+    servers.add_function(host, "0000:c1:00.0", what)
+    assert reason in refusal(host, "0000:c1:00.0")
+
+
+def test_a_companion_of_a_gpu_is_no_function_of_the_platform(gpu: FakeHost) -> None:
+    scan = Scan(gpu)
+    usb = scan.functions[PciAddress.parse(USB)]
+    together = frozenset({PciAddress.parse(GPU)})
+    gpu.remove("/sys/class/block/sda")
+    assert Scan(gpu).refusal(usb, managed=False, together=together, probe=False) is None
+
+
+@pytest.mark.parametrize("driver", ["ib_mthca", "mlx4_core"])
+def test_an_infiniband_card_of_another_class_is_a_network_card(driver: str) -> None:
+    host = servers.bare()
+    servers.add_function(host, PORT, "15b3:6278:0c0600", driver=driver)
+    assert "the agent does not see its interface" in refusal(host, PORT)
+    servers.add_interface(host, PORT, "ib0")
+    assert refusal(host, PORT) == ""
+    host.remove(NETWORK)
+    assert "it is not known what the host uses" in refusal(host, PORT)
+
+
+CONNECTX, MANAGED = "0000:05:00.0", "it manages the NVLink fabric of all GPUs of the host"
+
+
+@pytest.fixture
+def board() -> FakeHost:
+    """Return a host with a GPU and a ConnectX-7 with a virtual function."""
+    made = servers.bare()
+    servers.add_function(made, GPU, "10de:2901:030200", driver="vfio-pci")
+    servers.add_function(made, CONNECTX, "15b3:1021:020700", driver="mlx5_core")
+    servers.add_interface(made, CONNECTX, "ib0")
+    return made
+
+
+def test_a_card_that_manages_the_nvlink_fabric_is_never_offered(board: FakeHost) -> None:
+    assert refusal(board, CONNECTX) == ""
+    board.add_file(f"{servers.place(CONNECTX)}/vpd", "\0MODL=CX7:SMDL=OTHER")
+    assert refusal(board, CONNECTX) == ""
+    board.add_file(f"{servers.place(CONNECTX)}/vpd", "\0MODL=CX7:SMDL=SW_MNG:")
+    for managed in (True, False):
+        assert refusal(board, CONNECTX, managed=managed).startswith(MANAGED)
+    servers.add_vfs(board, CONNECTX, ("0000:05:00.1",), "15b3:101e:020700")
+    assert refusal(board, "0000:05:00.1").startswith(MANAGED)
+
+
+def test_the_vpd_that_the_agent_may_not_read_is_read_with_privileges(board: FakeHost) -> None:
+    path = f"{servers.place(CONNECTX)}/vpd"
+    board.add_file(path, "SMDL=SW_MNG")
+    assert bytes.fromhex(board.privileged.run(ReadVpd(PciAddress.parse(CONNECTX)))) == (
+        b"SMDL=SW_MNG"
+    )
+
+    class Unprivileged(FakeHost):
+        def read_start(self, name: str, length: int) -> tuple[bytes, int]:
+            if name.endswith("/vpd") and self.denied:
+                self.denied = False
+                raise exception.HostError(action="x", reason="Permission denied", errno=13)
+            return super().read_start(name, length)
+
+        denied = True
+
+    host = Unprivileged()
+    for place, entry in board.tree().items():
+        if isinstance(entry, str):
+            host.add_link(place, entry)
+        elif entry is not None:
+            host.add_file(place, entry)
+    assert refusal(host, CONNECTX).startswith(MANAGED)
+
+
+def test_a_vpd_that_cannot_be_read_is_a_doubt_where_no_nvswitch_is_on_the_bus(
+    board: FakeHost,
+) -> None:
+    """Boards before HGX B200 have NVSwitches on the bus, and other servers no such GPUs."""
+    path = f"{servers.place(CONNECTX)}/vpd"
+    board.add_file(path, "")
+    board.faults[path] = errno.EACCES
+    assert "it may manage the NVLink fabric of the host" in refusal(board, CONNECTX)
+    servers.add_function(board, "0000:07:00.0", "10de:22a3:068000", driver="nvidia-nvswitch")
+    assert refusal(board, CONNECTX) == ""
+    board.remove("/sys/bus/pci/devices/0000:07:00.0")
+    board.remove(f"/sys/bus/pci/devices/{GPU}")
+    assert refusal(board, CONNECTX) == ""

@@ -3,8 +3,13 @@
 
 import pytest
 
-from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_function, parse_name
-from cyborg.drivers.pci_scan import RawFunction
+from cyborg.drivers.pci_function import (
+    PciFunction,
+    RawFunction,
+    addresses_in_path,
+    parse_function,
+    parse_name,
+)
 from cyborg.model.pci import PciAddress
 
 FILES = {"vendor": "0x10de", "device": "0x20b5", "class": "0x030200"}

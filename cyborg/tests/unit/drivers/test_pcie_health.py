@@ -44,8 +44,8 @@ def host() -> FakeHost:
 
 
 def words(before: Baseline, state: PcieState) -> list[tuple[Condition, str]]:
-    found = pcie_health.findings(before, state, health_policy.shipped())
-    return [(finding.condition, finding.evidence) for finding in found]
+    health = health_policy.shipped().judge(pcie_health.signals(before, state))
+    return [(finding.condition, finding.evidence) for finding in health.findings]
 
 
 def test_state_has_the_counters_of_both_ends_and_what_both_support(host: FakeHost) -> None:

@@ -15,7 +15,8 @@ import pytest
 import cyborg
 from cyborg import exception
 from cyborg.drivers.command import Completed
-from cyborg.drivers.host import LocalHost, OpenFiles
+from cyborg.drivers.files import OpenFiles
+from cyborg.drivers.host import LocalHost
 from cyborg.drivers.privileged import nvme
 from cyborg.drivers.privileged.action import Action, Context
 from cyborg.drivers.privileged.actions import (
@@ -26,8 +27,10 @@ from cyborg.drivers.privileged.actions import (
     ProgramIntelFpga,
     ProgramXilinxFpga,
     ReadClaim,
+    ReadDeviceErrors,
     ReadOpenFiles,
     ReadQatHeartbeat,
+    ReadVpd,
     RemoveMdev,
     Reset,
     SetDriverOverride,
@@ -528,6 +531,8 @@ GOOD: list[Action[Any]] = [
     ReadClaim("sda"),
     ReadControllerHealth(CARD, "nvme0"),
     ReadQatHeartbeat(CARD),
+    ReadVpd(CARD),
+    ReadDeviceErrors(7),
     ProgramIntelFpga(CARD, IMAGE),
     ProgramXilinxFpga(CARD, IMAGE, "user"),
 ]

@@ -10,7 +10,7 @@ import pytest
 from cyborg import exception
 from cyborg.cmd.functions import find
 from cyborg.drivers import whitelist
-from cyborg.drivers.host import INITIAL_PROCESSES
+from cyborg.drivers.files import INITIAL_PROCESSES
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.privileged.action import Action
@@ -29,6 +29,7 @@ from cyborg.drivers.privileged.actions import (
 )
 from cyborg.drivers.privileged.disk_actions import FormatNamespace, ReadController, Sanitize
 from cyborg.drivers.privileged.guard import Guard
+from cyborg.drivers.rtnetlink import NETWORK
 from cyborg.model.pci import PciAddress
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.fake_privileges import SimulatedKernel
@@ -42,7 +43,7 @@ MDEVS = ["8f3c1d2e-0b5a-4c6d-9e7f-1a2b3c4d5e6f", "8f3c1d2e-0b5a-4c6d-9e7f-1a2b3c
 PATH = f"/sys/devices/pci0000:3a/{BRIDGE}"
 IDENTITY = "DRIVER={}\nPCI_CLASS={}\nPCI_ID=8086:1592\n"
 #: Whether somebody uses the device, and how a test starts and ends that.
-Change = Callable[[FakeHost], None]
+HostChange = Callable[[FakeHost], None]
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def host() -> FakeHost:
         f"{PATH}/{DISK}/uevent": IDENTITY.format("nvme", "10802"),
         f"{PATH}/{DISK}/nvme/nvme0/nvme0n1/dev": "259:0\n",
         f"{PATH}/{CARD}/net/ens1/ifindex": "7\n",
-        **{f"/proc/{name}": "" for name in ("swaps", "self/mountinfo", "net/route")},
+        **dict.fromkeys(("/proc/swaps", "/proc/self/mountinfo", NETWORK), ""),
+        f"{PATH}/{CARD}/fpga/dfl-port.0/uevent": "DEVNAME=dfl-port.0\n",
         "/dev/nvme0n1": "",
         LIST: '{"vendor_id": "8086"}\n',
     }
@@ -81,7 +83,7 @@ def host() -> FakeHost:
     return FakeHost(files, links)
 
 
-def opened(node: str) -> Change:
+def opened(node: str) -> HostChange:
     """Return a change after which a process has a device file open."""
 
     def change(host: FakeHost) -> None:
@@ -91,7 +93,7 @@ def opened(node: str) -> Change:
     return change
 
 
-def written(path: str, text: str) -> Change:
+def written(path: str, text: str) -> HostChange:
     return lambda host: host.add_file(path, text)
 
 
@@ -101,15 +103,13 @@ def claimed(host: FakeHost) -> None:
 
 MOUNTED = written("/proc/self/mountinfo", "36 35 259:0 / / rw - ext4 /dev/nvme0n1 rw\n")
 #: The clause of a refusal, and what the host or a guest does.
-USES: dict[str, tuple[str, Change]] = {
+USES: dict[str, tuple[str, HostChange]] = {
     "mount": ("is mounted at /", MOUNTED),
     "swap": ("holds swap space", written("/proc/swaps", "/dev/nvme0n1 partition 1 0 -2\n")),
     "claim": ("its disk nvme0n1 may be in use", claimed),
     "open disk": ("is open in qemu (process 12)", opened("/dev/nvme0n1")),
-    "traffic": (
-        "its interface ens1 ",
-        written("/proc/net/route", "Iface\tDestination\nens1\t00000000\t0\t3\t0\t0\t0\t0\n"),
-    ),
+    "traffic": ("its interface ens1 ", written(NETWORK, "ens1 route\n")),
+    "open card": ("its device file /dev/dfl-port.0 is open in qemu", opened("/dev/dfl-port.0")),
     "first VF": ("held through VFIO by qemu", opened("/dev/vfio/0")),
     "second VF": ("held through VFIO by qemu", opened("/dev/vfio/1")),
     "first mdev": ("held through VFIO by qemu", opened("/dev/vfio/2")),
@@ -122,6 +122,8 @@ WHOLE: dict[Action[Any], set[str]] = {
         *(SetDriverOverride(CARD, "vfio-pci"), ProgramIntelFpga(CARD, "/var/lib/image")),
     )
 }
+for detaching in (Reset(CARD), Unbind(CARD), ProgramIntelFpga(CARD, "/var/lib/image")):
+    WHOLE[detaching].add("open card")
 #: The uses with which an action is refused. With all others it is done.
 REFUSED: dict[Action[Any], set[str]] = {
     **WHOLE,

@@ -6,10 +6,10 @@ import errno
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.host import TEXT_LIMIT
-from cyborg.drivers.prober import Prober
+from cyborg.drivers.files import TEXT_LIMIT
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.topology import Cards, FactCache
+from cyborg.drivers.worker import Worker
 from cyborg.model.device import (
     Confidence,
     Device,
@@ -46,7 +46,7 @@ def host() -> FakeHost:
 
 
 def cards(host: FakeHost) -> Cards:
-    return Cards(host, Scan(host).functions, Prober(), FactCache())
+    return Cards(host, Scan(host).functions, Worker(), FactCache())
 
 
 def identity(host: FakeHost, address: str) -> dict[str, str]:
@@ -267,10 +267,10 @@ def test_vpd_that_is_slow_is_left_out() -> None:
     servers.add_function(host, NIC, NETWORK)
     file(host, NIC, "vpd", vpd(SERIAL))
     function = Scan(host).functions[PciAddress.parse(NIC)]
-    prober = Prober(wait=host.end.wait_for)
+    worker = Worker(wait=host.end.limit)
     try:
         facts = [
-            Cards(host, {function.address: function}, prober, FactCache()).identity(function)
+            Cards(host, {function.address: function}, worker, FactCache()).identity(function)
             for _ in range(3)
         ]
     finally:

@@ -316,7 +316,7 @@ def test_functions_that_the_conductor_keeps_stay_and_the_others_are_withheld(mak
     host = machine(vfs=2)
     driver = make(host, "vfs=4")
     assert offered(driver) == []
-    assert reason(driver, key=FIRST) == f"its card {CARD} does not have the layout of its section"
+    assert reason(driver, key=FIRST) == f"its card {CARD} does not have its layout"
     scan = Scan(host, managed_deployables=frozenset({f"compute-1_{FIRST}"}))
     assert offered(driver, scan) == [FIRST]
     assert reason(driver, scan) == (
@@ -341,7 +341,7 @@ def test_layout_of_a_section_without_the_card_is_a_reason(make: Make) -> None:
     assert offered(driver) == []
     assert f"no section with this option selects its card {CARD}" in reason(driver, key=FIRST)
     assert list(driver.layouts(Scan(host))) == []
-    assert "is no card of a section with option layout" in refused(driver, "vfs=0", FIRST)
+    assert "the configuration requests no layout of" in refused(driver, "vfs=0", FIRST)
 
 
 def test_whole_card_is_offered_and_functions_that_another_program_created_go(make: Make) -> None:
@@ -362,7 +362,7 @@ def test_card_of_a_section_without_layout_is_left_alone(make: Make) -> None:
     driver = make(host, text=TEXT.replace("layout = {layout}\n", ""))
     assert list(driver.layouts(Scan(host))) == []
     assert offered(driver) == [CARD]
-    assert "is no card of a section with option layout" in refused(driver, "vfs=2")
+    assert "the configuration requests no layout of" in refused(driver, "vfs=2")
 
 
 def test_created_accelerator_is_a_whole_card(make: Make) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Health
+from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.xilinx_fpga import Image, XilinxFpgaDriver, parse_image
 from cyborg.model.device import AttachType, Device, DeviceType
-from cyborg.model.health import Condition
+from cyborg.model.health import Condition, Judgement
 from cyborg.model.work import HandleTask, ProgramTask
 from cyborg.testing import servers, situations
 from cyborg.testing.driver_checks import change, look
@@ -310,7 +310,7 @@ def test_the_blank_image_cannot_be_one_for_the_flash_memory(tmp_path: Path) -> N
         driver_on(host_with_cards(), tmp_path, blank_image=BLANK, image_kind="base")
 
 
-def health(host: FakeHost, tmp_path: Path, key: str = MANAGEMENT) -> Health:
+def health(host: FakeHost, tmp_path: Path, key: str = MANAGEMENT) -> Judgement:
     return look(driver_on(host, tmp_path)).health(key)
 
 
@@ -334,12 +334,12 @@ def test_health_is_that_of_the_reports(
     host.add_file(tool, "")
     host.programs[tool] = examine
     # Another card of the host is not ready, which the report shows, too.
-    assert health(host, tmp_path) == Health(Condition.OK)
+    assert health(host, tmp_path) == Judgement()
     assert host.commands[-1][:4] == (tool, "examine", "--device", USER)
     set_file(host, USER, "simulated", json.dumps(state))
     result = health(host, tmp_path)
-    assert (result.verdict, result.evidence) == (Condition.DRAIN, (evidence,))
-    assert result.action
+    assert (result.condition, result.evidence) == (Condition.DRAIN, (evidence,))
+    assert result.findings[0].action
 
 
 @pytest.mark.parametrize("text", ["", "{", "not JSON", "[" * 100_000, "[]", "null", "7"])
@@ -381,9 +381,9 @@ def test_a_tool_that_fails_or_can_be_changed_gives_no_health(tmp_path: Path) -> 
 def test_without_tools_the_files_of_the_driver_tell_the_health(tmp_path: Path) -> None:
     host = host_with_cards()
     host.remove(XRT_SMI)
-    assert health(host, tmp_path) == Health(Condition.OK)
+    assert health(host, tmp_path) == Judgement()
     set_file(host, USER, "ready", "0x0\n")
-    assert health(host, tmp_path).verdict is Condition.DRAIN
+    assert health(host, tmp_path).condition is Condition.DRAIN
     host.remove(f"{servers.place(USER)}/ready")
     with pytest.raises(exception.DriverCannot):
         health(host, tmp_path)

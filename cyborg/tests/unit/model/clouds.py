@@ -19,7 +19,6 @@ from cyborg.tests.oracle.rows import (
     DriverRow,
     HandleRow,
     HostRow,
-    InstanceRow,
     Snapshot,
     WorkRow,
 )
@@ -46,16 +45,7 @@ class Unit(StrEnum):
     LOST_UNDER_GUEST = "lost under guest"
 
 
-_HANDLE = {
-    Unit.FREE: "free",
-    Unit.SCHEDULED: "free",
-    Unit.BOUND: "held",
-    Unit.STARTED: "held",
-    Unit.CLEANED: "releasing",
-    Unit.AWAITED: "releasing",
-    Unit.LOST: "free",
-    Unit.LOST_UNDER_GUEST: "held",
-}
+_RELEASED = (Unit.CLEANED, Unit.AWAITED)
 _ARQ = {
     Unit.BOUND: State.BOUND,
     Unit.STARTED: State.BIND_STARTED,
@@ -96,7 +86,6 @@ class _Builder:
     handles: list[HandleRow] = field(default_factory=list)
     arqs: list[ArqRow] = field(default_factory=list)
     work: list[WorkRow] = field(default_factory=list)
-    instances: dict[str, InstanceRow] = field(default_factory=dict)
     allocations: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     prepared: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
     made: int = 0
@@ -131,14 +120,14 @@ class _Builder:
             uuid=self.uuid(),
             deployable_id=deployable.id,
             key=f"unit-{len(self.handles)}",
-            state=_HANDLE[unit],
+            state="releasing" if unit in _RELEASED else "ready",
             lost=unit in _LOST,
         )
         self.handles.append(handle)
         provider = deployable.rp_uuid or ""
         if unit is Unit.SCHEDULED:
             self.allocations[provider][self.uuid()] += 1
-        if unit in (Unit.CLEANED, Unit.AWAITED):
+        if unit in _RELEASED:
             self.add_work(WorkKind.RELEASE, handle_id=handle.id)
         if unit not in _ARQ:
             return
@@ -155,7 +144,6 @@ class _Builder:
             age=HOUR,
         )
         self.arqs.append(arq)
-        self.instances[instance] = InstanceRow(instance, bound=True, hostname=host.name)
         self.allocations[provider][instance] += 1
         if arq.state == State.BIND_STARTED:
             self.add_work(WorkKind.PREPARE, handle_id=handle.id, arq_uuid=arq.uuid, overdue=-1000)
@@ -191,7 +179,6 @@ class _Builder:
             self.uuid(), State.BIND_FAILED, instance, host.name, rp_uuid=self.uuid(), age=HOUR
         )
         self.arqs.append(failed)
-        self.instances[instance] = InstanceRow(instance, bound=True, hostname=host.name)
         self.add_work(WorkKind.NOTIFY, arq_uuid=failed.uuid)
 
 
@@ -211,7 +198,6 @@ def build(hosts: Sequence[Sequence[Card]]) -> Whole:
         deployables=tuple(builder.deployables),
         handles=tuple(builder.handles),
         arqs=tuple(builder.arqs),
-        instances=tuple(builder.instances.values()),
         work=tuple(builder.work),
         conductor_silence=500,
     )

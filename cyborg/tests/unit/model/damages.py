@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from cyborg.conductor.audit.placement_view import HostView, ProviderView
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Kind
-from cyborg.model.health_view import Process
 from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
+from cyborg.model.readiness import Process
 from cyborg.model.work import WorkKind
 from cyborg.tests.oracle.rows import (
     ArqRow,
@@ -81,11 +81,6 @@ def _deployable(whole: Whole, choice: int) -> DeployableRow:
     return _pick(list(whole.cloud.deployables), choice)
 
 
-def _held_for_nobody(whole: Whole, choice: int) -> Damaged:
-    handle = _lone(whole, choice, "free")
-    return _swap(whole, "handles", handle, replace(handle, state="held")), handle.uuid
-
-
 def _release_without_work(whole: Whole, choice: int) -> Damaged:
     work = _work(whole, choice, WorkKind.RELEASE)
     return _swap(whole, "work", work), whole.cloud.handle_by_id[work.handle_id or 0].uuid
@@ -99,12 +94,6 @@ def _refused_release(whole: Whole, choice: int) -> Damaged:
     return _swap(stuck, "handles", handle, replace(handle, state="quarantined")), handle.uuid
 
 
-def _free_but_bound(whole: Whole, choice: int) -> Damaged:
-    arq = _arq(whole, choice, State.BOUND)
-    handle = _handle_of(whole, arq)
-    return _swap(whole, "handles", handle, replace(handle, state="free")), handle.uuid
-
-
 def _quarantined_but_bound(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND)
     handle = _handle_of(whole, arq)
@@ -113,25 +102,13 @@ def _quarantined_but_bound(whole: Whole, choice: int) -> Damaged:
 
 def _held_by_a_failed_one(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.INITIAL, State.UNBOUND, State.BIND_FAILED)
-    handle = _lone(whole, choice, "free")
-    broken = _swap(whole, "arqs", arq, replace(arq, handle_id=handle.id))
-    return _swap(broken, "handles", handle, replace(handle, state="held")), arq.uuid
-
-
-def _two_on_one(whole: Whole, choice: int) -> Damaged:
-    arq = _arq(whole, choice, State.BOUND)
-    again = replace(arq, uuid=f"{arq.uuid[:-1]}x")
-    return _swap(whole, "arqs", arq, arq, again), _handle_of(whole, arq).uuid
+    handle = _lone(whole, choice, "ready")
+    return _swap(whole, "arqs", arq, replace(arq, handle_id=handle.id)), arq.uuid
 
 
 def _bound_to_nothing(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND)
     return _swap(whole, "arqs", arq, replace(arq, handle_id=None)), arq.uuid
-
-
-def _bound_for_nobody(whole: Whole, choice: int) -> Damaged:
-    arq = _arq(whole, choice, State.BOUND, State.BIND_STARTED)
-    return _swap(whole, "arqs", arq, replace(arq, instance_uuid=None)), arq.uuid
 
 
 def _bound_elsewhere(whole: Whole, choice: int) -> Damaged:
@@ -146,11 +123,6 @@ def _server_deleted(whole: Whole, choice: int) -> Damaged:
         raise NothingToBreak
     gone = frozenset({arq.instance_uuid})
     return replace(whole, peers=replace(whole.peers, vanished=gone)), arq.instance_uuid
-
-
-def _instance_opened(whole: Whole, choice: int) -> Damaged:
-    row = _pick(list(whole.cloud.instances), choice)
-    return _swap(whole, "instances", row, replace(row, bound=False)), row.uuid
 
 
 def _reserved_lowered(whole: Whole, choice: int) -> Damaged:
@@ -198,11 +170,6 @@ def _arq_aged(whole: Whole, choice: int) -> Damaged:
 def _state_of_old(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BIND_FAILED)
     return _swap(whole, "arqs", arq, replace(arq, state="UnbindFailed")), arq.uuid
-
-
-def _arqs_of_instance_gone(whole: Whole, choice: int) -> Damaged:
-    arq = _arq(whole, choice, State.BIND_FAILED)
-    return _swap(whole, "arqs", arq), arq.instance_uuid or ""
 
 
 def _conductors_dead(whole: Whole, choice: int) -> Damaged:
@@ -263,13 +230,13 @@ def _trait_lost_just_now(whole: Whole, choice: int) -> Damaged:
 
 
 def _consumer_gone(whole: Whole, choice: int, *, age: int | None) -> Damaged:
-    known = whole.cloud.instances
+    known = {arq.instance_uuid for arq in whole.cloud.arqs}
     consumers = sorted(
         consumer
         for view in whole.peers.placement.values()
         for shown in view.providers.values()
         for consumer in shown.allocations
-        if all(consumer != one.uuid for one in known)
+        if consumer not in known
     )
     consumer = _pick(consumers, choice)
     ages = {} if age is None else {consumer: age}
@@ -279,7 +246,7 @@ def _consumer_gone(whole: Whole, choice: int, *, age: int | None) -> Damaged:
 
 def _holder_unknown(whole: Whole, choice: int) -> Damaged:
     """A server runs on its host, and a restored database does not have its ARQ."""
-    known = {instance.uuid for instance in whole.cloud.instances}
+    known = {arq.instance_uuid for arq in whole.cloud.arqs}
     unknown = sorted(
         (consumer, name, uuid)
         for name, view in whole.peers.placement.items()
@@ -288,6 +255,14 @@ def _holder_unknown(whole: Whole, choice: int) -> Damaged:
     )
     consumer, name, uuid = _pick(unknown, choice)
     return replace(whole, peers=replace(whole.peers, nodes={consumer: name})), uuid
+
+
+def _allocation_foreign(whole: Whole, choice: int) -> Damaged:
+    """A server has a unit because its flavor requests the class, and not by a profile."""
+    unknown, _ = _holder_unknown(whole, choice)
+    (consumer,) = unknown.peers.nodes
+    foreign = {consumer: frozenset(row.resource_class for row in whole.cloud.deployables)}
+    return replace(unknown, peers=replace(unknown.peers, foreign=foreign)), consumer
 
 
 def _handle_suspect(whole: Whole, choice: int) -> Damaged:
@@ -325,7 +300,7 @@ def _preparation_lost(whole: Whole, choice: int) -> Damaged:
 
 
 def _preparation_left(whole: Whole, choice: int) -> Damaged:
-    handle = _lone(whole, choice, "free")
+    handle = _lone(whole, choice, "ready")
     deployable = whole.cloud.deployable_by_id[handle.deployable_id]
     host, _, _ = _place(whole, deployable)
     there = whole.peers.prepared[host.name] | {(deployable.name, handle.key)}
@@ -380,19 +355,15 @@ def _device_away(whole: Whole, choice: int) -> Damaged:
 
 
 _DAMAGES: Mapping[Kind, Damage] = {
-    Kind.LEAKED_HANDLE: _held_for_nobody,
     Kind.STRANDED_RELEASE: _release_without_work,
-    Kind.UNHELD_HANDLE: _free_but_bound,
     Kind.UNSAFE_HANDLE: _quarantined_but_bound,
     Kind.NEEDLESS_HOLD: _held_by_a_failed_one,
-    Kind.SHARED_HANDLE: _two_on_one,
     Kind.EMPTY_BIND: _bound_to_nothing,
-    Kind.OWNERLESS_BIND: _bound_for_nobody,
     Kind.WRONG_PROVIDER: _bound_elsewhere,
     Kind.VANISHED_INSTANCE: _server_deleted,
-    Kind.UNGUARDED_INSTANCE: _instance_opened,
     Kind.EXCESS_INVENTORY: _reserved_lowered,
     Kind.UNKNOWN_HOLDER: _holder_unknown,
+    Kind.FOREIGN_ALLOCATION: _allocation_foreign,
     Kind.SUSPECT_HANDLE: _handle_suspect,
     Kind.UNALLOCATED: _allocation_deleted,
     Kind.ORPHAN_PROVIDER: _deployable_deleted,
@@ -400,7 +371,6 @@ _DAMAGES: Mapping[Kind, Damage] = {
     Kind.OVERDUE_BIND: _bind_overdue,
     Kind.AGED_ARQ: _arq_aged,
     Kind.OBSOLETE_STATE: _state_of_old,
-    Kind.CLOSED_INSTANCE: _arqs_of_instance_gone,
     Kind.NO_CONDUCTOR: _conductors_dead,
     Kind.NOVA_NOT_NOTIFIED: _nova_silent,
     Kind.NO_COMPUTE: _compute_gone,

@@ -53,6 +53,7 @@ ERRORS = frozenset(
         "ConfigError",
         "Conflict",
         "CyborgError",
+        "DatabaseUnavailable",
         "DeviceInUse",
         "DeviceUnavailable",
         "DriverCannot",

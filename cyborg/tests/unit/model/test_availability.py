@@ -14,7 +14,6 @@ from cyborg.model.device import (
     Deployable,
     Device,
     DeviceType,
-    HandleState,
 )
 
 POOLS = ("memory", "compute")
@@ -25,20 +24,18 @@ sizes = st.fixed_dictionaries({name: st.integers(0, 12) for name in POOLS})
 
 @st.composite
 def cards(draw: st.DrawFn) -> list[Pooled]:
-    """The units of up to three deployables, in any state, also in states of an earlier rule."""
+    """The units of up to three deployables, free or not, lost or not."""
     units: list[Pooled] = []
     for deployable, cost in enumerate(draw(st.lists(costs, max_size=3))):
-        for state, lost in draw(
-            st.lists(st.tuples(st.sampled_from(HandleState), st.booleans()), max_size=6)
-        ):
-            units.append(Pooled(len(units), deployable, state, lost=lost, cost=cost))
+        for free, lost in draw(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=6)):
+            units.append(Pooled(len(units), deployable, free, lost=lost, cost=cost))
     return draw(st.permutations(units))
 
 
 def fits(pools: dict[str, int], units: list[Pooled]) -> bool:
     """Whether the pools hold all units that are not free."""
     return all(
-        sum(unit.cost.get(name, 0) for unit in units if unit.state != HandleState.FREE) <= size
+        sum(unit.cost.get(name, 0) for unit in units if not unit.free) <= size
         for name, size in pools.items()
     )
 
@@ -49,9 +46,7 @@ def test_a_unit_is_blocked_exactly_when_one_more_does_not_fit(
 ) -> None:
     """Binds take the units of a deployable that are not blocked, one after the other."""
     before = blocked(pools, units)
-    assert all(
-        unit.state == HandleState.FREE and not unit.lost for unit in units if unit.id in before
-    )
+    assert all(unit.free and not unit.lost for unit in units if unit.id in before)
     for deployable in {unit.deployable for unit in units}:
         held, full = list(units), before
         while True:
@@ -63,8 +58,7 @@ def test_a_unit_is_blocked_exactly_when_one_more_does_not_fit(
                 break
             index = free[0]
             after = [
-                replace(unit, state=HandleState.HELD) if i == index else unit
-                for i, unit in enumerate(held)
+                replace(unit, free=False) if i == index else unit for i, unit in enumerate(held)
             ]
             roomy = not held[index].cost or fits(_only(pools, held[index]), after)
             # The units that stay are those with the lowest ids.
@@ -75,7 +69,7 @@ def test_a_unit_is_blocked_exactly_when_one_more_does_not_fit(
 
 
 def _is_offered(unit: Pooled, deployable: int) -> bool:
-    return unit.deployable == deployable and unit.state == HandleState.FREE and not unit.lost
+    return unit.deployable == deployable and unit.free and not unit.lost
 
 
 def _only(pools: dict[str, int], unit: Pooled) -> dict[str, int]:

@@ -4,21 +4,8 @@
 import pytest
 
 from cyborg.model import health
-from cyborg.model.availability import Standing, Unit, reserved
-from cyborg.model.device import DeviceStatus, HandleState
 from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.report import DriverReport, DriverState, Report
-
-
-@pytest.mark.parametrize(
-    ("word", "units"),
-    [(None, 1), ("ok", 1), ("degraded", 1), ("drain", 2), ("dead", 2), ("of a later release", 2)],
-)
-def test_units_of_a_faulty_device_are_reserved(word: str | None, units: int) -> None:
-    standing = Standing(DeviceStatus.ENABLED, lost=False, driver="READY", health=word)
-    handles = [Unit(HandleState.FREE, lost=False), Unit(HandleState.QUARANTINED, lost=False)]
-    assert standing.reason == (None if units == 1 else "unhealthy")
-    assert reserved(standing, handles) == units
 
 
 @pytest.mark.parametrize(
@@ -69,8 +56,3 @@ def test_digest_depends_on_health() -> None:
     other = DeviceHealth("l", Condition.OK)
     assert len({digest(), digest(ok), digest(drain), digest(DeviceHealth("k"))}) == 4
     assert digest(ok, other) == digest(other, ok)
-
-
-def test_digest_without_health_is_unchanged() -> None:
-    report = Report((DriverReport("d", DriverState.READY),))
-    assert report.digest() == "11ef1559e3abdc122f144df0624ae865348ae063be5b577de383d27c2aa7960e"

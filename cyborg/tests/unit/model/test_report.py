@@ -2,7 +2,8 @@
 """Reports: equal facts, equal digests; and devices that nobody could keep."""
 
 import random
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from cyborg.model.device import (
     Topology,
     merge_identity,
 )
-from cyborg.model.report import MOST, DriverReport, DriverState, Report, cut
+from cyborg.model.report import MOST, DriverOption, DriverReport, DriverState, Report, cut
 from cyborg.tests.fixtures.properties import given, st
 
 SERIAL = Identity(IdentityKind.VENDOR, "S1", Confidence.UNIQUE)
@@ -102,11 +103,23 @@ def test_digest_is_independent_of_order(seed: int) -> None:
     assert shuffled(REPORT, random.Random(seed)).digest() == REPORT.digest()
 
 
-def test_device_without_identity_has_the_digest_of_releases_without_it() -> None:
+@dataclass(frozen=True)
+class NextDevice(Device):
+    """A device of a later release, with one more field."""
+
+    colours: Mapping[str, int] = field(default_factory=dict)
+
+
+def test_field_of_a_later_release_counts_unless_it_has_its_default() -> None:
     """A conductor and an agent of two releases must agree that nothing has changed."""
-    report = Report((DriverReport("one", DriverState.READY, (device("a"),)),))
-    # Computed by the release before.
-    assert report.digest() == "b3db3b345200c0a673c47853e5dae73cd3dc8c6ae718e92f069021721b0f0312"
+
+    def digest(one: Device) -> str:
+        return Report((DriverReport("one", DriverState.READY, (one,)),)).digest()
+
+    now = device("a")
+    later = NextDevice(**vars(now))
+    assert digest(later) == digest(now)
+    assert digest(replace(later, colours={"red": 1})) != digest(now)
 
 
 def test_digest_depends_on_every_field() -> None:
@@ -140,6 +153,7 @@ def test_digest_depends_on_every_field() -> None:
         Report((first, second)),
         Report((first, second, replace(third, error="still not there"))),
         Report((first, second, replace(third, state=DriverState.READY))),
+        Report((first, second, replace(third, accepts=(DriverOption("speed", "g", "integer"),)))),
         Report(
             (replace(first, devices=(one,)), replace(second, devices=(two, device("c"))), third)
         ),

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints of both services, with use cases that answer anything."""
 
-from typing import Any, cast
+from typing import Any
 
 from cyborg.agent.endpoint import Endpoint as AgentEndpoint
 from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
-from cyborg.conductor.endpoint import UseCases
-from cyborg.rpc.command import Command, commands
+from cyborg.rpc.command import Command, Handler, commands
 from cyborg.rpc.endpoint import Endpoint
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
 from cyborg.rpc.verbs import ToAgent, ToConductor
@@ -37,7 +36,7 @@ def endpoint(topic: str, answer: Any = None) -> Endpoint:
     """The endpoint of a service with such use cases."""
     parts: Any = Parts(answer)
     if topic == CONDUCTOR_TOPIC:
-        return ConductorEndpoint(cast(UseCases, parts))
+        return ConductorEndpoint(Handler(command, parts) for command in COMMANDS[topic].values())
     return AgentEndpoint(
         parts, discoveries=parts, on_desired_changed=parts, check=lambda epoch: None, reload=parts
     )

@@ -51,6 +51,11 @@ def conflicting(**_arguments: Any) -> Any:
     return {"error": {"type": "Conflict", "fields": {"reason": "taken"}}}
 
 
+def without_database(**_arguments: Any) -> Any:
+    fields = {"peer": "The database", "reason": "it is read-only"}
+    return {"error": {"type": "DatabaseUnavailable", "fields": fields}}
+
+
 ALWAYS = {"topic": "topic", "call_monitor_timeout": 5.0, "version": "1.0"}
 
 
@@ -87,9 +92,6 @@ class FakeBus:
 
     def client(self, topic: str) -> FakeClient:
         return FakeClient(self, topic=topic)
-
-    def topic_of_agents(self) -> str:
-        return "topic"
 
 
 @pytest.fixture
@@ -152,6 +154,48 @@ def test_call_without_answer_is_repeated_once(bus: FakeBus, line: RPCClient) -> 
     assert line.call("bind", request_key="o") == "fine"
     first, second = bus.calls
     assert first == second
+
+
+Ask = Callable[[RPCClient], Any]
+ASKS: list[Ask] = [
+    lambda line: line.call("bind", request_key="o"),
+    lambda line: line.call_until("bind", within=PATIENCE, request_key="o"),
+]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_call_is_repeated_when_a_server_has_no_database(
+    bus: FakeBus, line: RPCClient, ask: Ask
+) -> None:
+    bus.behaviours = [without_database, without_database, without_database, fine]
+    assert ask(line) == "fine"
+    assert verbs(bus) == ["bind"] * 4
+    assert {str(arguments) for *_, arguments in bus.calls} == {"{'request_key': 'o'}"}
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_call_is_not_repeated_while_no_server_has_a_database(
+    bus: FakeBus, clock: FakeClock, line: RPCClient, ask: Ask
+) -> None:
+    def at_the_deadline(**arguments: Any) -> Any:
+        clock.now += PATIENCE
+        return without_database(**arguments)
+
+    def ended_without_database() -> bool:
+        with pytest.raises(exception.DatabaseUnavailable, match="read-only"):
+            ask(line)
+        return not bus.behaviours
+
+    bus.behaviours = [without_database, at_the_deadline]
+    assert ended_without_database()
+    bus.behaviours = [without_database]
+    assert ended_without_database()
+    # An error that only a server with a database finds counts as a success, too.
+    bus.behaviours = [conflicting]
+    with pytest.raises(exception.Conflict):
+        ask(line)
+    bus.behaviours = [without_database, fine]
+    assert ask(line) == "fine"
 
 
 def test_outcome_is_unknown_after_two_calls_without_answer(bus: FakeBus, line: RPCClient) -> None:

@@ -12,7 +12,7 @@ from cyborg import exception
 from cyborg.model.notification import Notification
 from cyborg.rpc import notifications
 from cyborg.rpc.notifications import GROUP, Notifier
-from cyborg.rpc.transport import in_thread
+from cyborg.rpc.threads import in_thread
 from cyborg.tests.fixtures.waiting import Gate, eventually, result
 
 #: oslo.messaging's driver ``log`` sends to the logger of this name and the type of the event.

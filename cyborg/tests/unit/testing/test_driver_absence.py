@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract for hosts without a device refuses drivers that touch the devices of others."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from cyborg.drivers.base import Driver, Health, Progress, no_progress
+from cyborg.drivers.base import Driver, Progress, no_progress
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.work import HandleTask
 from cyborg.testing import servers
 from cyborg.testing.driver_absence import AbsenceContract
@@ -43,8 +45,8 @@ class TakesAll(CorrectDriver):
 class Optimistic(CorrectDriver):
     """Reports each device as healthy without a look at it."""
 
-    def health(self, scan: Scan, device_key: str) -> Health:
-        return Health(Condition.OK)
+    def signals(self, scan: Scan, device_key: str) -> Sequence[Signal]:
+        return ()
 
 
 class Eager(CorrectDriver):

@@ -67,7 +67,7 @@ def test_driver_of_the_guide_is_short_and_passes(package: Path) -> None:
     (package / "test_own.py").write_text("def test_of_the_repository():\n    pass\n")
     status, said = contract(package)
     assert status == 0, said
-    assert int(said.rpartition(" passed")[0].split()[-1]) == 34
+    assert int(said.rpartition(" passed")[0].split()[-1]) == 35
 
 
 def test_broken_driver_fails(package: Path) -> None:

@@ -24,7 +24,7 @@ NAMES = scenario_hosts.names()
 #: The hosts that the documents name.
 DOCUMENTED = (
     *("a100-mig", "alveo-u250", "ascend-910", "bluefield-3", "dgx-h100", "e810", "gaudi3"),
-    *("hgx-h200", "l40s-vgpu", "mi300x", "mixed", "n6001", "nvme-24", "qat-4xxx"),
+    *("hgx-b200", "hgx-h200", "l40s-vgpu", "mi300x", "mixed", "n6001", "nvme-24", "qat-4xxx"),
 )
 
 

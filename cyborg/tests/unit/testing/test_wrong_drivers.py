@@ -72,6 +72,16 @@ CASES: Final[list[tuple[type[CorrectDriver], str, str]]] = [
         "takes of memory, which is not a pool of the device",
     ),
     (
+        wrong_drivers.InventsAStandardClass,
+        "test_placement_takes_every_deployable",
+        "resource class GPU must be one of the standard classes",
+    ),
+    (
+        wrong_drivers.NamesCardsByAddress,
+        "test_deployables_of_two_hosts_differ",
+        "deployable 0000:c1:00.0: the name must contain that of the host, compute-1",
+    ),
+    (
         wrong_drivers.WithdrawsBoundCards,
         "test_what_a_guest_has_stays_offered",
         "discover() must return 0000:c1:00.0 unchanged while its guest has it",
@@ -109,7 +119,7 @@ CASES: Final[list[tuple[type[CorrectDriver], str, str]]] = [
     (
         wrong_drivers.AlwaysHealthy,
         "test_health_follows_the_device",
-        "health(0000:c1:00.0) must be drain or dead when the device is broken",
+        "signals(0000:c1:00.0) must mean drain or dead when the device is broken",
     ),
     (
         wrong_drivers.HealthyForEver,
@@ -149,7 +159,7 @@ CASES: Final[list[tuple[type[CorrectDriver], str, str]]] = [
     (
         wrong_drivers.WaitsForFiles,
         "test_hanging_files_cost_their_device_only",
-        "health() waited 200 s because /sys/devices/pci0000:c1/0000:c1:00.0/health hangs",
+        "signals() waited 200 s because /sys/devices/pci0000:c1/0000:c1:00.0/health hangs",
     ),
     (
         wrong_drivers.StopsAtFiles,
@@ -159,7 +169,7 @@ CASES: Final[list[tuple[type[CorrectDriver], str, str]]] = [
     (
         wrong_drivers.StopsAtTools,
         "test_hanging_tools_cost_their_device_only",
-        "health() and stats() of the other devices must not change when a tool for 0000:c1",
+        "signals() and stats() of the other devices must not change when a tool for 0000:c1",
     ),
     (
         wrong_drivers.RunsTools,
@@ -184,7 +194,7 @@ CASES: Final[list[tuple[type[CorrectDriver], str, str]]] = [
     (
         wrong_drivers.WritesInHealth,
         "test_looking_changes_nothing",
-        "health() must not write to the host",
+        "signals() must not write to the host",
     ),
     (
         wrong_drivers.DividesUsedCards,

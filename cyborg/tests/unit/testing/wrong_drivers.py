@@ -3,7 +3,7 @@
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,13 +12,13 @@ from cyborg.drivers.base import (
     CardLayouts,
     CleanStep,
     Driver,
-    Health,
     ImageFile,
     Progress,
     no_progress,
 )
 from cyborg.drivers.command import Completed
-from cyborg.drivers.host import Host, is_missing
+from cyborg.drivers.files import is_missing
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import (
@@ -33,7 +33,7 @@ from cyborg.model.device import (
     Identity,
     IdentityKind,
 )
-from cyborg.model.health import Condition
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
 from cyborg.testing import servers
@@ -99,9 +99,10 @@ class CorrectDriver(Driver):
             if self.read(str(card.address), "mode") == "guest"
         ]
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
         text = self.read(device_key, "health")
-        return Health(Condition.OK) if text == "ok" else Health(Condition.DRAIN, (text,))
+        if text != "ok":
+            yield Signal("fake", "fault", "set", text)
 
     def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
         return [
@@ -205,6 +206,23 @@ class SharesWithoutPools(CorrectDriver):
         return replace(device, deployables=(replace(deployable, cost={"memory": 1}),))
 
 
+class InventsAStandardClass(CorrectDriver):
+    """Has a resource class that only Placement could define."""
+
+    def describe(self, scan: Scan, card: PciFunction, node: int | None) -> Device:
+        device = super().describe(scan, card, node)
+        (part,) = device.deployables
+        own = replace(part, resource_class="GPU", attributes=(Attribute("rc", "GPU"),))
+        return replace(device, deployables=(own,))
+
+
+class NamesCardsByAddress(CorrectDriver):
+    """Gives the cards of all hosts the same names."""
+
+    def name_of(self, scan: Scan, card: PciFunction) -> str:
+        return str(card.address)
+
+
 class WithdrawsBoundCards(CorrectDriver):
     """Takes the guest of a bound card for a foreign one."""
 
@@ -273,9 +291,9 @@ class ForgetsTheImage(CorrectDriver):
 class AlwaysHealthy(CorrectDriver):
     """Reports each device that is there as healthy."""
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Sequence[Signal]:
         self.read(device_key, "health")
-        return Health(Condition.OK)
+        return ()
 
 
 class HealthyForEver(CorrectDriver):
@@ -283,12 +301,12 @@ class HealthyForEver(CorrectDriver):
 
     def __init__(self, machine: Host) -> None:
         super().__init__(machine)
-        self._verdicts: dict[str, Health] = {}
+        self._signals: dict[str, list[Signal]] = {}
 
-    def health(self, scan: Scan, device_key: str) -> Health:
-        if device_key not in self._verdicts:
-            self._verdicts[device_key] = super().health(scan, device_key)
-        return self._verdicts[device_key]
+    def signals(self, scan: Scan, device_key: str) -> list[Signal]:
+        if device_key not in self._signals:
+            self._signals[device_key] = list(super().signals(scan, device_key))
+        return self._signals[device_key]
 
 
 class HalfPrepares(CorrectDriver):
@@ -404,9 +422,9 @@ class RunsToolsWithoutTimeout(CorrectDriver):
 class StopsAtTools(CorrectDriver):
     """Needs the answer of the tool of the first card for the health of each card."""
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
         self.host.run(["/usr/bin/card-tool", CARDS[0]], timeout=5.0)
-        return super().health(scan, device_key)
+        return super().signals(scan, device_key)
 
 
 class ScansAgain(CorrectDriver):
@@ -428,9 +446,9 @@ class WritesInDiscover(CorrectDriver):
 class WritesInHealth(CorrectDriver):
     """Leaves a trace when it reads the health."""
 
-    def health(self, scan: Scan, device_key: str) -> Health:
+    def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
         self.host.write_text("/var/lib/card/trace", "seen")
-        return super().health(scan, device_key)
+        return super().signals(scan, device_key)
 
 
 class DividesUsedCards(CorrectDriver):

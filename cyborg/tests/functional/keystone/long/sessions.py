@@ -23,7 +23,7 @@ from cyborg.tests.functional.keystone.shell import cyborg
 from cyborg.tests.functional.life.steps import eventually_offered
 from cyborg.tests.unit.cli.conftest import CommandResult
 
-V24: Final = "2.4"
+NEWEST: Final = "2.100"
 DRIVER: Final = "generic_driver"
 #: Installed, changed and removed; it finds nothing.
 IDLE: Final = "pci_driver"
@@ -46,7 +46,7 @@ class UserSessions:
 
     def rows(self, noun: str, **terms: Any) -> list[dict[str, Any]]:
         """What the API lists to the administrator, as far as it has these values."""
-        answer = self.cloud.ask(f"/{noun}", self.tokens["admin"], version=V24)
+        answer = self.cloud.ask(f"/{noun}", self.tokens["admin"], version=NEWEST)
         assert answer.status_code == 200, answer.text
         listed: list[dict[str, Any]] = next(iter(answer.json().values()))
         return [one for one in listed if terms.items() <= one.items()]

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the hardware of the cloud can satisfy a device profile, by the rules of Placement.
+
+Nova asks Placement for all groups of a profile at once. All come from one host, and each from one
+resource provider, which has all its traits and enough units. Several groups may share a provider.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Final
+
+from cyborg.model.device_profile import Group, resource_classes, units
+
+#: Partial assignments of groups to the providers of a host that are tried; a host with more of
+#: them counts as one that can satisfy the profile.
+_MAX_TRIED: Final = 20_000
+_CUSTOM: Final = "CUSTOM_"
+
+
+class Satisfiable(StrEnum):
+    """Whether the cloud can satisfy a profile now, after units become free, or never."""
+
+    NOW = "now"
+    WHEN_FREE = "when free"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, order=True)
+class Supply:
+    """What a resource provider can give to profiles.
+
+    ``total`` are the units that its host reports, ``free`` those that a bind can get now.
+    Placement allocates ``group_size`` units at a time.
+    """
+
+    resource_class: str
+    traits: tuple[str, ...]
+    total: int
+    free: int
+    group_size: int = 1
+
+    def has_traits(self, group: Group) -> bool:
+        """Return whether the traits are those that a group requires and does not forbid."""
+        return all(
+            (name in self.traits) is (word == "required") for name, word in _traits(group).items()
+        )
+
+    def fits(self, group: Group, amount: int) -> bool:
+        """Return whether Placement can allocate so many units to a group, if all are free."""
+        return self.has_traits(group) and amount <= self.total and amount % self.group_size == 0
+
+
+def satisfiable(groups: Sequence[Group], hosts: Iterable[Sequence[Supply]]) -> Satisfiable:
+    """Return whether a host can satisfy all groups; ``hosts`` has the providers of each host.
+
+    Equal hosts need to be given only once.
+    """
+    requests = [group for group in groups if units(group)]
+    result = Satisfiable.NEVER
+    for host in hosts:
+        if _can_satisfy(requests, host, [supply.free for supply in host]):
+            return Satisfiable.NOW
+        if result is Satisfiable.NEVER and _can_satisfy(
+            requests, host, [supply.total for supply in host]
+        ):
+            result = Satisfiable.WHEN_FREE
+    return result
+
+
+def _can_satisfy(
+    requests: Sequence[Group], host: Sequence[Supply], capacities: Sequence[int]
+) -> bool:
+    """Return whether each group finds a provider, if these have so many units."""
+    # A provider has one class, so the groups of each class can be assigned on their own.
+    by_class: dict[frozenset[str], list[Group]] = defaultdict(list)
+    for group in requests:
+        by_class[resource_classes(group)].append(group)
+    for classes, same in by_class.items():
+        if len(classes) > 1:
+            return False
+        offers = [
+            (supply, capacity)
+            for supply, capacity in zip(host, capacities, strict=True)
+            if supply.resource_class in classes and capacity
+        ]
+        if not _Assignment(sorted(same, key=units, reverse=True), offers).exists():
+            return False
+    return True
+
+
+class _Assignment:
+    """Assigns groups of one class, the largest first, to the providers of a host."""
+
+    def __init__(self, groups: Sequence[Group], offers: Sequence[tuple[Supply, int]]) -> None:
+        self._groups = [(group, units(group)) for group in groups]
+        self._supplies = [supply for supply, _ in offers]
+        self._capacities = tuple(capacity for _, capacity in offers)
+        #: How many groups are assigned, and what the providers have left after that.
+        self._failed: set[tuple[int, tuple[int, ...]]] = set()
+
+    def exists(self) -> bool:
+        """Return whether all groups can be assigned."""
+        return self._from(0, self._capacities)
+
+    def _from(self, index: int, left: tuple[int, ...]) -> bool:
+        if index == len(self._groups):
+            return True
+        if (index, left) in self._failed:
+            return False
+        group, amount = self._groups[index]
+        tried: set[tuple[Supply, int]] = set()
+        for place, supply in enumerate(self._supplies):
+            # Equal providers with as many units left are one choice.
+            choice = (supply, left[place])
+            if choice in tried or left[place] < amount or not supply.fits(group, amount):
+                continue
+            tried.add(choice)
+            after = (*left[:place], left[place] - amount, *left[place + 1 :])
+            if self._from(index + 1, after):
+                return True
+        self._failed.add((index, left))
+        return len(self._failed) > _MAX_TRIED
+
+
+def warnings(groups: Sequence[Group], supplies: Collection[Supply]) -> list[str]:
+    """Return a sentence for each thing that a profile requests and no provider has.
+
+    ``supplies`` are those of all hosts. Names that nothing has come with the nearest existing one.
+    """
+    classes = {supply.resource_class for supply in supplies}
+    traits = {trait for supply in supplies for trait in supply.traits}
+    sentences = []
+    for index, group in enumerate(groups):
+        if not units(group):
+            continue
+        place, requested = f"groups[{index}]", sorted(resource_classes(group))
+        missing = [
+            f"resource class {name}{_nearest(name, classes)}"
+            for name in requested
+            if name not in classes
+        ]
+        missing += [
+            f"trait {name}{_nearest(name, traits)}"
+            for name, word in sorted(_traits(group).items())
+            if word == "required" and name not in traits
+        ]
+        sentences += [f"{place}: no resource provider has {what}." for what in missing]
+        if not missing:
+            sentences += _shortage(place, group, requested, supplies)
+    return sentences
+
+
+def _shortage(
+    place: str, group: Group, requested: Sequence[str], supplies: Collection[Supply]
+) -> list[str]:
+    """Return why no provider can satisfy a group whose class and traits exist, if so."""
+    if len(requested) > 1:
+        return [
+            (
+                f"{place}: a resource provider has one resource class, and one provider would have "
+                f"to have {', '.join(requested)}. Use a group for each class."
+            )
+        ]
+    (name,), amount = requested, units(group)
+    matching = [
+        supply for supply in supplies if supply.resource_class == name and supply.has_traits(group)
+    ]
+    if not matching:
+        said = ", ".join(f"{trait}={word}" for trait, word in sorted(_traits(group).items()))
+        return [f"{place}: no resource provider of {name} has these traits together: {said}."]
+    if any(supply.fits(group, amount) for supply in matching):
+        return []
+    sizes = sorted({supply.group_size for supply in matching if supply.total >= amount})
+    if sizes:
+        steps = ", ".join(map(str, sizes))
+        return [f"{place}: units of {name} are given out in multiples of {steps}, not {amount}."]
+    largest = max(supply.total for supply in matching)
+    return [
+        (
+            f"{place}: it requests {amount} units of {name} from one resource provider, and the "
+            f"largest one with these traits has {largest}."
+        )
+    ]
+
+
+def _traits(group: Group) -> Mapping[str, str]:
+    """Return the traits of a group: ``required`` or ``forbidden`` by name."""
+    return {key.partition(":")[2]: word for key, word in group.items() if key.startswith("trait:")}
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    """Return a clause with the existing name that is most like this one; empty for none."""
+    # The prefix makes all custom names alike.
+    plain = {other.removeprefix(_CUSTOM): other for other in sorted(names)}
+    close = get_close_matches(name.removeprefix(_CUSTOM), plain, n=1)
+    return f"; the nearest existing one is {plain[close[0]]}" if close else ""

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device profile is said to be, and what the real Placement answers for it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from cyborg.clients.placement_sync import Publisher
+from cyborg.model.provider import Provider, ProviderTree, provider_uuid
+from cyborg.model.satisfiability import Satisfiable, Supply, satisfiable, warnings
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host, requested
+from cyborg.tests.fixtures.properties import fuzzed, given, st
+
+TRAITS = ("CUSTOM_FAST", "CUSTOM_SLOW", "HW_GPU_API_VULKAN")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A provider; the classes differ in each example, so a card has a number for its own."""
+
+    number: int
+    traits: frozenset[str]
+    total: int
+    used: int
+    reserved: int
+    group_size: int
+
+    @property
+    def free(self) -> int:
+        """Return how many units Placement can allocate."""
+        return self.total - self.used - self.reserved
+
+    def provider(self, name: str, classes: Sequence[str], *, reserved: int) -> Provider:
+        """Return what the agent publishes."""
+        return Provider(
+            *(provider_uuid(name), name, classes[self.number], self.total, reserved, self.traits),
+            group_size=self.group_size,
+        )
+
+    def supply(self, classes: Sequence[str]) -> Supply:
+        """Return what the service knows of it."""
+        traits = tuple(sorted(self.traits))
+        return Supply(classes[self.number], traits, self.total, self.free, self.group_size)
+
+
+@st.composite
+def cards(draw: st.DrawFn) -> Card:
+    size = draw(st.sampled_from([1, 1, 1, 2]))
+    parts = [size * draw(st.integers(0, 2)) for _ in range(3)]
+    total = max(sum(parts), size)
+    return Card(
+        draw(st.integers(0, 1)),
+        frozenset(draw(st.sets(st.sampled_from(TRAITS)))),
+        *(total, parts[0], parts[1], size),
+    )
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[Mapping[int, int], Mapping[str, str]]:
+    """A group: amounts by number of the class, and traits."""
+    numbers = draw(st.sampled_from([[0], [0], [1], [0, 1], [2]]))
+    words = st.dictionaries(
+        st.sampled_from(TRAITS), st.sampled_from(["required", "forbidden"]), max_size=2
+    )
+    return {number: draw(st.integers(1, 3)) for number in numbers}, draw(words)
+
+
+HOSTS = st.lists(st.lists(cards(), max_size=3), min_size=1, max_size=2)
+PROFILES = st.lists(st.lists(groups(), min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+@given(HOSTS, PROFILES)
+@fuzzed(60)
+def test_profile_is_judged_as_by_placement(
+    placement: PlacementService,
+    publisher: Publisher,
+    hosts: list[list[Card]],
+    profiles: list[list[tuple[Mapping[int, int], Mapping[str, str]]]],
+) -> None:
+    """``never`` is no candidate in an empty cloud, ``now`` a candidate in this one."""
+    classes = [f"CUSTOM_{uuid4().hex.upper()}" for _ in range(3)]
+    # Placement refuses a query with a class or a trait that it does not have.
+    for name in classes:
+        placement.call("PUT", f"/resource_classes/{name}")
+    for name in TRAITS[:2]:
+        placement.call("PUT", f"/traits/{name}")
+    named = [
+        [
+            {f"resources:{classes[number]}": str(amount) for number, amount in amounts.items()}
+            | {f"trait:{trait}": word for trait, word in traits.items()}
+            for amounts, traits in profile
+        ]
+        for profile in profiles
+    ]
+    empty = _candidates(placement, publisher, hosts, classes, named, in_use=False)
+    used = _candidates(placement, publisher, hosts, classes, named, in_use=True)
+    supplies = [[card.supply(classes) for card in host] for host in hosts]
+    expected = [
+        Satisfiable.NOW if now else Satisfiable.WHEN_FREE if ever else Satisfiable.NEVER
+        for now, ever in zip(used, empty, strict=True)
+    ]
+    assert [satisfiable(profile, supplies) for profile in named] == expected
+    every = [supply for host in supplies for supply in host]
+    for profile, word in zip(named, expected, strict=True):
+        single = len(profile) == 1
+        if warnings(profile, every) or single:
+            assert bool(warnings(profile, every)) is (word is Satisfiable.NEVER)
+
+
+def _candidates(
+    placement: PlacementService,
+    publisher: Publisher,
+    hosts: Sequence[Sequence[Card]],
+    classes: Sequence[str],
+    profiles: Sequence[Sequence[Mapping[str, str]]],
+    *,
+    in_use: bool,
+) -> list[bool]:
+    """Publish the hosts; return whether Placement has a candidate for each profile."""
+    consumer, roots = str(uuid4()), []
+    taken: dict[str, dict[str, int]] = {}
+    for cards_ in hosts:
+        host = fresh_host()
+        roots.append(placement.make_compute(host))
+        named = {f"{host}_{index}": card for index, card in enumerate(cards_)}
+        providers = [
+            card.provider(name, classes, reserved=card.reserved if in_use else 0)
+            for name, card in named.items()
+        ]
+        assert publisher.publish(ProviderTree(host, tuple(providers))).problems == {}
+        taken |= {
+            provider_uuid(name): {classes[card.number]: card.used}
+            for name, card in named.items()
+            if in_use and card.used
+        }
+    if taken:
+        assert placement.claim(consumer, taken)
+    found = Counter(
+        index
+        for index, profile in enumerate(profiles)
+        for root in roots
+        if placement.candidates(requested(profile), in_tree=root)
+    )
+    placement.free(consumer)
+    return [found[index] > 0 for index in range(len(profiles))]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service on a cluster of MariaDB Galera, and on quorum queues of RabbitMQ."""
