@@ -104,6 +104,7 @@ def request_removal(ctx: Conductor, c: RemoveService) -> Operation:
                 raise exception.Conflict(
                     reason=f"{row.host} is being removed already: see operation {other}."
                 )
+            tx.publish(row.host_id, row.host)
             services.disable(tx, row.id, disabled=True, reason=_DISABLED_REASON)
         entry = events.Entry("service", row.uuid, "forgotten", hostname=row.host)
         events.record(tx, [entry])
