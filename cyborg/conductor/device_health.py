@@ -5,10 +5,11 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Protocol, Self
 
-from cyborg.db import devices, drivers, events, host_inventory, hosts
+from cyborg.db import arqs, devices, drivers, events, host_inventory, hosts
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Device
 from cyborg.db.transaction import Transaction
@@ -172,7 +173,11 @@ class News:
         return cls(tuple(single), shared)
 
     def entries(self, tx: Transaction, host_id: int, hostname: str) -> list[events.Entry]:
-        """Return the history entries: of devices, and of drivers whose devices all changed."""
+        """Return the history entries: of devices, of drivers whose devices all changed, of ARQs.
+
+        The entry of an ARQ tells its owner that the health of its unit has changed. It has no
+        reason, because the evidence is for operators.
+        """
         uuids = drivers.uuids(tx, host_id, self.shared) if self.shared else {}
         subjects: list[tuple[str, str, tuple[HealthChange, ...]]] = [
             ("device", change.uuid, (change,)) for change in self.single
@@ -188,7 +193,7 @@ class News:
             for driver in self.shared.keys() - uuids.keys()
             for change in self.shared[driver]
         ]
-        return [
+        entries = [
             events.Entry(
                 noun,
                 uuid,
@@ -198,6 +203,17 @@ class News:
             )
             for noun, uuid, changes in subjects
         ]
+        now = {change.uuid: change.health for change in chain(self.single, *self.shared.values())}
+        entries += [
+            events.Entry(
+                *("arq", holder.uuid, health.action(now[holder.held_uuid])),
+                instance_uuid=holder.instance_uuid,
+                hostname=hostname,
+                device_uuid=holder.held_uuid,
+            )
+            for holder in arqs.holders(tx, now.keys())
+        ]
+        return entries
 
     def log(self, hostname: str) -> None:
         """Log the changes; call this after the commit."""

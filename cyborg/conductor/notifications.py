@@ -100,6 +100,7 @@ class NotificationPublisher:
             uuid = entry.uuid
             if entry.noun == "arq":
                 messages.append(notification.arq_state(entry, owners.get(uuid)))
+                messages.append(notification.arq_health(entry, owners.get(uuid)))
             elif entry.noun == "instance":
                 project = projects.get(uuid)
                 messages.append(notification.instance_unattached(entry, project))

@@ -40,6 +40,19 @@ class VisibleArq(Shown):
     attach_handle_info: str | None = column(sa.case((_BOUND, AttachHandle.attach_info)))
     #: Why the bind failed; None: it did not fail.
     fault = column(Arq.fault)
+    #: The health of the device whose unit it has; None: it has none, or the health is not known.
+    health: str | None = column(
+        sa.case(
+            (
+                _BOUND,
+                sa.select(Device.health)
+                .join(Deployable, Deployable.device_id == Device.id)
+                .where(Deployable.id == Arq.deployable_id)
+                .correlate(Arq)
+                .scalar_subquery(),
+            )
+        )
+    )
 
 
 # Built once: SQLAlchemy takes longer to build them than the database to execute them.
@@ -128,6 +141,28 @@ def all_resolved(tx: Transaction, instance_uuid: str, scope: Scope) -> bool:
     if scope.project_id is not None:
         query = query.where(Arq.project_id == scope.project_id)
     return tx.execute(query.limit(1)).first() is None
+
+
+class Holder(Arq):
+    """An ARQ that has a unit of a device."""
+
+    __abstract__ = True
+
+    held_uuid = column(Device.uuid)
+
+
+_HOLDERS = (
+    rows.select(Holder)
+    .join(Deployable, Deployable.id == Arq.deployable_id)
+    .join(Device, Device.id == Deployable.device_id)
+    .where(_BOUND)
+    .order_by(Arq.id)
+)
+
+
+def holders(tx: Transaction, device_uuids: Collection[str]) -> Sequence[Holder]:
+    """Return the bound ARQs that have units of these devices, the oldest first."""
+    return tx.all(_HOLDERS.where(Device.uuid.in_(device_uuids))) if device_uuids else ()
 
 
 def created_at(tx: Transaction, uuids: Sequence[str]) -> datetime | None:

@@ -17,6 +17,7 @@ from cyborg.model.report import Reading
 
 VERSION: Final = "1.0"
 ARQ_STATE: Final = "arq.state"
+ARQ_HEALTH: Final = "arq.health"
 DEVICE_STATE: Final = "device.state"
 DEVICE_HEALTH: Final = "device.health"
 DEVICE_CLEANING: Final = "device.cleaning"
@@ -123,17 +124,16 @@ def arq_state(event: HistoryEvent, project_id: str | None) -> Notification | Non
     ``project_id`` is the owner; None if the ARQ is deleted or has no owner.
     """
     state = state_after(event.noun, event.action, event.state)
-    if state is None:
-        return None
-    return Notification(
-        ARQ_STATE,
-        {
-            **_common(event),
-            "state": state,
-            "project_id": project_id,
-            "instance": event.instance_uuid,
-        },
-    )
+    return None if state is None else _of_arq(ARQ_STATE, event, {"state": state}, project_id)
+
+
+def arq_health(event: HistoryEvent, project_id: str | None) -> Notification | None:
+    """Return the notification that the health of an ARQ's unit changed; None if it did not.
+
+    ``project_id`` is the owner, as for ``arq_state``.
+    """
+    health = of_action(event.action)
+    return None if health is None else _of_arq(ARQ_HEALTH, event, {"health": health}, project_id)
 
 
 def device_state(event: HistoryEvent, facts: DeviceFacts | None) -> Notification | None:
@@ -190,6 +190,13 @@ def instance_unattached(event: HistoryEvent, project_id: str | None) -> Notifica
         return None
     payload = {**_common(event), "project_id": project_id, "rebooted": rebooted}
     return Notification(INSTANCE_UNATTACHED, payload)
+
+
+def _of_arq(
+    event_type: str, event: HistoryEvent, news: Mapping[str, Any], project_id: str | None
+) -> Notification:
+    owner = {"project_id": project_id, "instance": event.instance_uuid}
+    return Notification(event_type, {**_common(event), **news, **owner})
 
 
 def _users(facts: DeviceFacts | None) -> list[dict[str, str | None]]:

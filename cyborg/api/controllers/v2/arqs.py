@@ -18,6 +18,7 @@ from cyborg.db import arqs, events
 from cyborg.db.arqs import VisibleArq
 from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.device_profile import parse_name
+from cyborg.model.health import CONDITIONS
 from cyborg.model.scope import EVERYWHERE
 from cyborg.rpc.verbs import CreateArqs, DeleteArqs, DeleteInstanceArqs, PatchArqs
 
@@ -84,6 +85,12 @@ ARQ_VIEW = Answer[VisibleArq | Arq](
     links=Member(answers.Links("accelerator_requests"), lambda arq: arq.uuid),
     created_at=Member(answers.TIME_OR_NULL),
     updated_at=Member(answers.TIME_OR_NULL),
+    # A new one has no unit yet.
+    health=Member(
+        answers.Nullable(types.Word(*CONDITIONS)),
+        lambda arq: getattr(arq, "health", None),
+        since=microversion.EXTENDED,
+    ),
 )
 
 

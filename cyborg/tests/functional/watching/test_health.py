@@ -190,7 +190,8 @@ def test_faulty_device_is_reserved_and_shown_until_it_recovers(checked: Sites):
     bind(here.admin, rival, here.rack.provider(), status=409)
     # A guest keeps its unit.
     (held,) = of_instance(here.admin, instance)
-    assert held["state"] == "Bound"
+    assert (held["state"], held["health"]) == ("Bound", "drain")
+    assert here.admin.get(f"/accelerator_requests/{rival[0]['uuid']}")["health"] is None
     labels = {
         "host": here.rack.compute,
         "driver": "card_driver",
@@ -218,6 +219,18 @@ def test_faulty_device_is_reserved_and_shown_until_it_recovers(checked: Sites):
     (told, _) = here.watched.listener.of("device.health", uuid=faulty["uuid"])
     assert told["reason"] == CAUSE
     assert [one["instance"] for one in told["users"]] == [instance]
+    # Its owner is told without the evidence, which is for operators.
+    soon(lambda: len(here.watched.listener.of("arq.health", uuid=held["uuid"])) == 2)
+    (told, _) = here.watched.listener.of("arq.health", uuid=held["uuid"])
+    assert (told["health"], told["instance"], told["reason"]) == ("drain", instance, None)
+    assert told["project_id"] == here.admin.project
+    (shown,) = of_instance(here.admin, instance)
+    assert shown["health"] == "ok"
+    history = here.admin.get(f"/accelerator_requests/{held['uuid']}")["events"]
+    assert [(one["action"], one["reason"]) for one in history[:2]] == [
+        ("health ok", None),
+        ("health drain", None),
+    ]
     # The state of the device was never another one.
     assert here.watched.listener.states("device.state", faulty["uuid"]) == ["enabled"]
     delete_arqs(here.admin, instance)

@@ -93,14 +93,17 @@ def test_arq_is_unchanged_below_2_100(client: Client, db: Database, statements: 
         assert len(statements) == number + 2
 
 
-def test_lists_and_created_arqs_are_unchanged_at_2_100(client: Client) -> None:
+def test_lists_and_created_arqs_have_their_health_besides_at_2_100(client: Client) -> None:
     path = "/v2/accelerator_requests"
-    assert client.send("GET", path, version=NEW).body == client.send("GET", path).body
+    before = client.send("GET", path).body["arqs"]
+    assert client.send("GET", path, version=NEW).body["arqs"] == [
+        {**arq, "health": None} for arq in before
+    ]
     body = {"device_profile_name": "gpu"}
     made = [
         client.send("POST", path, body, version=version).body["arqs"][0] for version in (NEW, None)
     ]
-    assert list(made[0]) == list(made[1])
+    assert list(made[0]) == [*made[1], "health"]
 
 
 def reasons(client: Client) -> list[str | None]:

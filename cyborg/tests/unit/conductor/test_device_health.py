@@ -74,8 +74,9 @@ def order(host: UseCases, health: HealthOrder) -> str:
 
 
 def history(host: UseCases) -> list[str]:
-    """Return the actions of the history that are about health."""
-    return [row.action for row in host.rows(Event, Event.action.like("health%"))]
+    """Return the actions of the history of devices and drivers that are about health."""
+    about = (Event.action.like("health%"), Event.noun != "arq")
+    return [row.action for row in host.rows(Event, *about)]
 
 
 def boot(host: UseCases, index: int) -> None:
@@ -216,6 +217,9 @@ def test_an_operator_has_faults_ignored_for_a_time(patient: UseCases) -> None:
     # The bound unit is not touched.
     assert reserved(patient) == [2, 0]
     assert history(patient) == ["health drain", "health ignored", "health dead"]
+    # The owner of the bound unit learns it, too; nobody had the unit before.
+    assert patient.actions("arq")[-1] == "health dead"
+    assert sum(action.startswith("health") for action in patient.actions("arq")) == 1
 
 
 def test_repeated_order_of_an_operator_changes_nothing(patient: UseCases) -> None:

@@ -43,6 +43,7 @@ def test_page_shows_every_field_of_every_notification() -> None:
     key = devices[0][1].key
     sent = [
         notification.arq_state(event("Bound", noun="arq"), "project"),
+        notification.arq_health(event(health_action("drain"), noun="arq"), "project"),
         notification.device_state(event("lost"), facts),
         notification.device_health(event(health_action("drain")), facts),
         notification.device_cleaning(event("unit cleaned"), replace(facts, users=())),
