@@ -48,7 +48,6 @@ LEFT: Final = frozenset(
         "cyborg/tests/functional/sequences/story.py:Site",
         "cyborg/tests/functional/watching/conftest.py:Watched",
         "cyborg/tests/functional/watching/publishers.py:FakePublisher",
-        "cyborg/tests/unit/api/conductor.py:RecordedConductor",
         "tools/cyborg_tools/bench/parts.py:Parts",
         "tools/cyborg_tools/chaos/world.py:World",
         "tools/cyborg_tools/servers.py:Cloud",
