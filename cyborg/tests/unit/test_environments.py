@@ -47,7 +47,6 @@ LEFT: Final = frozenset(
         "cyborg/tests/functional/rolling/test_signing.py:RollingCloud",
         "cyborg/tests/functional/sequences/story.py:Site",
         "cyborg/tests/functional/watching/conftest.py:Watched",
-        "cyborg/tests/functional/watching/publishers.py:FakePublisher",
         "tools/cyborg_tools/bench/parts.py:Parts",
         "tools/cyborg_tools/chaos/world.py:World",
         "tools/cyborg_tools/servers.py:Cloud",
