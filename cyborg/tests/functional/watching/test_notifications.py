@@ -19,7 +19,7 @@ from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create, delete_arqs, eventually_offered
-from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.conftest import Watched, administrator, soon, watched_agent
 from cyborg.tests.functional.watching.publishers import (
     FakeNotifier,
     FakePublisher,
@@ -50,8 +50,8 @@ def rack(watched: Watched) -> Rack:
 def admin(watched: Watched, rack: Rack) -> Client:
     """A running service with one card."""
     watched.stack.start_conductor()
-    watched.agent(rack)
-    client = watched.admin()
+    watched_agent(watched, rack)
+    client = administrator(watched)
     soon(lambda: len(devices(client)) == 1)
     return client
 
@@ -298,8 +298,8 @@ def statements() -> Iterator[list[str]]:
 def test_disabled_notifications_write_nothing(watched: Watched, statements: list[str]):
     rack = watched.rack()
     watched.stack.start_conductor()
-    watched.agent(rack)
-    admin = watched.admin()
+    watched_agent(watched, rack)
+    admin = administrator(watched)
     soon(lambda: len(devices(admin)) == 1)
     assert [one for one in statements if "outbox" in one and not one.startswith("SELECT")] == []
     assert waiting(watched.database) == 0
