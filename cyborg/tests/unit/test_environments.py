@@ -41,7 +41,6 @@ LEFT: Final = frozenset(
         "cyborg/tests/functional/crash/runs.py:Run",
         "cyborg/tests/functional/crash/test_canary.py:Cloud",
         "cyborg/tests/functional/crash/test_dirty_units.py:Site",
-        "cyborg/tests/functional/daemons/service.py:Service",
         "cyborg/tests/functional/machine/simulation.py:Simulation",
         "cyborg/tests/functional/rolling/test_signing.py:RollingCloud",
         "cyborg/tests/functional/sequences/story.py:Site",
