@@ -43,7 +43,6 @@ LEFT: Final = frozenset(
         "cyborg/tests/functional/crash/test_dirty_units.py:Site",
         "cyborg/tests/functional/machine/simulation.py:Simulation",
         "cyborg/tests/functional/rolling/test_signing.py:RollingCloud",
-        "cyborg/tests/functional/sequences/story.py:Site",
         "tools/cyborg_tools/bench/parts.py:Parts",
         "tools/cyborg_tools/chaos/world.py:World",
         "tools/cyborg_tools/servers.py:Cloud",
