@@ -37,7 +37,6 @@ MAKERS: Final = frozenset(
 LEFT: Final = frozenset(
     [
         "cyborg/tests/fixtures/counted_service.py:CountedService",
-        "cyborg/tests/functional/apiref/site.py:Site",
         "cyborg/tests/functional/crash/runs.py:Run",
         "cyborg/tests/functional/crash/test_canary.py:Cloud",
         "cyborg/tests/functional/crash/test_dirty_units.py:Site",
