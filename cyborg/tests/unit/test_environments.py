@@ -37,7 +37,6 @@ MAKERS: Final = frozenset(
 LEFT: Final = frozenset(
     [
         "cyborg/tests/fixtures/counted_service.py:CountedService",
-        "cyborg/tests/functional/machine/simulation.py:Simulation",
         "cyborg/tests/functional/rolling/test_signing.py:RollingCloud",
         "tools/cyborg_tools/bench/parts.py:Parts",
         "tools/cyborg_tools/chaos/world.py:World",
