@@ -37,7 +37,6 @@ MAKERS: Final = frozenset(
 LEFT: Final = frozenset(
     [
         "cyborg/tests/functional/rolling/test_signing.py:RollingCloud",
-        "tools/cyborg_tools/bench/parts.py:Parts",
         "tools/cyborg_tools/chaos/world.py:World",
         "tools/cyborg_tools/servers.py:Cloud",
         "tools/cyborg_tools/walkthrough/environment.py:Environment",
