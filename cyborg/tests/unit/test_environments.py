@@ -33,16 +33,6 @@ MAKERS: Final = frozenset(
         *("deployment.agent", "deployment.api", "deployment.conductor"),
     ]
 )
-#: Classes that are still to be replaced; none is added.
-LEFT: Final = frozenset(
-    [
-        "tools/cyborg_tools/chaos/world.py:World",
-        "tools/cyborg_tools/servers.py:Cloud",
-        "tools/cyborg_tools/walkthrough/environment.py:Environment",
-        "tools/cyborg_tools/walkthrough/examples.py:ExampleEnvironment",
-        "tools/cyborg_tools/walkthrough/secured.py:SecuredServers",
-    ]
-)
 
 
 def _made(node: ast.ClassDef) -> Iterator[str]:
@@ -70,7 +60,7 @@ def test_no_other_class_makes_parts_of_the_service() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef) and MAKERS.intersection(_made(node))
     }
-    assert others == LEFT
+    assert others == set()
 
 
 def test_there_are_six_environments() -> None:
