@@ -88,7 +88,7 @@ def say(prog: str, sentence: str) -> None:
     print(f"{prog}: {sentence}", file=sys.stderr, flush=True)
 
 
-class Environment(ABC):
+class Started(ABC):
     """What a program starts: all of it in ``enter``; in ``exit``, or after an error, it ends."""
 
     def __enter__(self) -> Self:

@@ -20,7 +20,7 @@ from cyborg.tests.fixtures.authority import Certificate
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import TOKEN, PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options
-from cyborg_tools.program import Environment
+from cyborg_tools.program import Started
 
 #: Seconds within which a server must answer.
 _PATIENCE = 5
@@ -53,6 +53,18 @@ def daemon_options(
         "placement": {"auth_type": "admin_token", "endpoint": placement, "token": TOKEN},
         "nova": {"auth_type": "none", "endpoint": nova},
     }
+
+
+def deployed(directory: Path, options: Options, endings: ExitStack) -> Deployment:
+    """Return programs on these options, which are stopped with all else."""
+    return endings.enter_context(Deployment(directory, options))
+
+
+def upgrade(deployment: Deployment) -> None:
+    """Bring the database to the newest revision. Raises exception.ConfigError."""
+    made = deployment.run("cyborg-dbsync", "upgrade")
+    if made.returncode:
+        raise exception.ConfigError(reason=f"cyborg-dbsync upgrade fails: {made.stderr}")
 
 
 @contextmanager
@@ -132,7 +144,7 @@ def check(url: str, option: str, scheme: str = "") -> None:
         ) from fault
 
 
-class Cloud(Environment):
+class Cloud(Started):
     """Daemons on servers that others use as well; all that they make there is removed in the end.
 
     They have the real Placement, with a compute for each host, and a simulated Nova; both serve
@@ -156,7 +168,7 @@ class Cloud(Environment):
         """The options of all daemons that only this cloud has."""
 
     def start(self, endings: ExitStack) -> None:
-        """See Environment; starts no daemon. Raises ConfigError if a server cannot be used."""
+        """See Started; starts no daemon. Raises ConfigError if a server cannot be used."""
         own = self.certificate
         place = self.directory / "placement"
         place.mkdir()
@@ -167,8 +179,7 @@ class Cloud(Environment):
         options = self.options(endings)
         for group, values in self.more.items():
             options.setdefault(group, {}).update(values)
-        self.deployment = Deployment(self.directory, options)
-        endings.callback(self.deployment.stop)
+        self.deployment = deployed(self.directory, options, endings)
 
     def options(self, endings: ExitStack) -> dict[str, dict[str, object]]:
         """The options of all daemons, for a new database and an exchange on the broker."""

@@ -33,30 +33,6 @@ MAKERS: Final = frozenset(
         *("deployment.agent", "deployment.api", "deployment.conductor"),
     ]
 )
-#: Classes that are still to be replaced; none is added.
-LEFT: Final = frozenset(
-    [
-        "cyborg/tests/fixtures/counted_service.py:CountedService",
-        "cyborg/tests/functional/apiref/site.py:Site",
-        "cyborg/tests/functional/crash/runs.py:Run",
-        "cyborg/tests/functional/crash/test_canary.py:Cloud",
-        "cyborg/tests/functional/crash/test_dirty_units.py:Site",
-        "cyborg/tests/functional/daemons/service.py:Service",
-        "cyborg/tests/functional/instances/conftest.py:Cloud",
-        "cyborg/tests/functional/machine/simulation.py:Simulation",
-        "cyborg/tests/functional/rolling/test_signing.py:RollingCloud",
-        "cyborg/tests/functional/sequences/story.py:Site",
-        "cyborg/tests/functional/watching/conftest.py:Watched",
-        "cyborg/tests/functional/watching/publishers.py:FakePublisher",
-        "cyborg/tests/unit/api/conductor.py:RecordedConductor",
-        "tools/cyborg_tools/bench/parts.py:Parts",
-        "tools/cyborg_tools/chaos/world.py:World",
-        "tools/cyborg_tools/servers.py:Cloud",
-        "tools/cyborg_tools/walkthrough/environment.py:Environment",
-        "tools/cyborg_tools/walkthrough/examples.py:ExampleEnvironment",
-        "tools/cyborg_tools/walkthrough/secured.py:SecuredServers",
-    ]
-)
 
 
 def _made(node: ast.ClassDef) -> Iterator[str]:
@@ -84,7 +60,7 @@ def test_no_other_class_makes_parts_of_the_service() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef) and MAKERS.intersection(_made(node))
     }
-    assert others == LEFT
+    assert others == set()
 
 
 def test_there_are_six_environments() -> None:

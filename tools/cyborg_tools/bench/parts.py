@@ -9,7 +9,8 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Self
 from uuid import uuid4
@@ -20,11 +21,13 @@ import webob
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.noauth import NoAuth
 from keystoneauth1.session import Session
+from oslo_config import cfg
 
 from cyborg import conf as configuration
 from cyborg.api import app as api_app
 from cyborg.api.server import HttpServer
 from cyborg.model.report import AgentHeartbeat
+from cyborg.rpc.transport import Bus
 from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.host_reports import report_of
@@ -85,102 +88,34 @@ class Child:
 
 def _serve(pipe: "Connection[Any, Any]", parts: Sequence[str], setting: dict[str, str]) -> None:
     """Run the child's end until the parent closes the pipe."""
-    running = Parts(setting)
-    try:
+    with ExitStack() as endings:
+        running = _parts(setting, endings)
         address: dict[str, str] = {}
         for part in parts:
-            address |= running.start(part)
+            address |= _STARTS[part](running)
         pipe.send(address)
-        while True:
-            what, arguments = pipe.recv()
-            pipe.send(what(running, *arguments))
-    except EOFError:
-        return
-    finally:
-        running.stop()
+        with suppress(EOFError):
+            while True:
+                what, arguments = pipe.recv()
+                pipe.send(what(running, *arguments))
 
 
+@dataclass
 class Parts:
-    """The parts of one process; ``stop`` ends everything."""
+    """The parts of one process; ``endings`` stop them."""
 
-    def __init__(self, setting: Mapping[str, str]) -> None:
-        conf = configuration.prepare([], prog="bench", default_config_files=[])
-        # Threads log alike in every run, and nobody reads them here.
-        logging.disable(logging.WARNING)
-        conf.set_override("auth_strategy", "noauth", group="api")
-        conf.set_override("port", 0, group="api")
-        self._conf = conf
-        self._setting = setting
-        self._stack = Stack(
-            conf=conf,
-            database_url=setting["database_url"],
-            transport_url=setting["transport_url"],
-            # The benchmark runs nobody who talks to Placement.
-            peers=Peers(placement=unreachable, nova=self._nova),
-            times=_TIMES,
-            exchange=setting["exchange"],
-        )
-        self._endings: list[Callable[[], object]] = []
-        self._agent: AnyHost | None = None
-        self._echo_client: Any = None
+    conf: cfg.ConfigOpts
+    stack: Stack
+    endings: ExitStack
+    agent: AnyHost | None = None
+    echo_client: Any = None
 
-    def start(self, part: str) -> dict[str, str]:
-        """Start one part; answers where it is reached, by name."""
-        starts = {
-            API: self._start_api,
-            CONDUCTOR: self._start_conductor,
-            AGENT: self._start_agent,
-            NOVA: self._start_nova,
-        }
-        return starts[part]()
-
-    def stop(self) -> None:
-        while self._endings:
-            self._endings.pop()()
-        self._stack.stop()
-
-    def _nova(self) -> Adapter:
-        return Adapter(Session(auth=NoAuth(endpoint=self._setting["nova"])), service_type="compute")
-
-    def _start_api(self) -> dict[str, str]:
-        real = HttpServer(self._stack.make_api(), self._conf)
-        nothing = pecan.Pecan(
-            _Nothing(), use_context_locals=False, guess_content_type_from_ext=False
-        )
-        empty = HttpServer(api_app.behind_filters(nothing, self._conf), self._conf)
-        for server in (real, empty):
-            server.start()
-            self._endings.append(server.stop)
-        bus = self._stack.bus()
-        self._endings.append(bus.close)
-        self._echo_client = bus.client(_ECHO_TOPIC)
-        return {
-            name: "{}:{}".format(*server.address)
-            for name, server in (("api", real), ("empty", empty))
-        }
-
-    def _start_conductor(self) -> dict[str, str]:
-        self._stack.start_conductor()
-        bus = self._stack.bus()
-        self._endings.append(bus.close)
-        server = bus.server(_ECHO_TOPIC, "bench", _Echo())
-        server.start()
-        self._endings += [server.wait, server.stop]
-        return {}
-
-    def _start_agent(self) -> dict[str, str]:
-        self._agent = reach(AnyHost(self._stack.bus(), timeout=_TIMES.rpc))
-        self._endings.append(self._agent.close)
-        return {}
-
-    def _start_nova(self) -> dict[str, str]:
-        nova = SimulatedNova()
-        nova.start()
-        self._endings.append(nova.stop)
-        return {"nova": nova.url}
+    def bus(self) -> Bus:
+        """Return a connection that is closed at the end."""
+        return self.endings.enter_context(closing(self.stack.bus()))
 
     def echo(self, clients: int, seconds: float) -> Samples:
-        call = self._echo_client.prepare(timeout=_ECHO_PATIENCE).call
+        call = self.echo_client.prepare(timeout=_ECHO_PATIENCE).call
         call({}, "echo")
         started = time.perf_counter()
 
@@ -194,7 +129,7 @@ class Parts:
 
     def reports(self, devices: int, seconds: float) -> dict[str, Samples]:
         """First reports of fresh hosts, and unchanged ones of the same."""
-        assert self._agent is not None
+        assert self.agent is not None
         first: list[float] = []
         unchanged: list[float] = []
         end = time.perf_counter() + seconds
@@ -202,19 +137,80 @@ class Parts:
             host = f"reporting-{uuid4().hex[:12]}"
             report = report_of(host, devices)
             heartbeat = AgentHeartbeat(host, (host,), "0", f"agent@{host}", None)
-            epoch = self._agent.request(Heartbeat(heartbeat)).epoch
+            epoch = self.agent.request(Heartbeat(heartbeat)).epoch
             started = time.perf_counter()
             report.digest()
-            self._agent.request(SendReport(host, epoch, report))
+            self.agent.request(SendReport(host, epoch, report))
             first.append(time.perf_counter() - started)
             heartbeat = replace(heartbeat, epoch=epoch)
             for _ in range(_REPEATS):
                 started = time.perf_counter()
-                if self._agent.request(Heartbeat(heartbeat)).digest != report.digest():
+                if self.agent.request(Heartbeat(heartbeat)).digest != report.digest():
                     raise RuntimeError("the conductor has another report")
                 unchanged.append(time.perf_counter() - started)
         reports = {"first": first, "unchanged": unchanged}
         return {kind: Samples(times, sum(times)) for kind, times in reports.items()}
+
+
+def _parts(setting: Mapping[str, str], endings: ExitStack) -> Parts:
+    conf = configuration.prepare([], prog="bench", default_config_files=[])
+    # Threads log alike in every run, and nobody reads them here.
+    logging.disable(logging.WARNING)
+    conf.set_override("auth_strategy", "noauth", group="api")
+    conf.set_override("port", 0, group="api")
+    nova = Adapter(Session(auth=NoAuth(endpoint=setting["nova"])), service_type="compute")
+    stack = Stack(
+        conf=conf,
+        database_url=setting["database_url"],
+        transport_url=setting["transport_url"],
+        # The benchmark runs nobody who talks to Placement.
+        peers=Peers(placement=unreachable, nova=lambda: nova),
+        times=_TIMES,
+        exchange=setting["exchange"],
+    )
+    endings.callback(stack.stop)
+    return Parts(conf, stack, endings)
+
+
+def _start_api(parts: Parts) -> dict[str, str]:
+    real = HttpServer(parts.stack.make_api(), parts.conf)
+    nothing = pecan.Pecan(_Nothing(), use_context_locals=False, guess_content_type_from_ext=False)
+    empty = HttpServer(api_app.behind_filters(nothing, parts.conf), parts.conf)
+    for server in (real, empty):
+        server.start()
+        parts.endings.callback(server.stop)
+    parts.echo_client = parts.bus().client(_ECHO_TOPIC)
+    return {
+        name: "{}:{}".format(*server.address) for name, server in (("api", real), ("empty", empty))
+    }
+
+
+def _start_conductor(parts: Parts) -> dict[str, str]:
+    parts.stack.start_conductor()
+    server = parts.bus().server(_ECHO_TOPIC, "bench", _Echo())
+    server.start()
+    parts.endings.callback(server.wait)
+    parts.endings.callback(server.stop)
+    return {}
+
+
+def _start_agent(parts: Parts) -> dict[str, str]:
+    parts.agent = reach(AnyHost(parts.stack.bus(), timeout=_TIMES.rpc))
+    parts.endings.callback(parts.agent.close)
+    return {}
+
+
+def _start_nova(parts: Parts) -> dict[str, str]:
+    return {"nova": parts.endings.enter_context(SimulatedNova()).url}
+
+
+#: What starts each part, and answers where it is reached, by name.
+_STARTS: Mapping[str, Callable[[Parts], dict[str, str]]] = {
+    API: _start_api,
+    CONDUCTOR: _start_conductor,
+    AGENT: _start_agent,
+    NOVA: _start_nova,
+}
 
 
 class _Echo:

@@ -19,7 +19,7 @@ from oslo_config import cfg
 
 from cyborg.db.engine import Database
 from cyborg.tests.fixtures.costs import Scenarios
-from cyborg.tests.fixtures.counted_service import CountedService
+from cyborg.tests.fixtures.counted_service import CountedService, running_service
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
@@ -177,7 +177,7 @@ class Run:
     def _counted(self, db: Database) -> Iterator[CountedService]:
         with (
             SimulatedNova() as nova,
-            CountedService(
+            running_service(
                 conf=self._conf,
                 database_url=_url(db),
                 transport_url=self._plan.transport_url,

@@ -27,14 +27,14 @@ from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.keystone import ADMIN, KeystoneService
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.processes import Deployment, Options, Program
+from cyborg.tests.fixtures.processes import Options, Program
 from cyborg.tests.fixtures.proxy import Proxy
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.chaos import driver
 from cyborg_tools.chaos.front import Front
 from cyborg_tools.chaos.servers import MariaDb, RabbitMq, started
-from cyborg_tools.program import Environment
-from cyborg_tools.servers import daemon_options
+from cyborg_tools.program import Started
+from cyborg_tools.servers import daemon_options, deployed, upgrade
 
 HOST = "compute-1.example.org"
 CARD, PROBED, SPARE = "CUSTOM_CHAOS", "CUSTOM_CHAOS_PROBED", "CUSTOM_CHAOS_SPARE"
@@ -63,7 +63,7 @@ NO_LIMIT = "not limited in size"
 _HEARTBEAT = 3
 
 
-class World(Environment):
+class World(Started):
     """Everything that is broken, and everything that looks at it."""
 
     def __init__(self, directory: Path) -> None:
@@ -221,12 +221,9 @@ class World(Environment):
         self._start_daemons(endings)
 
     def _start_daemons(self, endings: ExitStack) -> None:
-        self.deployment = Deployment(self.directory, self.options)
-        made = self.deployment.run("cyborg-dbsync", "upgrade")
-        if made.returncode:
-            raise exception.ConfigError(reason=f"cyborg-dbsync upgrade fails: {made.stderr}")
+        self.deployment = deployed(self.directory, self.options, endings)
+        upgrade(self.deployment)
         self.rabbit.wait()
-        endings.callback(self.deployment.stop)
         endings.callback(self._tell_to_end)
         for name, options in self.own_options.items():
             self._extra[name] = self.deployment.write(name, options)

@@ -15,8 +15,8 @@ from cyborg.tests.fixtures.loopback import bypass_proxies
 from cyborg_tools import program, servers
 from cyborg_tools.quickstart.clients import StepFailed
 from cyborg_tools.quickstart.screen import Screen
-from cyborg_tools.walkthrough.environment import Environment, Place
-from cyborg_tools.walkthrough.examples import ExampleEnvironment, ExampleWalk
+from cyborg_tools.walkthrough.environment import Place, WalkedCloud
+from cyborg_tools.walkthrough.examples import ExampleCloud, ExampleWalk
 from cyborg_tools.walkthrough.pages import PAGES
 from cyborg_tools.walkthrough.secured_walk import SecuredWalk
 from cyborg_tools.walkthrough.walk import Walk
@@ -93,7 +93,7 @@ def _carry_out(plan: argparse.Namespace, place: Place, screen: Screen) -> int:
 
     began = time.monotonic()
     screen.heading("Starting three daemons, one of them on two hosts")
-    cloud = ExampleEnvironment if plan.examples is not None else Environment
+    cloud = ExampleCloud if plan.examples is not None else WalkedCloud
     with cloud(plan, place, listener) as environment:
         try:
             for name, daemon in environment.daemons.items():
@@ -111,7 +111,7 @@ def _carry_out(plan: argparse.Namespace, place: Place, screen: Screen) -> int:
     return 0 if held else 1
 
 
-def _walk(environment: Environment, screen: Screen, kind: type[Walk]) -> bool:
+def _walk(environment: WalkedCloud, screen: Screen, kind: type[Walk]) -> bool:
     account = environment.operator
     screen.heading("The walkthrough: tasks of operators with the cyborg command")
     screen.raw([f"  export {name}={value}" for name, value in account.items()])

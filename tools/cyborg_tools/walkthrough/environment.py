@@ -20,7 +20,7 @@ from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange, NovaFault
 from cyborg.tests.fixtures.compute import ComputeWalk
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
-from cyborg_tools.servers import Cloud
+from cyborg_tools.servers import Cloud, deployed, upgrade
 from cyborg_tools.walkthrough.keys import Keys
 from cyborg_tools.walkthrough.secured import PROJECT, SecuredServers
 
@@ -54,7 +54,7 @@ class Place:
         return self.directory / f"set-up-{address}"
 
 
-class Environment(Cloud):
+class WalkedCloud(Cloud):
     """The daemons by their names; ``listener`` gets each request of Nova to the API."""
 
     name, host = "cyborg_walkthrough", "control"
@@ -92,7 +92,7 @@ class Environment(Cloud):
         return options
 
     def start(self, endings: ExitStack) -> None:
-        """See Environment; requests of daemons before the conductor runs are repeated."""
+        """See Started; requests of daemons before the conductor runs are repeated."""
         if self.plan.tls:
             servers = SecuredServers(self.directory / "servers", self.computes)
             self.secured = endings.enter_context(servers)
@@ -137,15 +137,13 @@ class Environment(Cloud):
         """What agents run on. With TLS they have a configuration of their own, as in a cloud."""
         if self.secured is None:
             return self.deployment
-        made = self.deployment.run("cyborg-dbsync", "upgrade")
-        if made.returncode:
-            raise exception.ConfigError(reason=f"cyborg-dbsync upgrade fails: {made.stderr}")
+        upgrade(self.deployment)
         options = self.secured.agents()
         for group, values in self.more.items():
             options.setdefault(group, {}).update(values)
         place = self.directory / "hosts"
         place.mkdir()
-        return endings.enter_context(Deployment(place, options))
+        return deployed(place, options, endings)
 
     def _connect_nova(self, port: str) -> None:
         scheme, user, service = "http", None, None

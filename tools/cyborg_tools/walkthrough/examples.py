@@ -13,7 +13,7 @@ from cyborg.tests.fixtures.processes import Options, script
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg_tools.quickstart.clients import StepFailed, require
 from cyborg_tools.walkthrough import pages
-from cyborg_tools.walkthrough.environment import DRIVER, RACK, SPARE, Environment
+from cyborg_tools.walkthrough.environment import DRIVER, RACK, SPARE, WalkedCloud
 from cyborg_tools.walkthrough.keys import Keys
 from cyborg_tools.walkthrough.operator import PROGRAM
 from cyborg_tools.walkthrough.pages import GONE, GPU, LOOKUPS, PAGES, PROFILE, Page
@@ -30,7 +30,7 @@ _ARCHIVE: Final = "cyborg/tests/fixtures/hosts/guest.tar.gz"
 _LONGEST: Final = 4 * PATIENCE
 
 
-class ExampleEnvironment(Environment):
+class ExampleCloud(WalkedCloud):
     """The cloud that the pages describe."""
 
     name, computes = "cyborg_examples", (RACK, SPARE, GONE)
@@ -45,7 +45,7 @@ class ExampleEnvironment(Environment):
         return {**super().more, "DEFAULT": {**super().more["DEFAULT"], **signing}}
 
     def start(self, endings: ExitStack) -> None:
-        """See Environment."""
+        """See WalkedCloud."""
         self.keys = self._signing
         self.keys.make()
         super().start(endings)
@@ -55,7 +55,7 @@ class ExampleEnvironment(Environment):
         return Keys(self.directory, self.computes)
 
     def drivers(self) -> dict[str, tuple[str, Options]]:
-        """See Environment."""
+        """See WalkedCloud."""
         soft = {"devices": "0000:0c:00.0", "attach_type": "TEST_PCI", "resource_class": "FPGA"}
         cards = {"pci_ids": "10ee:5000", "resource_class": "FPGA"}
         sections: Options = {f"{DRIVER}:soft": soft, f"{DRIVER}:cards": cards}
@@ -65,9 +65,9 @@ class ExampleEnvironment(Environment):
     def begin_again(self, name: str) -> None:
         """Start a daemon that was stopped, and wait until it runs."""
         host = name.partition(" on ")[2]
-        self.daemons[name] = (
-            self.hosts.agent(self.agent_options(host)) if host else self.deployment.conductor()
-        )
+        deployment = self.hosts if host else self.deployment
+        options = self.agent_options(host) if host else {}
+        self.daemons[name] = deployment.daemon(name.partition(" ")[0], options)
 
     def configuration(self) -> str:
         """A configuration file for the programs on a controller and on the first host."""
@@ -80,7 +80,7 @@ class ExampleEnvironment(Environment):
 class ExampleWalk(Walk):
     """A reader who copies the commands of each page, from the first to the last."""
 
-    environment: ExampleEnvironment
+    environment: ExampleCloud
 
     def play(self) -> None:
         """See Walk."""

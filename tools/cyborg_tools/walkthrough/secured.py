@@ -17,7 +17,7 @@ from cyborg.tests.fixtures.keystone import ADMIN, Account, KeystoneService
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.deployed.page import filled
 from cyborg_tools.chaos.servers import MariaDb, RabbitMq, started
-from cyborg_tools.program import Environment
+from cyborg_tools.program import Started
 from cyborg_tools.walkthrough.keys import Keys
 
 _PAGE = "tls"
@@ -27,7 +27,7 @@ _KEYSTONE = "https://controller:5000"
 PROJECT = "demo"
 
 
-class SecuredServers(Environment):
+class SecuredServers(Started):
     """The servers, and what daemons and clients need to use them; ``hosts`` have an agent each."""
 
     def __init__(self, directory: Path, hosts: tuple[str, ...]) -> None:
@@ -42,7 +42,7 @@ class SecuredServers(Environment):
         self._api = self._authority.issue("api")
 
     def start(self, endings: ExitStack) -> None:
-        """See Environment; all of them start at the same time."""
+        """See Started; all of them start at the same time."""
         self.rabbit = RabbitMq(self.directory / "rabbitmq", self._rabbit_settings(), ca=self.ca)
         endings.callback(self.rabbit.close)
         self.rabbit.begin()

@@ -22,7 +22,7 @@ from cyborg_tools.walkthrough.environment import (
     SOFT,
     SOFT_CLASS,
     SPARE,
-    Environment,
+    WalkedCloud,
 )
 from cyborg_tools.walkthrough.operator import Operator
 
@@ -52,7 +52,7 @@ class Walk(Operator):
     """
 
     def __init__(
-        self, environment: Environment, variables: Mapping[str, str], screen: Screen
+        self, environment: WalkedCloud, variables: Mapping[str, str], screen: Screen
     ) -> None:
         super().__init__(variables, screen)
         self.environment = environment

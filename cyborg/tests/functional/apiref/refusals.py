@@ -4,12 +4,14 @@
 from typing import Any, Final, cast
 from uuid import uuid4
 
+import webtest
+
 from cyborg.db.engine import Reader
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.apiref.recorder import Recorder
-from cyborg.tests.functional.apiref.site import Site
+from cyborg.tests.functional.apiref.site import Site, mounted
 from cyborg.tests.functional.apiref.story import PROJECT
 from cyborg.tests.functional.life.http import Client
 
@@ -54,9 +56,16 @@ def tell(site: Site, recorder: Recorder) -> None:
     recorder.keep("errors/413-resp", admin.send("POST", "/device_profiles", large, 413))
     text = http.post("/v2/device_profiles", b"a100", **_AS_TEXT, status=415)
     recorder.keep("errors/415-resp", text.json)
-    faulty = Client(site.api(reader=cast(Reader, _Broken())), role="admin")
+    faulty = Client(_api(site, reader=cast(Reader, _Broken())), role="admin")
     ask("errors/500", faulty, "GET /devices", status=500)
     alone = ConductorClient(DirectBus(Exchange()), timeout=PATIENCE)
-    forsaken = Client(site.api(conductor=alone), project=PROJECT)
+    forsaken = Client(_api(site, conductor=alone), project=PROJECT)
     body = {"device_profile_name": "a100"}
     ask("errors/503", forsaken, "POST /accelerator_requests", body, status=503)
+
+
+def _api(site: Site, **given: Any) -> webtest.TestApp:
+    """Return another API, whose reader or conductor is given."""
+    api = site.processes.api
+    given = {"reader": api.reader, "conductor": api.conductor, **given}
+    return mounted(site.processes.environment.api(site.conf, **given).app)

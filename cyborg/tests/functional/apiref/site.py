@@ -5,6 +5,7 @@ Put together as the composition roots do, on the bus without a wire; nothing hap
 story has it happen, so that each run is like the other.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +19,11 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.single_step import Environment
-from cyborg.tests.fixtures.stack import reach
+from cyborg.tests.fixtures.single_step import Environment, OneOfEach
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
 from cyborg.tests.unit.drivers.configured import written
@@ -93,71 +94,38 @@ def _card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
     return Completed(0, "", "")
 
 
+@dataclass(frozen=True)
 class Site:
-    """The whole; ``http`` is the API as clients meet it, ``bus`` how that reaches the conductor."""
+    """The whole, as clients meet it."""
 
-    def __init__(
-        self, environment: Environment, conf: cfg.ConfigOpts, files: Path, compute: str
-    ) -> None:
-        self.compute = compute
-        self.rack = _rack(compute)
-        self._environment = environment
-        self._conf = conf
-        # A hint that is lost costs a heartbeat; one that comes costs this story its order.
-        environment.exchange.lose_request("desired_changed", 1000)
-        self._control = environment.conductor(
-            "control-1",
-            version=VERSION,
-            bind_timeout=PATIENCE,
-            instance_refresh=0.001,
-            instance_interval=PATIENCE,
-            auto_enable=frozenset({FpgaDriver.name}),
-        )
-        options = written(files / "cyborg.conf", _OPTIONS, host=compute)
-        loaded = [
-            _packaged(GenericDriver(self.rack.machine, options), "generic:GenericDriver"),
-            _packaged(self.rack.driver, "fpga:FpgaDriver"),
-        ]
-        later = _packaged(FakeDriver(self.rack.machine, options), "fake:FakeDriver")
-        packages = {one.name: one for one in (*loaded, later)}
-        self._agent = environment.agent(
-            compute,
-            *loaded,
-            load=lambda name, _options: packages[name],
-            prompt=True,
-            machine=self.rack.machine,
-            version=VERSION,
-            health_interval=60.0,
-        )
-        self._api = environment.api(conf)
-        self.bus = self._api.conductor
-        self.http = self.mounted(self._api.app)
+    rack: Rack
+    processes: OneOfEach
+    conf: cfg.ConfigOpts
 
-    def mounted(self, application: Any) -> webtest.TestApp:
-        """An application where clients look for it."""
+    @property
+    def compute(self) -> str:
+        """The host of the agent."""
+        return self.rack.compute
 
-        def placed(environ: dict[str, Any], start_response: Any) -> Any:
-            return application({**environ, **PLACE}, start_response)
+    @property
+    def bus(self) -> ConductorClient:
+        """How the API reaches the conductor."""
+        return self.processes.api.conductor
 
-        return webtest.TestApp(placed)
+    @property
+    def http(self) -> webtest.TestApp:
+        """The API as clients meet it."""
+        return mounted(self.processes.api.app)
 
     def guarded(self) -> webtest.TestApp:
         """The same API as ``http``, behind the filter that asks for a token."""
         url = "https://cloud.example.com/identity"
         keystone = {"www_authenticate_uri": url, "auth_type": "password", "auth_url": url}
-        return self.mounted(auth_token.protect(self._api.core, self._conf, overrides=keystone))
-
-    def api(self, **given: Any) -> webtest.TestApp:
-        """Another API, whose reader or conductor is given."""
-        given = {"reader": self._api.reader, "conductor": self.bus, **given}
-        return self.mounted(self._environment.api(self._conf, **given).app)
+        return mounted(auth_token.protect(self.processes.api.core, self.conf, overrides=keystone))
 
     def begin(self) -> None:
         """Everybody is up and has said so; there are two graphics cards and an FPGA."""
-        self._control.renew()
-        self._control.serve()
-        self._agent.serve()
-        reach(self.bus)
+        self.processes.begin()
         self.signal("control-1")
         for _ in range(2):
             self.run_once()
@@ -170,7 +138,7 @@ class Site:
 
     def run_once(self) -> None:
         """The agent's round."""
-        self._agent.run_once()
+        self.processes.agent.run_once()
 
     def check(self, address: str, *, faulty: bool) -> None:
         """Have the agent ask for the health of a graphics card that is faulty or not."""
@@ -178,32 +146,69 @@ class Site:
             self.rack.machine.add_file(f"{_FAULTY}{address}", "")
         else:
             self.rack.machine.remove(f"{_FAULTY}{address}")
-        self._agent.parts.checks.after_set_up(GenericDriver.name, address)
+        self.processes.agent.parts.checks.after_set_up(GenericDriver.name, address)
         self.run_once()
 
     def work(self) -> None:
         """Let all that is due be done, the agent's part as well, until nothing is left."""
-        for _ in self._environment.turns(_TURNS):
-            self._control.run_worker()
+        for _ in self.processes.environment.turns(_TURNS):
+            self.processes.conductor.run_worker()
             self.run_once()
         self.run_once()
 
     def ask_nova(self) -> None:
         """Learn how the instances are called."""
-        self._control.renew()
-        read_instances(self._control.ctx)
+        self.processes.conductor.renew()
+        read_instances(self.processes.conductor.ctx)
 
     def pass_time(self, seconds: float) -> None:
         """Who is silent all the while is down afterwards; conductor and agent are not."""
-        self._environment.clock.ms += int(seconds * 1000)
-        self._control.renew()
+        self.processes.environment.clock.ms += int(seconds * 1000)
+        self.processes.conductor.renew()
         self.run_once()
 
-    def end(self) -> None:
-        """Nobody runs any more."""
-        self._api.stop()
-        self._agent.stop()
-        self._control.stop()
+
+def described_site(
+    environment: Environment, conf: cfg.ConfigOpts, files: Path, compute: str
+) -> Site:
+    """Return the site; nobody runs before it begins."""
+    rack = _rack(compute)
+    # A hint that is lost costs a heartbeat; one that comes costs this story its order.
+    environment.exchange.lose_request("desired_changed", 1000)
+    conductor = environment.conductor(
+        "control-1",
+        version=VERSION,
+        bind_timeout=PATIENCE,
+        instance_refresh=0.001,
+        instance_interval=PATIENCE,
+        auto_enable=frozenset({FpgaDriver.name}),
+    )
+    options = written(files / "cyborg.conf", _OPTIONS, host=compute)
+    loaded = [
+        _packaged(GenericDriver(rack.machine, options), "generic:GenericDriver"),
+        _packaged(rack.driver, "fpga:FpgaDriver"),
+    ]
+    later = _packaged(FakeDriver(rack.machine, options), "fake:FakeDriver")
+    packages = {one.name: one for one in (*loaded, later)}
+    agent = environment.agent(
+        compute,
+        *loaded,
+        load=lambda name, _options: packages[name],
+        prompt=True,
+        machine=rack.machine,
+        version=VERSION,
+        health_interval=60.0,
+    )
+    return Site(rack, OneOfEach(environment, conductor, agent, environment.api(conf)), conf)
+
+
+def mounted(application: Any) -> webtest.TestApp:
+    """Return an application where clients look for it."""
+
+    def placed(environ: dict[str, Any], start_response: Any) -> Any:
+        return application({**environ, **PLACE}, start_response)
+
+    return webtest.TestApp(placed)
 
 
 def _packaged(driver: Driver, where: str) -> LoadResult:

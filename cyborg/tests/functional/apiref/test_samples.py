@@ -12,7 +12,7 @@ from cyborg.tests import committed
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.apiref import refusals
 from cyborg.tests.functional.apiref.recorder import Recorder
-from cyborg.tests.functional.apiref.site import Site
+from cyborg.tests.functional.apiref.site import described_site
 from cyborg.tests.functional.apiref.story import PROJECT, USERS, Story
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.unit.api_reference import SAMPLES, methods, minor, version
@@ -36,12 +36,12 @@ def recorded(
     }
     recorder = Recorder(names)
     with new_environment(files, placement) as (environment, nova, glance):
-        site = Site(environment, conf, files, compute)
+        site = described_site(environment, conf, files, compute)
         try:
             Story(site, recorder, placement, nova, glance).tell()
             refusals.tell(site, recorder)
         finally:
-            site.end()
+            site.processes.stop()
     return recorder
 
 

@@ -16,7 +16,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import webtest
 
 from cyborg import exception
 from cyborg.db import services
@@ -37,7 +36,7 @@ from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg.tests.functional.bus.conftest import Attacker
 from cyborg.tests.functional.bus.test_attacks import Machine, heartbeat, profile, refused
-from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.http import Client, open_client
 
 #: The repository.
 ROOT = Path(__file__).resolve().parents[4]
@@ -88,7 +87,7 @@ def skewed(secured: Stack) -> Iterator[Callable[[float], SkewedHost]]:
 
 @pytest.fixture
 def operator(secured: Stack) -> Client:
-    return Client(webtest.TestApp(secured.make_open_api()), role="admin", version="2.100")
+    return open_client(secured, "admin", version="2.100")
 
 
 def release() -> Release:

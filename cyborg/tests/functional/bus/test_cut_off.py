@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-import webtest
 
 from cyborg.db.engine import Database
 from cyborg.model.report import AgentHeartbeat
@@ -18,7 +17,7 @@ from cyborg.service import Daemon
 from cyborg.tests.fixtures.proxy import Proxy, mysql_error
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.waiting import eventually
-from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.http import open_client
 
 _STATEMENTS: Final = (b"SELECT", b"INSERT", b"UPDATE", b"DELETE")
 _WRITES: Final = _STATEMENTS[1:]
@@ -111,7 +110,7 @@ def test_no_change_fails_when_one_conductor_has_no_database(
     caplog: pytest.LogCaptureFixture,
     fault: str,
 ) -> None:
-    admin = Client(webtest.TestApp(healthy.make_open_api()), role="admin")
+    admin = open_client(healthy, "admin")
     host = f"host-{uuid4().hex[:8]}"
     sender = f"{AGENT_TOPIC}@{host}"
     agent = healthy.conductor_client(sender)

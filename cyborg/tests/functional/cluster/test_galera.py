@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-import webtest
 
 from cyborg.db import revisions, schema
 from cyborg.db.engine import Database
@@ -22,7 +21,7 @@ from cyborg.tests.fixtures.galera import Cluster
 from cyborg.tests.fixtures.processes import Deployment
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.waiting import eventually, result
-from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.http import open_client
 from cyborg.tests.functional.schema.commands import run
 from cyborg.tests.functional.schema.databases import differences
 
@@ -111,7 +110,7 @@ def test_no_change_fails_while_the_node_of_one_conductor_is_isolated(
     url = second.engine.url.render_as_string(hide_password=False)
     beside(database_url=url, exchange=healthy.exchange).start_conductor("control-2")
     eventually(lambda: _conductors(first) == 2, "both conductors have a row")
-    admin = Client(webtest.TestApp(healthy.make_open_api()), role="admin")
+    admin = open_client(healthy, "admin")
     cluster.second.isolate()
     try:
         for _ in range(18):

@@ -15,7 +15,7 @@ from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional import deployments
-from cyborg.tests.functional.daemons.service import Service, go_through_everything
+from cyborg.tests.functional.daemons.service import go_through_everything, start_service
 from cyborg.tests.functional.deployed.page import block
 from cyborg.tests.functional.deployments import merged
 from cyborg_tools.chaos.servers import RabbitMq
@@ -104,7 +104,7 @@ def _run(name: str, server: RabbitMq, tenant: broker.Tenant) -> None:
 
 
 def _works(deployment: Deployment, host: str) -> None:
-    service = Service.start(deployment, host)
+    service = start_service(deployment, host)
     go_through_everything(service.client(), host, service.provider)
     for program in service.programs:
         assert "Traceback" not in program.output

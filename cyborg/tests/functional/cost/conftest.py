@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from cyborg.tests.fixtures.cost_meter import Tally
 from cyborg.tests.fixtures.costs import Scenarios
-from cyborg.tests.fixtures.counted_service import CountedService
+from cyborg.tests.fixtures.counted_service import CountedService, running_service
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg.tests.functional.deployments import TRANSPORT_URL
@@ -30,7 +30,7 @@ def counted_service(
     """A service whose database holds so many requests that have nothing to do with any test."""
     with upgraded_database(tmp_path_factory.mktemp("cost")) as db:
         crowd(db, request.param)
-        with CountedService(
+        with running_service(
             conf=conf,
             database_url=db.engine.url.render_as_string(hide_password=False),
             transport_url=TRANSPORT_URL,

@@ -27,7 +27,7 @@ from cyborg.testing.driver_checks import look
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.single_step import TABLES, Environment
+from cyborg.tests.fixtures.single_step import Environment, Rows
 from cyborg.tests.functional.enabling.cards import BareCardDriver
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.oracle.audit import expected_findings
@@ -59,7 +59,7 @@ class SimulatedCloud:
     imaged: bool = False
     rack: Rack = field(init=False)
     root: str = field(init=False)
-    _rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _rows: Rows = field(default_factory=dict)
     _prepared: frozenset[str] = frozenset()
     _set_up: bool = False
     _tree: ProviderTree | None = None
@@ -134,10 +134,8 @@ class SimulatedCloud:
         self._set_up = self.is_set_up()
         file = self._agent_file()
         self._file = file.read_bytes() if file.exists() else b""
+        self._rows = self.environment.dump()
         with self.environment.watch.reader() as tx:
-            for table in TABLES:
-                rows = tx.execute(sa.select(table)).mappings()
-                self._rows[table.name] = [dict(row) for row in rows]
             query = sa.select(Host.service_host, Service.epoch).join(
                 Service, sa.and_(Service.host == Host.service_host, Service.binary == AGENT)
             )
@@ -152,11 +150,7 @@ class SimulatedCloud:
         An agent that knew of later events than the database would have the host's units held, as
         after the restore of a backup.
         """
-        self.environment.clear()
-        with self.environment.watch.writer() as tx:
-            for table in TABLES:
-                if self._rows.get(table.name):
-                    tx.execute(sa.insert(table), self._rows[table.name])
+        self.environment.restore(self._rows)
         self.environment.clock.ms = self._ms
         for key in self.rack.driver.ready:
             self.rack.unprepare(key)

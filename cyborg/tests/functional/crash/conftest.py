@@ -11,7 +11,7 @@ from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.verbs import CreateArqs, CreateDeviceProfile, PatchArqs
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.crash.cloud import NOVA, SimulatedCloud
-from cyborg.tests.functional.crash.runs import Plan, Run
+from cyborg.tests.functional.crash.runs import Plan, Run, new_run
 from cyborg.tests.functional.crash.scenarios import attach
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.functional.life.cards import Traits
@@ -47,7 +47,7 @@ def clouds(
 
 def _build(cloud: SimulatedCloud, name: str) -> None:
     """Bring a cloud into the state that its name says."""
-    run = Run(cloud, Plan(CONDUCTOR), agent=True, agent_runs=True)
+    run = new_run(cloud, Plan(CONDUCTOR), agent=True, agent_runs=True)
     try:
         if name != "new":
             run.settle()

@@ -56,23 +56,33 @@ class Run:
     ``agent_runs``: the agent has its rounds, beside answering.
     """
 
-    def __init__(self, cloud: SimulatedCloud, plan: Plan, *, agent: bool, agent_runs: bool) -> None:
+    def __init__(
+        self,
+        cloud: SimulatedCloud,
+        plan: Plan,
+        conductor: Conductor,
+        agent: Agent | None,
+        *,
+        agent_runs: bool,
+    ) -> None:
         self.cloud = cloud
         self._agent_runs = agent_runs
         self.plan = plan
-        self.fault_plan = FaultPlan(plan.crash_point, plan.kinds)
+        self._conductor, self._agent = conductor, agent
+        victim = conductor if plan.victim == CONDUCTOR else agent
+        assert victim is not None
+        self.fault_plan = victim.fault_plan
         self.unknown: list[Write[Any]] = []
         self.was_unknown = False
         self._told = len(cloud.nova.calls)
-        fault_plans = {CONDUCTOR: FaultPlan(), AGENT: FaultPlan(), plan.victim: self.fault_plan}
-        self._number = 0
-        self._conductor = self._new_conductor(fault_plans[CONDUCTOR])
+        self._number = 1
         self._standby: Conductor | None = None
-        self._agent = self._new_agent(fault_plans[AGENT]) if agent else None
-        self._conductor.renew()
-        self._conductor.serve()
+        if agent is not None:
+            agent.serve()
+        conductor.renew()
+        conductor.serve()
         if plan.victim == CONDUCTOR and plan.alone:
-            self._standby = self._new_conductor(FaultPlan())
+            self._standby = self._another_conductor()
             self.fault_plan.endings.append(self._standby.serve)
         if not plan.alone:
             self.fault_plan.endings.append(self._power_off)
@@ -193,19 +203,24 @@ class Run:
         """Replace crashed processes."""
         if self._conductor.fault_plan.dead:
             self._conductor.stop()
-            self._conductor = self._standby or self._new_conductor(FaultPlan())
+            self._conductor = self._standby or self._another_conductor()
             self._standby = None
             self._conductor.serve()
         if self._agent is not None and self._agent.fault_plan.dead:
             self._agent.stop()
-            self._agent = self._new_agent(FaultPlan())
+            self._agent = self._agent.again()
+            self._agent.serve()
 
-    def _new_conductor(self, fault_plan: FaultPlan) -> Conductor:
+    def _another_conductor(self) -> Conductor:
         self._number += 1
-        return self.cloud.environment.conductor(f"control-{self._number}", faults=fault_plan)
+        return self._conductor.again(f"control-{self._number}")
 
-    def _new_agent(self, fault_plan: FaultPlan) -> Agent:
-        rack = self.cloud.rack
-        made = self.cloud.environment.agent(rack.compute, rack.driver, faults=fault_plan)
-        made.serve()
-        return made
+
+def new_run(cloud: SimulatedCloud, plan: Plan, *, agent: bool, agent_runs: bool) -> Run:
+    """Return a run with a conductor, and an ``agent`` if there is to be one."""
+    faults = {plan.victim: FaultPlan(plan.crash_point, plan.kinds)}
+    environment, rack = cloud.environment, cloud.rack
+    conductor = environment.conductor("control-1", faults=faults.get(CONDUCTOR, FaultPlan()))
+    mine = faults.get(AGENT, FaultPlan())
+    looks = environment.agent(rack.compute, rack.driver, faults=mine) if agent else None
+    return Run(cloud, plan, conductor, looks, agent_runs=agent_runs)

@@ -24,6 +24,7 @@ from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.verbs import CreateArqs, CreateDeviceProfile, DeleteInstanceArqs, PatchArqs, Write
 from cyborg.testing import servers
+from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.guest import guest
 from cyborg.testing.kernel.nvme_tool import NvmeTool
 from cyborg.testing.kernel.simulated import SimulatedKernel
@@ -57,27 +58,24 @@ ROUNDS = 80
 class Cloud:
     """Two disks, the processes that offer them, and the guests that have them."""
 
+    conductor: Conductor
+    agent: Agent
+
     def __init__(
-        self, environment: Environment, placement: PlacementService, nova: SimulatedNova
+        self, name: str, machine: FakeHost, environment: Environment, nova: SimulatedNova
     ) -> None:
-        self.environment = environment
-        self.nova = nova
-        self.name = fresh_host("canary")
-        placement.make_compute(self.name)
-        self.machine = guest()
-        for node, _ in DISKS.values():
-            self.machine.add_file(f"/dev/{node}", bytes(SIZE))
-        self.machine.on_call = self._call
+        self.environment, self.nova = environment, nova
+        self.name, self.machine = name, machine
+        machine.on_call = self._call
+        #: Of the agent.
+        self.plan = _plan()
         #: Instances by address, those that run.
         self.guests: dict[str, str] = {}
         self.unknown: list[Write[Any]] = []
         self.boots = self.crashes = self.cleanings = 0
-        self._number = 0
         self._mounted: set[str] = set()
         #: Instances that Nova has ended; the service may not know it yet.
         self._ended: set[str] = set()
-        self.conductor = self._new_conductor()
-        self.agent = self._new_agent()
 
     # What a tenant, Nova and libvirt do.
 
@@ -228,10 +226,6 @@ class Cloud:
             self.environment.clock.ms += ROUND_MS
         raise AssertionError("there is always something left to do")
 
-    def close(self) -> None:
-        self.conductor.stop()
-        self.agent.stop()
-
     def _go_on(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(Died, exception.CyborgError):
             call()
@@ -243,27 +237,15 @@ class Cloud:
             self.crashes += 1
             self.conductor.stop()
             self.environment.clock.ms += 2 * ROUND_MS
-            self.conductor = self._new_conductor()
+            self.conductor = self.conductor.again(fresh_host("conductor"))
+            self.conductor.renew()
+            self.conductor.serve()
         if self.agent.fault_plan.dead:
             self.crashes += 1
             self.agent.stop()
-            self.agent = self._new_agent()
-
-    def _new_conductor(self) -> Conductor:
-        self._number += 1
-        name = f"conductor-{self._number}-{uuid4().hex[:4]}"
-        conductor = self.environment.conductor(name, faults=FaultPlan())
-        conductor.renew()
-        conductor.serve()
-        return conductor
-
-    def _new_agent(self) -> Agent:
-        entries = [f'{{"address": "{address}"}}' for address in DISKS]
-        driver = PciDriver(self.machine, configured(*entries, host=self.name))
-        self.plan = FaultPlan(kinds=frozenset({Boundary.HOST, Boundary.RPC, Boundary.HTTP}))
-        agent = self.environment.agent(self.name, driver, faults=self.plan, devices=list(DISKS))
-        agent.serve()
-        return agent
+            self.plan = _plan()
+            self.agent = self.agent.again(_driver(self.machine, self.name), faults=self.plan)
+            self.agent.serve()
 
     def _call(self, call: str) -> None:
         """Make each change of the host a boundary of the agent."""
@@ -285,14 +267,33 @@ class Cloud:
             self._bind(address, "")
 
 
+def _plan() -> FaultPlan:
+    return FaultPlan(kinds=frozenset({Boundary.HOST, Boundary.RPC, Boundary.HTTP}))
+
+
+def _driver(machine: FakeHost, host: str) -> PciDriver:
+    entries = [f'{{"address": "{address}"}}' for address in DISKS]
+    return PciDriver(machine, configured(*entries, host=host))
+
+
 @pytest.fixture
 def cloud(tmp_path: Path, placement: PlacementService) -> Iterator[Cloud]:
+    name, machine = fresh_host("canary"), guest()
+    placement.make_compute(name)
+    for node, _ in DISKS.values():
+        machine.add_file(f"/dev/{node}", bytes(SIZE))
     with new_environment(tmp_path, placement) as (environment, nova, _):
-        made = Cloud(environment, placement, nova)
-        try:
-            yield made
-        finally:
-            made.close()
+        made = Cloud(name, machine, environment, nova)
+        made.conductor = environment.conductor(fresh_host("conductor"), faults=FaultPlan())
+        made.conductor.renew()
+        made.agent = environment.agent(
+            name, _driver(machine, name), faults=made.plan, devices=list(DISKS)
+        )
+        for process in (made.conductor, made.agent):
+            process.serve()
+        yield made
+        for process in (made.conductor, made.agent):
+            process.stop()
 
 
 def play(cloud: Cloud, profile: str, rng: random.Random) -> None:

@@ -12,7 +12,7 @@ from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.choice import FULL, chosen
 from cyborg.tests.fixtures.crash import CALLS, Boundary, CrashPoint
 from cyborg.tests.functional.crash.cloud import SimulatedCloud
-from cyborg.tests.functional.crash.runs import Plan, Run
+from cyborg.tests.functional.crash.runs import Plan, Run, new_run
 from cyborg.tests.functional.crash.scenarios import SCENARIOS, Scenario
 from cyborg.tests.functional.schema.databases import SERVER
 
@@ -76,7 +76,7 @@ def outcome(cloud: SimulatedCloud, scenario: Scenario, plan: Plan) -> str:
 def replay(cloud: SimulatedCloud, scenario: Scenario, plan: Plan) -> Run:
     """Run a scenario and check its result."""
     cloud.restore(publish=scenario.reshapes)
-    run = Run(cloud, plan, agent=AGENT in scenario.victims, agent_runs=scenario.reshapes)
+    run = new_run(cloud, plan, agent=AGENT in scenario.victims, agent_runs=scenario.reshapes)
     try:
         scenario.warm(run)
         run.begin()

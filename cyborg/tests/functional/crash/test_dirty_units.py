@@ -70,8 +70,8 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.single_step import (
     DOWN_AFTER,
-    TABLES,
     Agent,
+    Conductor,
     Environment,
 )
 from cyborg.tests.fixtures.unit_states import UNIT
@@ -103,14 +103,14 @@ class CanaryDriver(BaseDriver):
 
     name = DRIVER
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self.slots: dict[str, Card] = {}
         self.stuck = False
         self.cleanable = True
         self.key_of: Callable[[str], str] = lambda address: address
         self.part_of: Callable[[str], str] = lambda address: address
-        self.prefix = ""
+        self.prefix = prefix
         self.cleanings = 0
 
     def discover(self, scan: Scan) -> list[facts.Device]:
@@ -145,6 +145,9 @@ class CanaryDriver(BaseDriver):
 class Site:
     """One host with cards, its agent and a conductor; two tenants want the cards."""
 
+    #: Whether the agent runs.
+    runs = True
+
     def __init__(
         self, environment: Environment, placement: PlacementService, nova: SimulatedNova
     ) -> None:
@@ -152,49 +155,42 @@ class Site:
         #: What the agent calls its host, and what Placement calls it.
         self.agent_host = self.name = fresh_host("canary")
         self.compute = placement.make_compute(self.name)
-        self.driver = CanaryDriver()
-        self.driver.prefix = self.name
-        self.start_conductor()
-        self.agent: Agent | None = None
-        self.profile = f"profile-{uuid4().hex[:12]}"
-        group = {f"resources:{CLASS}": "1"}
-        self.ask(CreateDeviceProfile(NOVA, str(uuid4()), _profile(self.profile, group)))
+        self.driver = CanaryDriver(self.name)
         #: Address of the unit → the instance that uses it.
         self.guests: dict[str, str] = {}
+
+    def begin(self, conductor: Conductor, agent: Agent) -> None:
+        """Let the processes answer, make the profile, and report the card."""
+        self.conductor, self.agent = conductor, agent
+        conductor.renew()
+        conductor.serve()
+        self.profile = f"profile-{uuid4().hex[:12]}"
+        profile = DeviceProfile(str(uuid4()), self.profile, ({f"resources:{CLASS}": "1"},))
+        self.ask(CreateDeviceProfile(NOVA, str(uuid4()), profile))
+        agent.serve()
+        self.settle()
 
     def ask(self, request: Write[Any]) -> Any:
         with contextlib.closing(self.environment.client()) as client:
             return client.write(request)
 
-    def start_conductor(self, **settings: Any) -> None:
-        self.conductor = self.environment.conductor(
-            "conductor-1",
-            faults=FaultPlan(),
-            lost_retention=(RETENTION_MS / 1000 - 1) / SECONDS_PER_DAY,
-            **settings,
-        )
+    def restart_conductor(self, **settings: Any) -> None:
+        self.conductor.stop()
+        self.conductor = self.conductor.again(**settings)
         self.conductor.renew()
         self.conductor.serve()
 
-    def restart_conductor(self, **settings: Any) -> None:
-        self.conductor.stop()
-        self.start_conductor(**settings)
-
     def start_agent(self) -> None:
-        self.agent = self.environment.agent(
-            self.agent_host,
-            self.driver,
-            faults=FaultPlan(),
-            devices=list(self.driver.slots),
-            resource_provider_name=self.name,
+        self.agent = self.agent.again(
+            devices=list(self.driver.slots), resource_provider_name=self.name
         )
         self.agent.serve()
+        self.runs = True
         self.settle()
 
     def stop_agent(self) -> None:
-        assert self.agent is not None
         self.agent.stop()
-        self.agent = None
+        self.runs = False
 
     def settle(self, rounds: int = 24) -> None:
         """Let the processes do what is due, for longer than a failing cleaning is tolerated."""
@@ -202,7 +198,7 @@ class Site:
             if number > _SETTLED and self.count(Work) == 0:
                 break
             self.conductor.run_worker()
-            if self.agent is not None:
+            if self.runs:
                 with contextlib.suppress(exception.CyborgError):
                     self.agent.run_once()
             self.check()
@@ -345,28 +341,10 @@ class Site:
         """Let a month go by in which what is lost now stays away, and remove it."""
         self.settle()
         self.environment.clock.ms += RETENTION_MS
-        self.agent_run()
+        self.agent.run_once()
         retention = (RETENTION_MS - 1) / 1000 / SECONDS_PER_DAY
         lost_devices.expire(self.environment.cases(lost_retention=retention).ctx)
         self.settle()
-
-    def agent_run(self) -> None:
-        assert self.agent is not None
-        self.agent.run_once()
-
-    def dump(self) -> dict[str, list[dict[str, Any]]]:
-        with self.environment.watch.reader() as tx:
-            return {
-                table.name: [dict(row) for row in tx.execute(sa.select(table)).mappings()]
-                for table in TABLES
-            }
-
-    def restore(self, dump: dict[str, list[dict[str, Any]]]) -> None:
-        self.environment.clear()
-        with self.environment.watch.writer() as tx:
-            for table in TABLES:
-                if dump[table.name]:
-                    tx.execute(sa.insert(table), dump[table.name])
 
     def audit_after_restore(self) -> list[str]:
         """Run the audit as an operator; return what became of unknown holders."""
@@ -380,15 +358,6 @@ class Site:
             if finding.kind is Kind.UNKNOWN_HOLDER
         ]
 
-    def close(self) -> None:
-        self.conductor.stop()
-        if self.agent is not None:
-            self.agent.stop()
-
-
-def _profile(name: str, group: dict[str, str]) -> DeviceProfile:
-    return DeviceProfile(str(uuid4()), name, (group,))
-
 
 def _address(info: str) -> str:
     parts = json.loads(info)
@@ -400,11 +369,15 @@ def site(tmp_path: Path, placement: PlacementService) -> Iterator[Site]:
     with new_environment(tmp_path, placement) as (environment, nova, _):
         made = Site(environment, placement, nova)
         made.driver.slots[FIRST] = Card()
-        try:
-            made.start_agent()
-            yield made
-        finally:
-            made.close()
+        retention = (RETENTION_MS / 1000 - 1) / SECONDS_PER_DAY
+        made.begin(
+            environment.conductor("conductor-1", faults=FaultPlan(), lost_retention=retention),
+            environment.agent(made.name, made.driver, faults=FaultPlan(), devices=[FIRST]),
+        )
+        yield made
+        made.conductor.stop()
+        if made.runs:
+            made.agent.stop()
 
 
 # The ways in which rows of units go, or get other keys. Each lets tenant A leave, and returns when
@@ -487,9 +460,9 @@ def _retention_of_deployable(site: Site) -> None:
 
 
 def _restore(site: Site) -> None:
-    before = site.dump()
+    before = site.environment.dump()
     site.used(stuck=True)
-    site.restore(before)
+    site.environment.restore(before)
     site.settle()
     assert site.driver.cleanings == 0
     assert site.audit_after_restore() == []
@@ -607,10 +580,10 @@ def test_removal_with_a_dirty_unit_is_refused_unless_it_is_forced(site: Site, no
 def test_units_are_neither_offered_nor_reset_until_the_audit_has_looked(site: Site) -> None:
     site.driver.slots[SECOND] = Card()
     site.settle()
-    before = site.dump()
+    before = site.environment.dump()
     living = site.boot()
     assert living is not None
-    site.restore(before)
+    site.environment.restore(before)
     site.settle()
     assert site.driver.cleanings == 0
     assert site.boot() is None
@@ -628,10 +601,10 @@ def test_units_are_neither_offered_nor_reset_until_the_audit_has_looked(site: Si
 
 
 def test_host_of_a_restored_database_is_audited_once(site: Site) -> None:
-    before = site.dump()
+    before = site.environment.dump()
     site.used(stuck=False)
     site.settle()
-    site.restore(before)
+    site.environment.restore(before)
     assert site.audit_after_restore() == []
     site.settle()
     assert site.count(Event, Event.action == "unchecked") == 0

@@ -13,7 +13,7 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
-from cyborg.tests.functional.daemons.service import Service
+from cyborg.tests.functional.daemons.service import Service, start_service
 from cyborg.tests.functional.schema.databases import upgraded_database
 
 # Processes share nothing but a broker: without one these are not collected.
@@ -111,4 +111,4 @@ def service(
 ) -> Iterator[Service]:
     """A conductor and an agent as processes, with the fake device in Placement."""
     with Deployment(tmp_path_factory.mktemp("service"), options) as deployment:
-        yield Service.start(deployment, host)
+        yield start_service(deployment, host)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 import requests
@@ -78,20 +78,6 @@ class Service:
     url: str
     headers: Mapping[str, str] | None = None
 
-    @classmethod
-    def start(
-        cls, deployment: Deployment, host: str, *, headers: Mapping[str, str] | None = None
-    ) -> Self:
-        """Start all three, and wait until they know each other."""
-        conductor, agent = deployment.conductor(), deployment.agent()
-        api, url = deployment.api()
-        started = cls(deployment, host, conductor, agent, api, url, headers)
-        http = started.client()
-        eventually(http.healthy, lambda: api.output)
-        devices = f"/devices?hostname={host}"
-        eventually(lambda: bool(http.get(devices)["devices"]), lambda: agent.output)
-        return started
-
     def client(self) -> Http:
         """A new client of the API."""
         return Http(self.url, headers=self.headers)
@@ -105,6 +91,20 @@ class Service:
     def provider(self) -> str:
         """The resource provider of the fake device."""
         return provider_uuid(f"{self.host.replace('.', '_')}_FakeDevice")
+
+
+def start_service(
+    deployment: Deployment, host: str, *, headers: Mapping[str, str] | None = None
+) -> Service:
+    """Start all three, and wait until they know each other."""
+    conductor, agent = deployment.conductor(), deployment.agent()
+    api, url = deployment.api()
+    service = Service(deployment, host, conductor, agent, api, url, headers)
+    http = service.client()
+    eventually(http.healthy, lambda: api.output)
+    devices = f"/devices?hostname={host}"
+    eventually(lambda: bool(http.get(devices)["devices"]), lambda: agent.output)
+    return service
 
 
 def go_through_everything(

@@ -25,6 +25,7 @@ from cyborg.tests.functional.daemons.service import (
     Service,
     few_lines,
     go_through_everything,
+    start_service,
 )
 from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
 
@@ -75,7 +76,7 @@ def service(
     }
     directory = tmp_path_factory.mktemp("service")
     with Deployment(directory, merged(options, behind)) as deployment:
-        yield Service.start(deployment, host)
+        yield start_service(deployment, host)
         for proxy, _ in proxies.values():
             proxy.heal()
 

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import webtest
 
 from cyborg.db.engine import Database
 from cyborg.rpc.conductor import ConductorClient
@@ -17,7 +16,7 @@ from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.enabling.cards import BareCardDriver
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
-from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.http import Client, open_client
 
 
 @dataclass(kw_only=True)
@@ -97,7 +96,7 @@ def site(
             driver.install(CARD, "")
         if shut:
             driver.gate.clear()
-        operator = Client(webtest.TestApp(own.make_open_api()), role="operator", version="2.100")
+        operator = open_client(own, "operator", version="2.100")
         made = Site(
             **vars(host),
             driver=driver,

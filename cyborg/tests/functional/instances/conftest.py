@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-import webtest
 
 from cyborg import service
 from cyborg.conductor.leases import ConductorLease
@@ -19,7 +18,7 @@ from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.http import Client, open_client
 from cyborg.tests.functional.life.steps import bind, create
 
 HOST = "compute-of-cards.example.org"
@@ -33,16 +32,10 @@ class Cloud:
     stack: Stack
     database: Database
     nova: SimulatedNova
-    admin: Client = field(init=False)
+    admin: Client
+    conductor: service.Daemon
     profile: str = field(init=False)
     servers: dict[str, Guest] = field(default_factory=dict)
-    conductors: list[service.Daemon] = field(default_factory=list)
-
-    def start_conductor(self, refresh: float = 0.2) -> service.Daemon:
-        """One that asks Nova again after ``refresh`` seconds."""
-        self.stack.times = replace(self.stack.times, instance_refresh=refresh)
-        self.conductors.append(self.stack.start_conductor(f"control-{len(self.conductors)}"))
-        return self.conductors[-1]
 
     def fill(self) -> None:
         """Report the devices, and make a profile for one unit."""
@@ -104,11 +97,10 @@ def make_cloud(
         def make(refresh: float = 0.2, first: Process | None = None) -> Cloud:
             if first is not None:
                 ConductorLease(db=own_database, process=first).renew()
-            cloud = Cloud(own, own_database, nova)
-            cloud.start_conductor(refresh)
-            cloud.admin = Client(
-                webtest.TestApp(own.make_open_api()), role="admin", version="2.100"
-            )
+            own.times = replace(own.times, instance_refresh=refresh)
+            conductor = own.start_conductor("control-0")
+            admin = open_client(own, "admin", version="2.100")
+            cloud = Cloud(own, own_database, nova, admin, conductor)
             cloud.fill()
             return cloud
 

@@ -75,7 +75,7 @@ def test_strange_servers_do_not_delay_others(cloud: Cloud) -> None:
     odd = {cloud.boot("blue", name): name for name in names}
     cloud.nova.disown(gone)
     cloud.servers[away].away = True
-    cloud.start_conductor()
+    cloud.stack.start_conductor("control-1")
     plain = cloud.boot("blue", "plain")
     becomes(cloud, plain, "plain", "ACTIVE")
     eventually(lambda: all(cloud.nova.shows.asked.count(one) > 1 for one in (*odd, stray)))
@@ -86,7 +86,7 @@ def test_strange_servers_do_not_delay_others(cloud: Cloud) -> None:
     assert last[:2] == ("gone", "ACTIVE")
     assert server_info(cloud, away)[:2] == ("away", "ACTIVE")
     # Another conductor goes on with it.
-    cloud.conductors[0].stop()
+    cloud.conductor.stop()
     late = cloud.boot("blue", "late")
     becomes(cloud, late, "late", "ACTIVE")
     assert server_info(cloud, gone) == last

@@ -8,6 +8,8 @@ from uuid import uuid4
 
 import webtest
 
+from cyborg.tests.fixtures.stack import Stack
+
 _IMPLIED = {
     "admin": "admin,manager,member,reader",
     "operator": "accelerator_operator,member,reader",
@@ -135,3 +137,8 @@ def unbind_body(arqs: list[dict[str, Any]]) -> Any:
     """The body that takes ARQs off their instance."""
     names = ("hostname", "device_rp_uuid", "instance_uuid")
     return {arq["uuid"]: [{"path": f"/{name}", "op": "remove"} for name in names] for arq in arqs}
+
+
+def open_client(stack: Stack, role: str = "member", **more: Any) -> Client:
+    """Return a client of a new API of this process."""
+    return Client(webtest.TestApp(stack.make_open_api()), role, **more)

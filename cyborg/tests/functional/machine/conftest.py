@@ -14,7 +14,7 @@ from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.functional.machine.cloud import Site
-from cyborg.tests.functional.machine.simulation import Simulation
+from cyborg.tests.functional.machine.simulation import Simulation, new_simulation
 
 
 @pytest.fixture(scope="package")
@@ -35,5 +35,5 @@ def site(
 @pytest.fixture
 def simulation(site: Site) -> Iterator[Simulation]:
     """A cloud of its own for one test."""
-    with closing(Simulation(site)) as simulation:
+    with closing(new_simulation(site)) as simulation:
         yield simulation

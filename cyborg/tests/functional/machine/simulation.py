@@ -5,9 +5,9 @@ What the machine of ``test_machine`` finds is kept as an ordinary test made of t
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as ks_exceptions
@@ -77,21 +77,24 @@ class Trouble(Enum):
     GLANCE = "Glance"
 
 
+_Process = TypeVar("_Process", Conductor, Agent)
+
+
 class Simulation:
     """One cloud from its beginning; two conductors, two hosts with an agent each."""
 
     def __init__(self, site: Site) -> None:
-        site.environment.clear()
         self.site = site
         #: The peers that do not answer.
         self.away: set[str] = set()
         #: What happens in the middle of somebody's work, once at each point.
         self.plans: dict[Point, Callable[[], None]] = {}
         self._processes: list[Conductor | Agent] = []
-        self.conductors = [self._new_conductor(0), self._new_conductor(1)]
+        self.conductors: list[Conductor] = []
+        #: Those of each host, the newest at the end.
+        self.agents: list[list[Agent]] = []
         self.hardware = Hardware()
         self.machines = self.hardware.machines
-        self.agents = [[self._new_agent(machine)] for machine in self.machines]
         self.model = Model(self.hardware.cards)
         self.clients = Clients(site, self.model)
         #: Providers that somebody has changed by hand since their last full check.
@@ -100,10 +103,23 @@ class Simulation:
         self.orders_at_start: dict[str, int] = {}
         #: What was wrong in the middle of somebody's work.
         self.faults: list[AssertionError] = []
+
+    def begin(self, conductors: Iterable[Conductor], agents: Iterable[Agent]) -> None:
+        """Let the processes answer, and each host report its cards."""
+        self.conductors = [self._begun(conductor) for conductor in conductors]
+        self.agents = [[self._begun(agent)] for agent in agents]
         self.clients.make_profiles()
         for index, machine in enumerate(self.machines):
-            site.placement.make_compute(machine.name)
+            self.site.placement.make_compute(machine.name)
             self.run_agent(index)
+
+    def conductor_plan(self) -> FaultPlan:
+        """Return the fault plan of a new conductor."""
+        return FaultPlan(kinds=CALLS, meanwhile=self._while_conducting)
+
+    def agent_plan(self) -> FaultPlan:
+        """Return the fault plan of a new agent."""
+        return FaultPlan(kinds=CALLS, meanwhile=self._while_keeping)
 
     # What processes do, when it is their turn.
 
@@ -124,13 +140,14 @@ class Simulation:
 
     def replace_conductor(self, index: int) -> None:
         """Kill a conductor, and start another where it was."""
-        self.conductors[index].fault_plan.end()
-        self.conductors[index] = self._new_conductor(index)
+        before = self.conductors[index]
+        before.fault_plan.end()
+        self.conductors[index] = self._begun(before.again(faults=self.conductor_plan()))
 
     def replace_agent(self, index: int) -> None:
         """Start an agent on a host, whether or not the last one has ended."""
         mine = self.agents[index]
-        mine.append(self._new_agent(self.machines[index]))
+        mine.append(self._begun(mine[-1].again(faults=self.agent_plan())))
         for old in mine[:-2]:
             old.fault_plan.end()
         del mine[:-2]
@@ -213,7 +230,7 @@ class Simulation:
             for agent in mine[:-1]:
                 agent.fault_plan.end()
         for index in range(len(self.machines)):
-            if not self.agents[index] or self.agents[index][-1].fault_plan.dead:
+            if self.agents[index][-1].fault_plan.dead:
                 self.replace_agent(index)
             self.agents[index][-1].fault_plan.rest()
         for _ in range(_ROUNDS):
@@ -246,25 +263,12 @@ class Simulation:
             one.stop()
         self.clients.close()
 
-    def _new_conductor(self, index: int) -> Conductor:
-        plan = FaultPlan(kinds=CALLS, meanwhile=self._while_conducting)
-        made = self.site.environment.conductor(f"control-{index}", faults=plan)
-        self._processes.append(made)
-        made.serve()
-        made.renew()
-        return made
-
-    def _new_agent(self, machine: Machine) -> Agent:
-        made = self.site.environment.agent(
-            machine.name,
-            *(rack.driver for rack in machine.racks),
-            faults=FaultPlan(kinds=CALLS, meanwhile=self._while_keeping),
-            full_check_interval=_FULL_CHECK,
-            devices=(CARD, OTHER),
-        )
-        self._processes.append(made)
-        made.serve()
-        return made
+    def _begun(self, process: _Process) -> _Process:
+        self._processes.append(process)
+        process.serve()
+        if isinstance(process, Conductor):
+            process.renew()
+        return process
 
     def _run(
         self, process: Conductor | Agent, job: Callable[[], None]
@@ -420,3 +424,26 @@ class Simulation:
 
     def _snapshot(self) -> Snapshot:
         return snapshot.take(self.site.database)
+
+
+def new_simulation(site: Site) -> Simulation:
+    """Return one whose processes run, on an empty database."""
+    site.environment.clear()
+    made = Simulation(site)
+    made.begin(
+        [
+            site.environment.conductor(f"control-{index}", faults=made.conductor_plan())
+            for index in range(2)
+        ],
+        [
+            site.environment.agent(
+                machine.name,
+                *(rack.driver for rack in machine.racks),
+                faults=made.agent_plan(),
+                full_check_interval=_FULL_CHECK,
+                devices=(CARD, OTHER),
+            )
+            for machine in made.machines
+        ],
+    )
+    return made

@@ -17,7 +17,7 @@ from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.properties import HealthCheck, settings, st
 from cyborg.tests.functional.machine.clients import PROJECTS, Outcome
 from cyborg.tests.functional.machine.cloud import Site
-from cyborg.tests.functional.machine.simulation import Interruption, Point, Simulation, Trouble
+from cyborg.tests.functional.machine.simulation import Interruption, Point, Trouble, new_simulation
 from cyborg.tests.functional.schema.databases import SERVER
 
 #: The same examples each time, unless there is time to look for others; on servers, where each
@@ -46,7 +46,7 @@ class CloudMachine(RuleBasedStateMachine):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        self.simulation = Simulation(site)
+        self.simulation = new_simulation(site)
         self.providers = list(self.simulation.model.cards)
         for prepare, project in product((False, True), PROJECTS):
             self.simulation.clients.create(prepare=prepare, project=project)

@@ -7,7 +7,7 @@ No request fails, and no card stays unreported.
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -139,7 +139,8 @@ class RollingCloud:
     files: Path
     front: Front = field(default_factory=Front)
     cards: list[str] = field(default_factory=lambda: [CARD])
-    _stops: dict[str, Any] = field(default_factory=dict)
+    #: What stops each process.
+    stops: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     @property
     def master(self) -> Path:
@@ -155,38 +156,9 @@ class RollingCloud:
         owner = ["--api"] if name == API else ["--host", self.rack.compute]
         assert signing_key.main(["derive", str(self.master), *owner, "--output", mine]) == 0
 
-    def start(self, name: str, mode: str) -> None:
-        """Start a process; in the mode ``off`` it has no keys."""
-        file = None if mode == "off" else str(self.files / f"{name}.json")
-        self.conf.set_override("message_signing", mode)
-        self.conf.set_override("message_signing_key_file", file)
-        self.conf.set_override("host", self.rack.compute if name == AGENT else name)
-        if name == API:
-            self._start_api()
-        elif name == AGENT:
-            daemon = self.stack.start_agent(
-                self.rack.compute,
-                machine=self.rack.machine,
-                drivers=[self.rack.loaded],
-                state_path=self.files,
-            )
-            self._stops[name] = daemon.stop
-        else:
-            self._stops[name] = self.stack.start_conductor(name).stop
-
-    def restart(self, name: str, mode: str) -> None:
-        """Replace a process, of which a deployment has only one except for conductors."""
-        before = self._stops[name]
-        if name == API:
-            self.start(name, mode)
-            before()
-        else:
-            before()
-            self.start(name, mode)
-
     def stop(self) -> None:
         """Stop everything, and forget the options."""
-        self._stops[API]()
+        self.stops[API]()
         self.stack.stop()
         for option in ("message_signing", "message_signing_key_file", "host"):
             self.conf.clear_override(option)
@@ -213,16 +185,47 @@ class RollingCloud:
             load.stop()
         assert load.faults == []
 
-    def _start_api(self) -> None:
-        reader = Reader(self.stack.database_url)
-        client = reach(ConductorClient(self.stack.bus(), timeout=self.stack.times.rpc))
-        self.front.replace(RequestId(api_app.core(self.conf, reader=reader, conductor=client)))
 
-        def stop() -> None:
-            client.close()
-            reader.close()
+def start(cloud: RollingCloud, name: str, mode: str) -> None:
+    """Start a process; in the mode ``off`` it has no keys."""
+    file = None if mode == "off" else str(cloud.files / f"{name}.json")
+    cloud.conf.set_override("message_signing", mode)
+    cloud.conf.set_override("message_signing_key_file", file)
+    cloud.conf.set_override("host", cloud.rack.compute if name == AGENT else name)
+    if name == API:
+        cloud.stops[name] = _start_api(cloud)
+    elif name == AGENT:
+        cloud.stops[name] = cloud.stack.start_agent(
+            cloud.rack.compute,
+            machine=cloud.rack.machine,
+            drivers=[cloud.rack.loaded],
+            state_path=cloud.files,
+        ).stop
+    else:
+        cloud.stops[name] = cloud.stack.start_conductor(name).stop
 
-        self._stops[API] = stop
+
+def restart(cloud: RollingCloud, name: str, mode: str) -> None:
+    """Replace a process, of which a deployment has only one except for conductors."""
+    before = cloud.stops[name]
+    if name == API:
+        start(cloud, name, mode)
+        before()
+    else:
+        before()
+        start(cloud, name, mode)
+
+
+def _start_api(cloud: RollingCloud) -> Callable[[], None]:
+    reader = Reader(cloud.stack.database_url)
+    client = reach(ConductorClient(cloud.stack.bus(), timeout=cloud.stack.times.rpc))
+    cloud.front.replace(RequestId(api_app.core(cloud.conf, reader=reader, conductor=client)))
+
+    def stop() -> None:
+        client.close()
+        reader.close()
+
+    return stop
 
 
 @pytest.fixture
@@ -255,7 +258,7 @@ def rolling(
 def begin(cloud: RollingCloud, mode: str, placement: PlacementService) -> None:
     """Start all processes, and wait until the first card is offered."""
     for name in ORDERS[0]:
-        cloud.start(name, mode)
+        start(cloud, name, mode)
     eventually_offered(placement, cloud.rack.provider(), 2)
 
 
@@ -281,7 +284,7 @@ def test_signing_is_introduced_process_by_process(
         for mode in ("warn", "required"):
             for name in order:
                 rolling.plug()
-                rolling.restart(name, mode)
+                restart(rolling, name, mode)
                 load.goes_on()
             eventually(rolling.reported)
     assert refusals(caplog) == []

@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-import webtest
 from oslo_config import cfg
 
 from cyborg.cmd import dbsync
@@ -26,7 +25,7 @@ from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.http import Client, open_client
 from cyborg.tests.functional.life.steps import (
     PUBLISHED,
     bind,
@@ -161,7 +160,7 @@ def cloud(
     migrated = _devices(existing)
     own = beside(existing)
     own.start_conductor()
-    member = Client(webtest.TestApp(own.make_open_api()), project=PROJECT)
+    member = open_client(own, project=PROJECT)
     for host in (IN_SERVICE, DISABLED):
         conf.set_override("host", host)
         own.start_agent(host, machine=FakeHost(), state_path=tmp_path / host)

@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-import webtest
 
 from cyborg.db import schema
 from cyborg.db.engine import Database
@@ -30,7 +29,7 @@ from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.http import Client, open_client
 from cyborg.tests.functional.life.steps import delete_arqs, eventually_idle, of_instance
 from cyborg.tests.functional.schema.commands import run
 from cyborg.tests.functional.schema.existing_drivers import (
@@ -170,7 +169,7 @@ def upgraded(
         status, _, error = run(empty, tmp_path, "dbsync", "upgrade")
         assert status == 0, error
         own.start_conductor()
-        member = Client(webtest.TestApp(own.make_open_api()), project="demo")
+        member = open_client(own, project="demo")
         conf = written(tmp_path / "driver.conf", old.options, host=host.compute)
         (loaded,) = load([old.driver], machine, conf)
         assert loaded.driver is not None, loaded.error

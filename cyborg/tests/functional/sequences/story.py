@@ -2,7 +2,7 @@
 """A card's life with the generic_driver, from its discovery to its second unit, on one tape."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,6 +21,7 @@ from cyborg.tests.fixtures.sequences import (
     AGENT,
     API,
     CONDUCTOR,
+    NOVA,
     NOVA_COMPUTE,
     BoundaryRecorder,
     RecordedAPI,
@@ -29,10 +30,7 @@ from cyborg.tests.fixtures.sequences import (
     recorded_driver,
     recorded_host,
 )
-from cyborg.tests.fixtures.single_step import (
-    Environment,
-)
-from cyborg.tests.fixtures.stack import reach
+from cyborg.tests.fixtures.single_step import Environment, OneOfEach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, bind, create, delete_arqs, of_instance
 from cyborg.tests.unit.drivers.configured import written
@@ -66,56 +64,55 @@ def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
     return Completed(0, "", "")
 
 
+@dataclass(frozen=True)
 class Site:
-    """One API, one conductor and one agent, all of whose steps are heard."""
+    """One API, one conductor and one agent, all of whose steps are on the ``tape``.
 
-    def __init__(self, environment: Environment, conf: cfg.ConfigOpts, files: Path) -> None:
-        self.tape = Tape()
-        self.machine = servers.bare()
-        self.machine.programs["/sbin/card"] = card
-        self.compute = fresh_host("story")
-        self.name = f"CUSTOM_{uuid4().hex[:12].upper()}"
-        self._environment = environment
-        # A hint that is lost costs a heartbeat; one that comes costs this story its order.
-        environment.exchange.lose_request("desired_changed", 1000)
-        self._conductor = environment.conductor(
-            faults=BoundaryRecorder(CONDUCTOR, self.tape), auto_enable=frozenset()
-        )
-        options = written(files / "cyborg.conf", OPTIONS.format(name=self.name), host=self.compute)
-        driver = GenericDriver(recorded_host(self.machine, self.tape), options)
-        self._agent = environment.agent(
-            self.compute,
-            recorded_driver(driver, self.tape),
-            faults=BoundaryRecorder(AGENT, self.tape),
-            prompt=True,
-        )
-        self._api = environment.api(conf, faults=BoundaryRecorder(API, self.tape))
-        app = self._api.app
-        self.http = webtest.TestApp(RecordedAPI(app, self.tape))
-        self.compute_door = webtest.TestApp(RecordedAPI(app, self.tape, nova=NOVA_COMPUTE))
+    ``name`` is that of a resource class.
+    """
+
+    tape: Tape
+    machine: FakeHost
+    compute: str
+    name: str
+    processes: OneOfEach
+
+    def client(self, sender: str = NOVA) -> webtest.TestApp:
+        """Return the API as somebody meets it."""
+        return webtest.TestApp(RecordedAPI(self.processes.api.app, self.tape, nova=sender))
 
     def begin(self) -> None:
         """Everybody is up, and the conductor knows of everybody; there is no card yet."""
-        self._conductor.renew()
-        self._conductor.serve()
-        self._agent.serve()
-        reach(self._api.conductor)
+        self.processes.begin()
         for _ in range(2):
             self.run_once()
 
     def run_once(self) -> None:
         """The agent's round."""
-        self._agent.run_once()
+        self.processes.agent.run_once()
 
     def work(self) -> None:
         """Let the conductor do what is due, and time pass until nothing is left."""
-        for _ in self._environment.turns(_TURNS):
-            self._conductor.work()
+        for _ in self.processes.environment.turns(_TURNS):
+            self.processes.conductor.work()
 
-    def end(self) -> None:
-        """Nobody runs any more."""
-        for process in (self._api, self._agent, self._conductor):
-            process.stop()
+
+def recorded_site(environment: Environment, conf: cfg.ConfigOpts, files: Path) -> Site:
+    """Return a site whose machine has the operator's program, and no card."""
+    tape, machine = Tape(), servers.bare()
+    machine.programs["/sbin/card"] = card
+    compute, name = fresh_host("story"), f"CUSTOM_{uuid4().hex[:12].upper()}"
+    # A hint that is lost costs a heartbeat; one that comes costs this story its order.
+    environment.exchange.lose_request("desired_changed", 1000)
+    conductor = environment.conductor(
+        faults=BoundaryRecorder(CONDUCTOR, tape), auto_enable=frozenset()
+    )
+    options = written(files / "cyborg.conf", OPTIONS.format(name=name), host=compute)
+    driver = GenericDriver(recorded_host(machine, tape), options)
+    faults = BoundaryRecorder(AGENT, tape)
+    agent = environment.agent(compute, recorded_driver(driver, tape), faults=faults, prompt=True)
+    api = environment.api(conf, faults=BoundaryRecorder(API, tape))
+    return Site(tape, machine, compute, name, OneOfEach(environment, conductor, agent, api))
 
 
 class Story:
@@ -126,10 +123,10 @@ class Story:
         self._placement = placement
         self._nova = nova
         self._instance = str(uuid4())
-        self._operator = Client(site.http, role="operator", version="2.100")
-        self._user = Client(site.http, role="member").with_service_token()
+        self._operator = Client(site.client(), role="operator", version="2.100")
+        self._user = Client(site.client(), role="member").with_service_token()
         # nova-compute acts for the same user.
-        self._compute = replace(self._user, app=site.compute_door)
+        self._compute = replace(self._user, app=site.client(NOVA_COMPUTE))
         self._card: dict[str, Any] = {}
         self._arqs: list[dict[str, Any]] = []
 
@@ -170,7 +167,7 @@ class Story:
         """What Nova does before a bind: it has requests made, and chooses their provider."""
         name, project = self._site.name, self._user.project
         group = {f"resources:{name}": "1"}
-        admin = Client(self._site.http, role="admin")
+        admin = Client(self._site.client(), role="admin")
         admin.post("/device_profiles", [{"name": name, "groups": [group]}])
         self._arqs = create(self._user, name)
         (found,) = self._placement.candidates({suffix(0): group})

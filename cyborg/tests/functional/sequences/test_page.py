@@ -12,7 +12,7 @@ import cyborg
 from cyborg.tests import committed
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.environments import new_environment
-from cyborg.tests.functional.sequences.story import Site, Story
+from cyborg.tests.functional.sequences.story import Story, recorded_site
 
 PAGE = Path(cyborg.__file__).parents[1] / "doc/source/contributor/sequences.rst"
 HOW = committed.advice("The page does not show what happens.", "functional/sequences")
@@ -26,11 +26,11 @@ def told(
     """The diagrams of one run."""
     files = tmp_path_factory.mktemp("story")
     with new_environment(files, placement) as (environment, nova, _):
-        site = Site(environment, conf, files)
+        site = recorded_site(environment, conf, files)
         try:
             return Story(site, placement, nova).tell()
         finally:
-            site.end()
+            site.processes.stop()
 
 
 def drawn(name: str) -> committed.Part:

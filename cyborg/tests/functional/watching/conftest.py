@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import webtest
 from oslo_config import cfg
 
 from cyborg import service
@@ -21,7 +20,7 @@ from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
-from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.http import Client, open_client
 from cyborg.tests.functional.schema.databases import SERVER
 from cyborg.tests.functional.watching.cards import MeasuringDriver, MeasuringRack
 from cyborg.tests.functional.watching.listener import NotificationListener
@@ -45,17 +44,6 @@ class Watched:
     state_path: Path
     endings: list[Callable[[], object]] = field(default_factory=list)
 
-    def page(self, host: str = "control-1") -> Page:
-        """The metrics of a conductor that is started for it."""
-        meters = ReadableMeters(CONDUCTOR)
-        self.stack.start_conductor(host, meters=meters)
-        return meters.page
-
-    def admin(self) -> Client:
-        """An administrator in front of a new API, with a service token."""
-        app = webtest.TestApp(self.stack.make_open_api())
-        return Client(app, role="admin", version="2.100", service=True)
-
     def rack(self, kind: type[MeasuringDriver] = MeasuringDriver) -> MeasuringRack:
         """A machine with one card of two units that Placement knows as a compute."""
         name = fresh_host("watched")
@@ -65,15 +53,28 @@ class Watched:
         self.endings.append(driver.gate.set)
         return MeasuringRack(name, rack.machine, driver)
 
-    def agent(self, *racks: Rack, **more: Any) -> service.Daemon:
-        """Start the agent of a machine, with the drivers of all these."""
-        return self.stack.start_agent(
-            racks[0].compute,
-            machine=racks[0].machine,
-            drivers=[one.loaded for one in racks],
-            state_path=self.state_path,
-            **more,
-        )
+
+def watched_page(watched: Watched, host: str = "control-1") -> Page:
+    """Return the metrics of a conductor that is started for it."""
+    meters = ReadableMeters(CONDUCTOR)
+    watched.stack.start_conductor(host, meters=meters)
+    return meters.page
+
+
+def administrator(watched: Watched) -> Client:
+    """Return an administrator in front of a new API, with a service token."""
+    return open_client(watched.stack, "admin", version="2.100", service=True)
+
+
+def watched_agent(watched: Watched, *racks: Rack, **more: Any) -> service.Daemon:
+    """Start the agent of a machine, with the drivers of all these."""
+    return watched.stack.start_agent(
+        racks[0].compute,
+        machine=racks[0].machine,
+        drivers=[one.loaded for one in racks],
+        state_path=watched.state_path,
+        **more,
+    )
 
 
 @pytest.fixture

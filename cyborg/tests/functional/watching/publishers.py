@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conductors that only publish notifications, and crash on request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import sqlalchemy as sa
-
-from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.notifications import NotificationPublisher
 from cyborg.db import events, notifications
 from cyborg.db.engine import Database
-from cyborg.db.models import Service
-from cyborg.db.services import Process
 from cyborg.model.notification import Notification
-from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT
+from cyborg.tests.fixtures.use_cases import UseCases
 from cyborg.tests.functional.watching.conftest import Watched
 
 
@@ -43,36 +40,37 @@ class FakeNotifier:
         return [one.event_type for one in self.sent]
 
 
+@dataclass
 class FakePublisher:
     """A conductor that only publishes notifications, once per call of ``run_once``."""
 
-    def __init__(self, watched: Watched, notifier: FakeNotifier, host: str) -> None:
-        self.db = Database(watched.stack.database_url)
-        self.notifier = notifier
-        process = Process(host, CONDUCTOR, "0", f"cyborg-conductor@{host}", host)
-        self._lease = ConductorLease(db=self.db, process=process)
-        self._lease.renew()
-        untyped: Any = notifier
-        publisher = NotificationPublisher(
-            db=self.db,
-            lease=self._lease,
-            notifier=untyped,
-            down_after={AGENT: 2000},
-            lease_ms=3600_000,
-        )
-        self.run_once = publisher.run_once
-        watched.endings.append(self.db.close)
+    conductor: UseCases
+    notifier: FakeNotifier
+    run_once: Callable[[], None]
 
     def die(self) -> None:
         """Be silent for longer than the lease; another conductor is the oldest then."""
-        assert self._lease.owner is not None
-        with self.db.writer() as tx:
-            row = Service.id == self._lease.owner[0]
-            tx.execute(sa.update(Service).where(row).values(last_seen_ms=1))
+        self.conductor.silence(self.conductor.ctx.settings.host)
 
     def resume(self) -> None:
         """Show a sign of life again."""
-        self._lease.renew()
+        self.conductor.lease.renew()
+
+
+def fake_publisher(watched: Watched, notifier: FakeNotifier, host: str) -> FakePublisher:
+    """Return one with a heartbeat; its database is closed at the end of the test."""
+    conductor = UseCases(Database(watched.stack.database_url), host=host)
+    watched.endings.append(conductor.db.close)
+    conductor.lease.renew()
+    untyped: Any = notifier
+    publisher = NotificationPublisher(
+        db=conductor.db,
+        lease=conductor.lease,
+        notifier=untyped,
+        down_after={AGENT: 2000},
+        lease_ms=3600_000,
+    )
+    return FakePublisher(conductor, notifier, publisher.run_once)
 
 
 def write_history(db: Database, *uuids: str) -> None:

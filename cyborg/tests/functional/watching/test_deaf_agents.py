@@ -14,7 +14,7 @@ from cyborg.rpc.verbs import Heartbeat, SendReport
 from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.conftest import Watched, administrator, soon
 
 REASON = "the message bus at 192.0.2.1:5672 refuses a request: 403 ACCESS_REFUSED"
 
@@ -50,7 +50,7 @@ def agent(watched: Watched) -> DeafAgent:
 
 @pytest.fixture
 def operator(watched: Watched) -> Client:
-    return Client(watched.admin().app, role="operator", version="2.100")
+    return Client(administrator(watched).app, role="operator", version="2.100")
 
 
 def discover(operator: Client, agent: DeafAgent, bus_error: str = "") -> dict[str, object]:

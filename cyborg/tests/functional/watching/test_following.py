@@ -21,7 +21,7 @@ from cyborg.tests.fixtures.stack import Peers
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import bind_body
 from cyborg.tests.functional.life.steps import eventually_offered, work_left
-from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.conftest import Watched, soon, watched_agent
 
 ARQS = "/v2/accelerator_requests"
 PROCESSES = {"cyborg.api", "cyborg.conductor", "cyborg.agent"}
@@ -116,7 +116,7 @@ def scenario(watched: Watched, conf: cfg.ConfigOpts) -> Iterator[Scenario]:
     watched.stack.start_conductor()
     rack = watched.rack()
     rack.driver.traits.prepare = True
-    watched.agent(rack)
+    watched_agent(watched, rack)
     eventually_offered(watched.placement, rack.provider(), 2)
     conf.set_override("auth_strategy", "noauth", "api")
     conf.set_override("noauth_anywhere", True, "api")

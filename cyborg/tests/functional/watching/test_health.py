@@ -41,7 +41,13 @@ from cyborg.tests.functional.life.steps import (
     of_instance,
 )
 from cyborg.tests.functional.watching.cards import MeasuringDriver
-from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.conftest import (
+    Watched,
+    administrator,
+    soon,
+    watched_agent,
+    watched_page,
+)
 from cyborg.tests.unit.drivers.configured import configured, written
 
 FAULT = [Signal("fake", "fault", "set", "uncorrectable errors")]
@@ -157,15 +163,15 @@ def checked(watched: Watched) -> Sites:
         watched.stack.times = replace(watched.stack.times, health=interval, poll=poll)
         watched.stack.auto_enable = auto_enable
         watched.stack.health_rules = rules
-        page = watched.page()
+        page = watched_page(watched)
         rack = watched.rack(kind)
         driver = rack.driver
         assert isinstance(driver, CheckedDriver)
         driver.healths = healths or {}
         for one in others:
             one.driver.traits.resource_class = rack.resource_class
-        agent = watched.agent(rack, *others)
-        admin = watched.admin()
+        agent = watched_agent(watched, rack, *others)
+        admin = administrator(watched)
         cards = 1 + len(others)
         soon(lambda: len(admin.get("/devices")["devices"]) == cards)
         return Site(watched, rack, driver, admin, agent, page)
@@ -315,7 +321,7 @@ def test_health_outlives_failed_checks_and_restarts_until_it_is_switched_off(che
     here.agent.stop()
     here.driver.gate.clear()
     here.watched.stack.times = replace(here.watched.stack.times, poll=0.5)
-    again = here.watched.agent(here.rack)
+    again = watched_agent(here.watched, here.rack)
     before = here.driver.scans
     soon(lambda: here.driver.scans > before + 3)
     assert (here.device()["health"], here.device()["health_since"]) == ("drain", since)
@@ -330,7 +336,7 @@ def test_health_outlives_failed_checks_and_restarts_until_it_is_switched_off(che
     again.stop()
     here.watched.stack.times = replace(here.watched.stack.times, health=0.0)
     asked = len(here.driver.checks)
-    here.watched.agent(here.rack)
+    watched_agent(here.watched, here.rack)
     shown = here.becomes(None)
     assert (shown["health_reasons"], shown["health_since"]) == ([], None)
     here.offers(2)
@@ -391,7 +397,7 @@ def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, s
         drivers=[LoadResult(driver.name, driver)],
         state_path=watched.state_path,
     )
-    admin = watched.admin()
+    admin = administrator(watched)
     soon(lambda: len(admin.get("/devices")["devices"]) == 1)
     return admin, provider_uuid(f"{name}_{SOFT}")
 
@@ -437,7 +443,7 @@ def test_fake_driver_shows_a_fault(watched: Watched):
         drivers=[LoadResult(driver.name, driver)],
         state_path=watched.state_path,
     )
-    admin = watched.admin()
+    admin = administrator(watched)
 
     def reasons() -> list[str]:
         return [one for device in admin.get("/devices")["devices"] for one in _reasons(device)]
@@ -561,7 +567,7 @@ def test_errors_while_no_agent_runs_reserve_the_units(checked: Sites):
     soon(lambda: (site.rack.driver.name, CARD) in HealthBaselines(store).load())
     site.agent.stop()
     site.rack.machine.add_file(counters, "DLP 5\nTOTAL_ERR_FATAL 5\n")
-    site.agent = site.watched.agent(site.rack)
+    site.agent = watched_agent(site.watched, site.rack)
     device = site.becomes("drain")
     assert device["health_reasons"][0] == "new fatal PCIe errors: 1 DLP"
     site.offers(0)

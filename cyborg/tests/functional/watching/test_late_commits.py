@@ -6,11 +6,11 @@ from uuid import uuid4
 from cyborg.db import events
 from cyborg.db.engine import Database
 from cyborg.tests.functional.watching.conftest import Watched
-from cyborg.tests.functional.watching.publishers import FakeNotifier, FakePublisher, write_history
+from cyborg.tests.functional.watching.publishers import FakeNotifier, fake_publisher, write_history
 
 
 def test_late_commit_is_notified(watched: Watched):
-    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    publisher = fake_publisher(watched, FakeNotifier(), "control-1")
     late, early = str(uuid4()), str(uuid4())
     slow = Database(watched.stack.database_url)
     slow.outbox = True

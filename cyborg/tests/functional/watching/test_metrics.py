@@ -28,7 +28,13 @@ from cyborg.tests.fixtures.pages import Page, ReadableMeters
 from cyborg.tests.fixtures.unreachable import unreachable
 from cyborg.tests.fixtures.waiting import Gate
 from cyborg.tests.functional.life.steps import bind, create, eventually_offered
-from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.conftest import (
+    Watched,
+    administrator,
+    soon,
+    watched_agent,
+    watched_page,
+)
 
 
 @pytest.fixture
@@ -42,10 +48,10 @@ def names(metrics: tuple[catalogue.Metric, ...]) -> set[str]:
 
 
 def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
-    page = watched.page()
+    page = watched_page(watched)
     rack = watched.rack()
-    agent = watched.agent(rack)
-    admin = watched.admin()
+    agent = watched_agent(watched, rack)
+    admin = administrator(watched)
     eventually_offered(watched.placement, rack.provider(), 2)
     name = admin.make_profile(rack.one_unit)
     bind(admin, create(admin, name), rack.provider())
@@ -76,7 +82,7 @@ def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
 
 
 def test_waiting_work_is_counted_with_its_age(watched: Watched):
-    page = watched.page()
+    page = watched_page(watched)
     db = watched.database
     with db.writer() as tx:
         work.add(tx, [{"kind": WorkKind.NOTIFY, "instance_uuid": str(uuid4())}])
@@ -153,7 +159,7 @@ def test_agent_exposes_drivers_and_conductor_state(watched: Watched):
     conductor = watched.stack.start_conductor()
     rack = watched.rack()
     meters = ReadableMeters(AGENT)
-    watched.agent(rack, meters=meters)
+    watched_agent(watched, rack, meters=meters)
     page = meters.page
     soon(lambda: page.value("cyborg_drivers", driver="card_driver", state="READY") == 1)
     soon(lambda: page.value("cyborg_conductor_up") == 1)

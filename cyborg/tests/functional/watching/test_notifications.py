@@ -19,10 +19,11 @@ from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create, delete_arqs, eventually_offered
-from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.conftest import Watched, administrator, soon, watched_agent
 from cyborg.tests.functional.watching.publishers import (
     FakeNotifier,
     FakePublisher,
+    fake_publisher,
     waiting,
     write_history,
 )
@@ -49,8 +50,8 @@ def rack(watched: Watched) -> Rack:
 def admin(watched: Watched, rack: Rack) -> Client:
     """A running service with one card."""
     watched.stack.start_conductor()
-    watched.agent(rack)
-    client = watched.admin()
+    watched_agent(watched, rack)
+    client = administrator(watched)
     soon(lambda: len(devices(client)) == 1)
     return client
 
@@ -107,8 +108,8 @@ def test_device_users_receive_its_changes(watched: Watched, admin: Client, rack:
 def test_committed_change_is_notified_after_crash(watched: Watched):
     uuid = str(uuid4())
     # It dies with the message in hand, which went nowhere.
-    first = FakePublisher(watched, FakeNotifier(Died("before it was sent")), "control-1")
-    second = FakePublisher(watched, FakeNotifier(), "control-2")
+    first = fake_publisher(watched, FakeNotifier(Died("before it was sent")), "control-1")
+    second = fake_publisher(watched, FakeNotifier(), "control-2")
     write_history(watched.database, uuid)
     with pytest.raises(Died):
         first.run_once()
@@ -122,8 +123,8 @@ def test_committed_change_is_notified_after_crash(watched: Watched):
 
 def test_unrecorded_notification_is_sent_at_most_twice(watched: Watched):
     one, other, last = (str(uuid4()) for _ in range(3))
-    first = FakePublisher(watched, FakeNotifier(), "control-1")
-    second = FakePublisher(watched, FakeNotifier(), "control-2")
+    first = fake_publisher(watched, FakeNotifier(), "control-1")
+    second = fake_publisher(watched, FakeNotifier(), "control-2")
     write_history(watched.database, one)
     first.run_once()
     first.notifier.error = Died("after it was sent")
@@ -148,7 +149,7 @@ def test_unrecorded_notification_is_sent_at_most_twice(watched: Watched):
 
 
 def test_more_than_one_batch_is_sent_in_order(watched: Watched):
-    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    publisher = fake_publisher(watched, FakeNotifier(), "control-1")
     subjects = [str(uuid4()) for _ in range(450)]
     write_history(watched.database, *subjects)
     publisher.run_once()
@@ -161,7 +162,7 @@ def test_more_than_one_batch_is_sent_in_order(watched: Watched):
 def test_events_wait_until_the_bus_is_back(watched: Watched):
     uuid = str(uuid4())
     notifier = FakeNotifier(exception.Unavailable(peer="The bus", reason="it is away"))
-    publisher = FakePublisher(watched, notifier, "control-1")
+    publisher = fake_publisher(watched, notifier, "control-1")
     write_history(watched.database, uuid)
     with pytest.raises(exception.Unavailable):
         publisher.run_once()
@@ -183,7 +184,7 @@ def test_events_past_their_retention_do_not_wait_for_the_bus(watched: Watched):
 def test_event_ids_are_those_of_the_history_without_insert_returning(watched: Watched):
     # MySQL has no INSERT ... RETURNING.
     watched.database.engine.dialect.insert_executemany_returning = False
-    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    publisher = fake_publisher(watched, FakeNotifier(), "control-1")
     subjects = [str(uuid4()) for _ in range(3)]
     write_history(watched.database, *subjects)
     publisher.run_once()
@@ -238,7 +239,7 @@ def report_down(publisher: FakePublisher) -> None:
 
 def test_no_service_is_down_after_database_outage(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
-    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    publisher = fake_publisher(watched, FakeNotifier(), "control-1")
     # Silent for longer than it may be at the first look, and back by the next.
     seen(db, AGENT, host, ago_ms=60_000)
     with db.reader() as tx:
@@ -252,7 +253,7 @@ def test_no_service_is_down_after_database_outage(watched: Watched):
 
 def test_removed_service_is_not_notified_as_up(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
-    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    publisher = fake_publisher(watched, FakeNotifier(), "control-1")
     seen(db, AGENT, host, ago_ms=60_000)
     report_down(publisher)
     with db.writer() as tx:
@@ -264,7 +265,7 @@ def test_removed_service_is_not_notified_as_up(watched: Watched):
 
 def test_restart_after_days_is_notified_as_up(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
-    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    publisher = fake_publisher(watched, FakeNotifier(), "control-1")
     seen(db, AGENT, host, ago_ms=48 * 3600_000)
     report_down(publisher)
     # Another process of the same service, which removes rows of earlier ones.
@@ -297,8 +298,8 @@ def statements() -> Iterator[list[str]]:
 def test_disabled_notifications_write_nothing(watched: Watched, statements: list[str]):
     rack = watched.rack()
     watched.stack.start_conductor()
-    watched.agent(rack)
-    admin = watched.admin()
+    watched_agent(watched, rack)
+    admin = administrator(watched)
     soon(lambda: len(devices(admin)) == 1)
     assert [one for one in statements if "outbox" in one and not one.startswith("SELECT")] == []
     assert waiting(watched.database) == 0
@@ -308,8 +309,8 @@ def test_disabled_notifications_write_nothing(watched: Watched, statements: list
 def test_conductor_without_notifications_removes_events(watched: Watched):
     # A conductor with another configuration has written them.
     write_history(watched.database, *(str(uuid4()) for _ in range(450)))
-    first = FakePublisher(watched, FakeNotifier(enabled=False), "control-1")
-    second = FakePublisher(watched, FakeNotifier(enabled=False), "control-2")
+    first = fake_publisher(watched, FakeNotifier(enabled=False), "control-1")
+    second = fake_publisher(watched, FakeNotifier(enabled=False), "control-2")
     second.run_once()
     assert waiting(watched.database) == 450
     first.run_once()
@@ -319,7 +320,7 @@ def test_conductor_without_notifications_removes_events(watched: Watched):
 
 def test_service_that_was_down_before_is_only_notified_as_up(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
-    publisher = FakePublisher(watched, FakeNotifier(enabled=False), "control-1")
+    publisher = fake_publisher(watched, FakeNotifier(enabled=False), "control-1")
     seen(db, AGENT, host, ago_ms=60_000)
 
     def reported() -> bool:

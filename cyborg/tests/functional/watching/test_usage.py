@@ -18,7 +18,13 @@ from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.functional.watching.cards import FIGURES, SecondMeasuringDriver
-from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.conftest import (
+    Watched,
+    administrator,
+    soon,
+    watched_agent,
+    watched_page,
+)
 
 USAGE = "accelerator.usage"
 
@@ -48,10 +54,10 @@ def one_device(admin: Client) -> dict[str, Any]:
 
 
 def test_readings_are_broadcast_shown_and_not_stored(measuring: Watched):
-    page = measuring.page()
+    page = watched_page(measuring)
     rack = measuring.rack()
-    measuring.agent(rack)
-    device = one_device(measuring.admin())
+    watched_agent(measuring, rack)
+    device = one_device(administrator(measuring))
     # The provider is known when the report has been applied.
     soon(lambda: any(item["providers"] for item in accelerators(measuring, rack.compute)))
     (told,) = accelerators(measuring, rack.compute)
@@ -93,10 +99,10 @@ def test_readings_are_broadcast_shown_and_not_stored(measuring: Watched):
 
 def test_readings_of_a_moved_card_name_its_provider(measuring: Watched) -> None:
     """The provider keeps the name of the first place, which another card may have now."""
-    measuring.page()
+    watched_page(measuring)
     rack = measuring.rack()
-    measuring.agent(rack)
-    one_device(measuring.admin())
+    watched_agent(measuring, rack)
+    one_device(administrator(measuring))
     here = f"{rack.compute}_{CARD}"
     name = f"{rack.compute}_{OTHER}"
     moved = sa.update(Deployable).where(Deployable.name == here)
@@ -113,13 +119,13 @@ def test_readings_of_a_moved_card_name_its_provider(measuring: Watched) -> None:
 
 def test_hanging_or_failing_driver_does_not_affect_others(measuring: Watched):
     measuring.stack.times = replace(measuring.stack.times, poll=0.5)
-    page = measuring.page()
+    page = watched_page(measuring)
     rack = measuring.rack()
     other = measuring.rack(SecondMeasuringDriver)
     other.driver.traits.resource_class = rack.resource_class
     stuck = rack.driver
     stuck.gate.clear()
-    measuring.agent(rack, other, meters=ReadableMeters(AGENT))
+    watched_agent(measuring, rack, other, meters=ReadableMeters(AGENT))
     soon(lambda: stuck.asked == 1)
     host = rack.compute
 
@@ -154,10 +160,10 @@ def test_hanging_or_failing_driver_does_not_affect_others(measuring: Watched):
 def test_agent_logs_missing_listener_once(
     measuring: Watched, drivers: list[str], caplog: pytest.LogCaptureFixture
 ):
-    page = measuring.page()
+    page = watched_page(measuring)
     rack = measuring.rack()
     with caplog.at_level("INFO", logger="cyborg.agent.readings"):
-        measuring.agent(rack)
+        watched_agent(measuring, rack)
         soon(lambda: page.samples("cyborg_accelerator_power_watts") != [])
         asked = rack.driver.asked
         soon(lambda: rack.driver.asked > asked + 3)
@@ -169,17 +175,17 @@ def test_agent_logs_missing_listener_once(
 def test_interval_0_disables_readings(watched: Watched):
     watched.stack.start_conductor()
     rack = watched.rack()
-    watched.agent(rack)
+    watched_agent(watched, rack)
     soon(lambda: rack.driver.scans > 5)
     assert rack.driver.asked == 0
 
 
 def test_readings_of_other_hosts_and_old_epochs_are_refused(measuring: Watched):
-    page = measuring.page()
+    page = watched_page(measuring)
     rack = measuring.rack()
     rack.driver.gate.clear()
-    measuring.agent(rack)
-    one_device(measuring.admin())
+    watched_agent(measuring, rack)
+    one_device(administrator(measuring))
     forged = [Reading("card_driver", CARD, {"power_watts": 9.0})]
     stranger = measuring.stack.conductor_client("cyborg-agent@another-host")
     with pytest.raises(exception.Forbidden):

@@ -16,6 +16,7 @@ from cyborg import conf as configuration
 from cyborg.api import app
 from cyborg.db.engine import Database, Reader, Settings
 from cyborg.db.models import METADATA
+from cyborg.tests.fixtures.single_step import Environment, RunningClock
 from cyborg.tests.unit.api import people, world
 from cyborg.tests.unit.api.conductor import RecordedConductor
 
@@ -57,9 +58,15 @@ def reader(database: Database) -> Iterator[Reader]:
 
 @pytest.fixture(scope="session")
 def process(database: Database) -> Iterator[RecordedConductor]:
-    conductor = RecordedConductor(database)
-    yield conductor
-    conductor.close()
+    """A conductor that no agent answers, and that reaches neither Nova nor Placement."""
+    url = database.engine.url.render_as_string(hide_password=False)
+    environment = Environment(database_url=url, clock=RunningClock())
+    conductor, client = environment.conductor(auto_enable=frozenset()), environment.client()
+    conductor.renew()
+    conductor.serve()
+    yield RecordedConductor(client)
+    for one in (client.close, conductor.stop, environment.close):
+        one()
 
 
 @pytest.fixture

@@ -20,7 +20,11 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
-from cyborg.tests.functional.daemons.service import Http, Service, go_through_everything
+from cyborg.tests.functional.daemons.service import (
+    Http,
+    go_through_everything,
+    start_service,
+)
 from cyborg.tests.functional.deployments import merged
 from cyborg.tests.functional.schema.databases import upgraded_database
 
@@ -142,7 +146,7 @@ def test_debug_logs_of_a_boot_have_no_secret_and_no_token(
     directory.mkdir()
     with Deployment(directory, options) as deployment:
         tokens = {"X-Auth-Token": admin, "X-Service-Token": nova}
-        running = Service.start(deployment, host, headers=tokens)
+        running = start_service(deployment, host, headers=tokens)
         go_through_everything(running.client(), host, running.provider)
         unknown = secret("token")
         refused = Http(running.url, headers={"X-Auth-Token": unknown})
