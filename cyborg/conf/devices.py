@@ -140,6 +140,20 @@ def _gpu_options() -> list[cfg.Opt]:
             default=False,
             help="Ignore SR-IOV virtual functions when the nvidia_gpu_driver discovers devices.",
         ),
+        cfg.StrOpt(
+            "vendor_vfio",
+            default="list",
+            choices=[
+                ("list", "they are listed with a reason, and never offered"),
+                ("offer", "each virtual function in a section [vgpu_<type>] is offered"),
+            ],
+            help="What the nvidia_gpu_driver does with virtual functions that get a vGPU through "
+            "vendor-specific VFIO, and not as a mediated device: NVIDIA's cards on Linux 6.8 and "
+            "later. The agent sets the type when a unit is bound. Nova must attach these functions "
+            'as the member "managed" of their attach handles says, with managed="no": Nova up to '
+            "release 34 (2026.2) does not, and its servers do not start with such a unit. Set "
+            "offer only if your Nova reads the member.",
+        ),
         clean_option("a GPU, or a vGPU, which is removed"),
     ]
 

@@ -83,9 +83,9 @@ def test_virtual_functions_with_vendor_specific_vfio_are_listed_with_the_reason(
     driver = NvidiaGpuDriver(LocalHost(), conf)
     scan = Scan(driver.host)
     rows = {row.key: row for row in driver.hardware(scan)}
-    nova = "Nova cannot attach vGPUs of vendor-specific VFIO yet"
-    assert rows[first].reason == f"it has a vGPU of type 1429; {nova}"
-    assert rows[second].reason == f"it can have 2 types of vGPU; {nova}"
+    remedy = "vGPUs of vendor-specific VFIO are offered with [gpu_devices] vendor_vfio = offer only"
+    assert rows[first].reason == f"it has a vGPU of type 1429; {remedy}"
+    assert rows[second].reason == f"it can have 2 types of vGPU; {remedy}"
     assert set(rows[second].capability["creatable_vgpu_types"]) == {"1429", "1428"}
     assert "it has 2 virtual functions, and 1 of them have vGPUs" in (rows[parent].reason or "")
     offered = {device.key for device in driver.discover(scan)}
