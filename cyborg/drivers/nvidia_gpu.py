@@ -265,6 +265,11 @@ class NvidiaGpuDriver(CardDriver[Card]):
                 return f"its physical function {function.parent} is not on the bus"
             kinds = {self._vgpu_types[vf.address] for vf in self._typed(scan, card)}
             return nvidia_vfio.refusal(self._gpu(scan, card), kind, kinds)
+        if self._offers_vfio and function.parent is not None and function.on_vfio:
+            return (
+                f"{function.host_driver} has it, so it has no vGPU; Nova lets libvirt bind it, "
+                'unless it reads "managed" of the attach handle'
+            )
         try:
             types = scan.mdev_types(function.address)
         except exception.HostError as error:
@@ -331,8 +336,8 @@ class NvidiaGpuDriver(CardDriver[Card]):
         deployables = []
         for guest in card.guests:
             kind = kinds[guest.address]
-            known = nvidia_vfio.type_of(gpu, kind)
-            profile = nvidia_vfio.profile_of(known.name) if known is not None else kind
+            vgpu_type = nvidia_vfio.type_of(gpu, kind)
+            profile = nvidia_vfio.profile_of(vgpu_type.name) if vgpu_type is not None else kind
             unit = self.deployable(
                 guest,
                 resource_class=self._vgpu_classes[kind],

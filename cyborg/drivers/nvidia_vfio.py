@@ -73,7 +73,7 @@ def number_of(kind: str) -> str | None:
 
 def type_of(gpu: Gpu, kind: str) -> VgpuType | None:
     """Return what NVML says about a type of the configuration, None if the GPU lacks it."""
-    return next((known for known in gpu.vgpu_types if _name(known) == kind), None)
+    return next((vgpu_type for vgpu_type in gpu.vgpu_types if _name(vgpu_type) == kind), None)
 
 
 def profile_of(name: str) -> str:
@@ -91,18 +91,18 @@ def refusal(gpu: Gpu, kind: str, kinds: Collection[str]) -> str | None:
             "NVML does not tell the types of vGPU of its GPU; install the extra nvidia, and the "
             "vGPU software on the host"
         )
-    known = type_of(gpu, kind)
-    if known is None:
+    vgpu_type = type_of(gpu, kind)
+    if vgpu_type is None:
         names = ", ".join(f"{_name(other)} ({other.name})" for other in gpu.vgpu_types)
         return f"its GPU has no vGPU type {kind}, but {names}"
-    if (known.profile is None) is bool(gpu.mig):
-        state = "on" if gpu.mig else "off"
-        return f"the MIG mode of its GPU is {state}, and {kind} ({known.name}) needs the other one"
-    if known.profile is not None and known.profile not in gpu.mig_instances:
-        return f"its GPU has no MIG instance {known.profile}, which {kind} ({known.name}) needs"
+    name, profile = f"{kind} ({vgpu_type.name})", vgpu_type.profile
+    if (profile is None) is bool(gpu.mig):
+        return f"{name} needs MIG mode {'off' if gpu.mig else 'on'}, unlike that of its GPU"
+    if profile is not None and profile not in gpu.mig_instances:
+        return f"its GPU has no MIG instance {profile}, which {name} needs"
     others = filter(None, (type_of(gpu, other) for other in kinds))
-    sizes = {other.memory for other in others if other.profile == known.profile}
-    if len(sizes) > 1 and known.profile is None and not gpu.vgpu_mixed:
+    sizes = {other.memory for other in others if other.profile == profile}
+    if len(sizes) > 1 and profile is None and not gpu.vgpu_mixed:
         return (
             "the sections name types of several sizes for its GPU, whose vGPUs must have one size; "
             "name types of one size, or set the mode for several with nvidia-smi vgpu -shm 1"
@@ -127,29 +127,26 @@ def capacity(
     A pool counts parts of a GPU, or of all its instances of a profile: as many parts for each as
     every type that it knows divides without a remainder, so they do not depend on ``kinds``.
     """
-    types = {kind: known for kind in kinds if (known := type_of(gpu, kind)) is not None}
-    numbers = {str(known.number): known for known in gpu.vgpu_types}
+    types = {kind: vgpu_type for kind in kinds if (vgpu_type := type_of(gpu, kind))}
     pools: dict[str, int] = {}
     costs: dict[str, dict[str, int]] = {}
-    for profile in dict.fromkeys(known.profile for known in types.values()):
-        group = {kind: known for kind, known in types.items() if known.profile == profile}
+    for profile in dict.fromkeys(vgpu_type.profile for vgpu_type in types.values()):
+        group = [vgpu_type for vgpu_type in gpu.vgpu_types if vgpu_type.profile == profile]
         instances = 1 if profile is None else gpu.mig_instances.count(profile)
-        parts = math.lcm(*(known.most for known in gpu.vgpu_types if known.profile == profile))
+        parts = math.lcm(*(vgpu_type.most for vgpu_type in group))
         total = parts * instances
+        # Types of another profile take nothing; one that NVML does not name may take everything.
+        amounts = {str(vgpu_type.number): 0 for vgpu_type in gpu.vgpu_types}
+        amounts |= {str(vgpu_type.number): parts // vgpu_type.most for vgpu_type in group}
+        left = max(0, total - sum(amounts.get(number, total) for number in foreign))
+        room = left - sum(amounts.get(number, total) for number in own)
         pool = _WHOLE if profile is None else f"MIG {profile}"
-        amounts = {
-            number: -(-parts // known.most) if known.profile == profile else 0
-            for number, known in numbers.items()
-        }
-        # A type that NVML does not name may take everything.
-        others = sum(amounts.get(number, total) for number in foreign)
-        room = total - others - sum(amounts.get(number, total) for number in own)
-        pools[pool] = max(0, total - others)
-        for kind, known in group.items():
-            cost = parts // known.most
-            costs[kind] = {pool: cost, kind: 1}
-            unexplained = kind in full and room >= cost
-            pools[kind] = own.count(str(known.number)) if unexplained else known.most * instances
+        pools[pool] = left
+        for kind in [kind for kind, vgpu_type in types.items() if vgpu_type in group]:
+            number, most = str(types[kind].number), types[kind].most * instances
+            costs[kind] = {pool: amounts[number], kind: 1}
+            unexplained = kind in full and room >= amounts[number]
+            pools[kind] = own.count(number) if unexplained else most
     return Capacity(pools, costs)
 
 
@@ -169,7 +166,7 @@ def assign(host: Host, function: PciFunction, kind: str) -> None:
     creatable = _parsed(pci_scan.attribute(host, str(function.address), _CREATABLE))
     if number is None or number not in creatable:
         now = ", ".join(f"{_PREFIX}{other}" for other in creatable) or "none"
-        raise ValueError(f"its card has no room for a vGPU of {kind} now, but for {now}")
+        raise ValueError(f"its card has no room for a vGPU of {kind} now; it has room for {now}")
     host.privileged.run(actions.SetVgpuType(function.address, int(number)))
     if (after := _read(host, function)) != number:
         raise ValueError(f"its type reads {str(after)[:20]} after {number} was written")
@@ -201,5 +198,5 @@ def _parsed(text: str | None) -> dict[str, str]:
     return {match[1]: match[2] for match in lines if match}
 
 
-def _name(known: VgpuType) -> str:
-    return f"{_PREFIX}{known.number}"
+def _name(vgpu_type: VgpuType) -> str:
+    return f"{_PREFIX}{vgpu_type.number}"

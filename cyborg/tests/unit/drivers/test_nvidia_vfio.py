@@ -15,7 +15,7 @@ from cyborg.drivers.scan import Scan
 from cyborg.model.cleaning import HostClean
 from cyborg.model.device import AttachType, Device, Hardware
 from cyborg.model.work import HandleTask, Unit
-from cyborg.testing import servers
+from cyborg.testing import servers, situations
 from cyborg.testing.driver_checks import change, look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
@@ -212,7 +212,8 @@ def test_bind_without_room_fails_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(exception.DriverFailed) as caught:
         driver.prepare(task_of(THIRD))
     assert caught.value.fields["reason"] == (
-        f"{THIRD}: its card has no room for a vGPU of {LARGE} now, but for nvidia-1150, nvidia-1152"
+        f"{THIRD}: its card has no room for a vGPU of {LARGE} now; it has room for nvidia-1150, "
+        "nvidia-1152"
     )
     assert host.tree() == before
 
@@ -288,7 +289,7 @@ def test_types_of_several_sizes_need_the_mode_for_them(tmp_path: Path) -> None:
         (
             {"mig": True},
             SMALL,
-            f"the MIG mode of its GPU is on, and {SMALL} (NVIDIA L40S-24Q) needs the other one",
+            f"{SMALL} (NVIDIA L40S-24Q) needs MIG mode off, unlike that of its GPU",
         ),
     ],
 )
@@ -312,6 +313,23 @@ def test_vgpu_that_a_guest_has_open_is_not_destroyed(tmp_path: Path) -> None:
     assert type_at(host, FIRST) == "1150"
     device = found(host, tmp_path, managed=(FIRST, SECOND, THIRD))[L40S]
     assert units(device).keys() == {FIRST, SECOND, THIRD}
+
+
+def test_function_that_libvirt_has_bound_is_lost_with_the_reason(tmp_path: Path) -> None:
+    """A Nova that does not read the handle takes the function from the driver of the host."""
+    host = host_with_l40s()
+    driver_on(host, tmp_path).prepare(task_of(FIRST))
+    situations.hold(host, FIRST)
+    host.remove(f"{servers.place(FIRST)}/nvidia")
+    managed = (FIRST, SECOND, THIRD)
+    assert units(found(host, tmp_path, managed=managed)[L40S]).keys() == {SECOND, THIRD}
+    names = {f"compute-1_{address}" for address in managed}
+    scan = Scan(host, managed_deployables=names)
+    rows = {item.key: item for item in driver_on(host, tmp_path).hardware(scan)}
+    assert rows[FIRST].reason == (
+        "vfio-pci has it, so it has no vGPU; Nova lets libvirt bind it, unless it reads "
+        '"managed" of the attach handle'
+    )
 
 
 def test_types_are_set_again_after_the_driver_of_the_host_was_loaded_again(tmp_path: Path) -> None:
