@@ -154,6 +154,14 @@ def _gpu_options() -> list[cfg.Opt]:
             "release 34 (2026.2) does not, and its servers do not start with such a unit. Set "
             "offer only if your Nova reads the member.",
         ),
+        cfg.ListOpt(
+            "mig_layouts",
+            default=[],
+            help="GPUs whose MIG mode and instances the agent sets, for vGPUs with MIG: entries "
+            "ADDRESS=PROFILE/PROFILE, such as 0000:3d:00.0=1g.12gb/1g.12gb/3g.47gb, ADDRESS=none "
+            "for MIG mode without instances, or ADDRESS=off. A GPU is divided only while nobody "
+            "can have it or a part of it. A GPU that is not in the list keeps its layout.",
+        ),
         clean_option("a GPU, or a vGPU, which is removed"),
     ]
 

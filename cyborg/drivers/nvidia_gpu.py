@@ -18,8 +18,9 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import mediated, nvidia_health, nvidia_vfio, nvidia_vgpu, nvml
+from cyborg.drivers import mediated, mig_layout, nvidia_health, nvidia_vfio, nvidia_vgpu, nvml
 from cyborg.drivers.base import (
+    CardLayouts,
     CleanStep,
     ImageFile,
     Progress,
@@ -74,6 +75,7 @@ class NvidiaGpuDriver(CardDriver[Card]):
         self._vgpu_classes = nvidia_vgpu.read_classes(conf, set(self._vgpu_types.values()))
         self._filter_vfs: bool = conf.gpu_devices.filter_sriov_vfs
         self._offers_vfio: bool = conf.gpu_devices.vendor_vfio == "offer"
+        self._mig_layouts = mig_layout.read_layouts(conf)
         #: The last scan with what NVML said in it, and the last error, which is logged once.
         self._answer: tuple[Scan, nvml.Answer] | None = None
         self._logged: str | None = None
@@ -205,6 +207,73 @@ class NvidiaGpuDriver(CardDriver[Card]):
                     units.append(Unit(name, str(address)))
         return units
 
+    def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
+        """See Driver; the GPUs for which the configuration requests a MIG layout.
+
+        A virtual function for a vGPU with MIG has none while there is no instance, so that a GPU
+        gets its layout again after a boot, while the conductor keeps its units.
+        """
+        cards = []
+        for address, desired in sorted(self._mig_layouts.items()):
+            card = scan.functions.get(address)
+            if card is None or not is_gpu(card) or card.parent is not None:
+                continue
+            gpu = self._gpu(scan, card)
+            current = mig_layout.current(gpu)
+            parts = [
+                vf.address
+                for vf in scan.virtual_functions(address)
+                if gpu.mig_instances or not self._needs_mig(gpu, vf)
+            ]
+            cards.append(
+                CardLayouts(
+                    card=str(address),
+                    layouts=tuple(dict.fromkeys((mig_layout.OFF, current or desired, desired))),
+                    current=current,
+                    desired=desired,
+                    deployables=frozenset(map(self.name_of, (address, *parts))),
+                    refusal=mig_layout.refusal(scan, card, gpu, desired),
+                )
+            )
+        return cards
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        """See Driver; set the MIG mode and the instances of a GPU."""
+        scan = Scan(self.host)
+        card = self._selected(card_key, "partition", scan)
+        gpu = self._ask_now(scan, card_key, "partition")
+        try:
+            if (reason := mig_layout.refusal(scan, card, gpu, layout)) is not None:
+                raise ValueError(reason)
+            if mig_layout.current(gpu) != layout:
+                progress(0.0, f"setting the layout {layout}")
+                mig_layout.divide(
+                    *(self.host, card, gpu, layout),
+                    ask=lambda: self._ask_now(scan, card_key, "partition"),
+                )
+        except ValueError as error:
+            reason = f"{card_key}: {error}"
+            raise exception.DriverFailed(
+                driver=self.name, verb="partition", reason=reason
+            ) from error
+
+    def _needs_mig(self, gpu: nvml.Gpu, function: PciFunction) -> bool:
+        """Return whether the section of a virtual function has a type that needs MIG."""
+        kind = self._vgpu_types.get(function.address)
+        vgpu_type = None if kind is None else nvidia_vfio.type_of(gpu, kind)
+        return vgpu_type is not None and vgpu_type.profile is not None
+
+    def _awaits_layout(self, scan: Scan, card: PciFunction, part: PciFunction) -> str | None:
+        """Return which MIG layout a GPU is to have and has not, as a clause; None if none.
+
+        A part that the conductor keeps may be in a guest, and waits for none.
+        """
+        desired = self._mig_layouts.get(card.address)
+        current = mig_layout.current(self._gpu(scan, card))
+        if desired in {None, current} or scan.is_managed(self.name_of(part.address)):
+            return None
+        return f"it is to have the layout {desired}, and has {current or 'an unknown one'}"
+
     def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
         """See Driver; asks NVML about this GPU alone, so that another one cannot hold it up."""
         return nvidia_health.signals(self._ask_now(scan, device_key, "check the health of"))
@@ -247,6 +316,8 @@ class NvidiaGpuDriver(CardDriver[Card]):
                 f"it has {function.vfs} virtual functions{with_vgpus}; remove them with "
                 f"sriov-manage -d {function.address} to offer it whole"
             )
+        if (pending := self._awaits_layout(scan, function, function)) is not None:
+            return pending
         if self._gpu(scan, function).mig:
             return f"its MIG mode is on; turn it off with nvidia-smi -i {function.address} -mig 0"
         return None
@@ -263,6 +334,8 @@ class NvidiaGpuDriver(CardDriver[Card]):
             card = scan.functions.get(function.parent)
             if card is None:
                 return f"its physical function {function.parent} is not on the bus"
+            if (pending := self._awaits_layout(scan, card, function)) is not None:
+                return f"its card {card.address} is not ready: {pending}"
             kinds = {self._vgpu_types[vf.address] for vf in self._typed(scan, card)}
             return nvidia_vfio.refusal(self._gpu(scan, card), kind, kinds)
         if self._offers_vfio and function.parent is not None and function.on_vfio:

@@ -64,8 +64,9 @@ class Gpu:
     ``error`` is the name of the error of NVML with which the GPU answers. Memory is in bytes,
     ``utilization`` in percent, ``temperature`` in degrees Celsius, ``power`` in milliwatts.
     ``recovery`` is a value of ``nvmlDeviceGpuRecoveryAction_t``. ``mig_instances`` are their
-    profiles, such as ``1g.10gb``. ``vgpu_mixed`` says that the GPU is in the mode in which its
-    vGPUs may have frame buffers of several sizes.
+    profiles, such as ``1g.10gb``. ``mig_profiles`` maps the profiles that the GPU knows to their
+    ids. ``vgpu_mixed`` says that the GPU is in the mode in which its vGPUs may have frame buffers
+    of several sizes.
     """
 
     error: str | None = None
@@ -83,6 +84,7 @@ class Gpu:
     mig: bool | None = None
     mig_pending: bool | None = None
     mig_instances: tuple[str, ...] = ()
+    mig_profiles: Mapping[str, int] = field(default_factory=dict)
     vgpu_types: tuple[VgpuType, ...] = ()
     vgpu_mixed: bool | None = None
 
@@ -103,6 +105,13 @@ class Gpu:
             mig_instances=tuple(filter(_is_text, instances))
             if isinstance(instances := facts.get("mig_instances"), list)
             else (),
+            mig_profiles={
+                name: number
+                for name, number in profiles.items()
+                if _is_text(name) and _is_number(number)
+            }
+            if isinstance(profiles := facts.get("mig_profiles"), dict)
+            else {},
             vgpu_types=tuple(filter(None, map(VgpuType.of, types)))
             if isinstance(types := facts.get("vgpu_types"), list)
             else (),

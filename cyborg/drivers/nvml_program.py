@@ -92,7 +92,12 @@ def _mig(handle: Any) -> Mapping[str, Any]:
         except nvml.NVMLError:
             # The numbers of instances have gaps.
             continue
-    return {"mig": bool(current), "mig_pending": bool(pending), "mig_instances": instances}
+    return {
+        "mig": bool(current),
+        "mig_pending": bool(pending),
+        "mig_instances": instances,
+        "mig_profiles": {name: number for number, name in _profiles(handle).items()},
+    }
 
 
 def _vgpus(handle: Any) -> Mapping[str, Any]:
