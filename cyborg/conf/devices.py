@@ -140,6 +140,28 @@ def _gpu_options() -> list[cfg.Opt]:
             default=False,
             help="Ignore SR-IOV virtual functions when the nvidia_gpu_driver discovers devices.",
         ),
+        cfg.StrOpt(
+            "vendor_vfio",
+            default="list",
+            choices=[
+                ("list", "they are listed with a reason, and never offered"),
+                ("offer", "each virtual function in a section [vgpu_<type>] is offered"),
+            ],
+            help="What the nvidia_gpu_driver does with virtual functions that get a vGPU through "
+            "vendor-specific VFIO, and not as a mediated device: NVIDIA's cards on Linux 6.8 and "
+            "later. The agent sets the type when a unit is bound. Nova must attach these functions "
+            'as the member "managed" of their attach handles says, with managed="no": Nova up to '
+            "release 34 (2026.2) does not, and its servers do not start with such a unit. Set "
+            "offer only if your Nova reads the member.",
+        ),
+        cfg.ListOpt(
+            "mig_layouts",
+            default=[],
+            help="GPUs whose MIG mode and instances the agent sets, for vGPUs with MIG: entries "
+            "ADDRESS=PROFILE/PROFILE, such as 0000:3d:00.0=1g.12gb/1g.12gb/3g.47gb, ADDRESS=none "
+            "for MIG mode without instances, or ADDRESS=off. A GPU is divided only while nobody "
+            "can have it or a part of it. A GPU that is not in the list keeps its layout.",
+        ),
         clean_option("a GPU, or a vGPU, which is removed"),
     ]
 

@@ -29,7 +29,7 @@ from cyborg.drivers.base import (
 from cyborg.drivers.card_driver import CardDriver, address_of, info_of
 from cyborg.drivers.device_options import parse_resource_class, parse_trait
 from cyborg.drivers.host import Host
-from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_name
+from cyborg.drivers.pci_function import PciFunction, parse_name
 from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
 from cyborg.model.creation import OWNER
@@ -204,7 +204,7 @@ class MdevDriver(CardDriver[_Parent]):
             raise self._failed("prepared", scan.snapshot.parts_error)
         units = []
         for address, function in scan.functions.items():
-            made = _made(scan, address)
+            made = mediated.made(scan, address)
             kind = self._kind(address, scan.mdev_types(function.address)) if made else None
             units += [
                 Unit(self.name_of(address), uuid) for uuid, other in made.items() if other == kind
@@ -240,7 +240,7 @@ class MdevDriver(CardDriver[_Parent]):
         managed = scan.is_managed(self.name_of(address))
         own = self._own(scan, address, kind, managed=managed)
         foreign = {}
-        made = _made(scan, address)
+        made = mediated.made(scan, address)
         for uuid, other in sorted(made.items()):
             if uuid not in own:
                 reasons = [_OTHER_TYPE.format(other, address, kind)] if other != kind else []
@@ -268,7 +268,7 @@ class MdevDriver(CardDriver[_Parent]):
         units = self._units()
         return {
             uuid: units[uuid].handle_key if uuid in units else None
-            for uuid, other in _made(scan, address).items()
+            for uuid, other in mediated.made(scan, address).items()
             if other == kind and (self.attach_handles is None or uuid in units)
         }
 
@@ -311,15 +311,6 @@ class MdevDriver(CardDriver[_Parent]):
 
     def _failed(self, verb: str, reason: str) -> exception.DriverFailed:
         return exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
-
-
-def _made(scan: Scan, address: PciAddress) -> Mapping[str, str]:
-    """Return the mediated devices of a function: UUID → type."""
-    return {
-        path.rpartition("/")[2]: kind
-        for path, kind in scan.snapshot.mediated.items()
-        if addresses_in_path(path)[-1:] == [address]
-    }
 
 
 def _numbers(

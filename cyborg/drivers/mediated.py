@@ -13,8 +13,9 @@ from cyborg import exception
 from cyborg.drivers.card_driver import info_of
 from cyborg.drivers.files import is_missing, read_if_exists
 from cyborg.drivers.host import Host
-from cyborg.drivers.pci_function import parse_name
+from cyborg.drivers.pci_function import addresses_in_path, parse_name
 from cyborg.drivers.privileged import actions
+from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachHandle, AttachType
 from cyborg.model.pci import PciAddress
 
@@ -82,6 +83,15 @@ def handles(address: PciAddress, kind: str, numbers: Iterable[int]) -> Iterator[
         mark = key.partition("/")[2]
         info = {**info_of(address), "asked_type": kind, "vgpu_mark": mark}
         yield AttachHandle(key, AttachType.MDEV, info)
+
+
+def made(scan: Scan, address: PciAddress) -> Mapping[str, str]:
+    """Return the mediated devices of a function: UUID → type."""
+    return {
+        path.rpartition("/")[2]: kind
+        for path, kind in scan.snapshot.mediated.items()
+        if addresses_in_path(path)[-1:] == [address]
+    }
 
 
 def place_of(host: Host, uuid: str) -> str | None:

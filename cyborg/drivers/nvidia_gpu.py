@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nvidia_gpu_driver: offers GPUs of NVIDIA whole, or as vGPUs of the configured types.
 
-A card that is divided is not offered whole, and neither are its virtual functions. What NVML says
-about the GPUs comes from ``nvml``; without it the PCI functions alone decide.
+A card that is divided is not offered whole. A function with vGPUs is a device whose units are
+mediated devices. With vendor-specific VFIO (``nvidia_vfio``) the card is the device, and its units
+are its virtual functions. What NVML says about the GPUs comes from ``nvml``; without it the PCI
+functions alone decide.
 
 Sources: PCI Code and ID Assignment Specification (classes); "Virtual GPU Software User Guide" of
 NVIDIA.
@@ -16,8 +18,9 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import mediated, nvidia_health, nvidia_vgpu, nvml
+from cyborg.drivers import mediated, mig_layout, nvidia_health, nvidia_vfio, nvidia_vgpu, nvml
 from cyborg.drivers.base import (
+    CardLayouts,
     CleanStep,
     ImageFile,
     Progress,
@@ -40,7 +43,8 @@ from cyborg.model.device import (
     IdentityKind,
 )
 from cyborg.model.health import Signal
-from cyborg.model.work import HandleTask
+from cyborg.model.pci import PciAddress
+from cyborg.model.work import HandleTask, Unit
 
 LOG = logging.getLogger(__name__)
 
@@ -53,8 +57,9 @@ _VENDOR_WORD = "NVIDIA"
 _OWNER = "OWNER_CYBORG"
 #: The clean step of vGPUs, by the name that operators read.
 _REMOVAL = "vGPU removal"
-_NO_VGPU = "0"
-_NOVA = "Nova cannot attach vGPUs of vendor-specific VFIO yet"
+_LISTED = "vGPUs of vendor-specific VFIO are offered with [gpu_devices] vendor_vfio = offer only"
+#: Nova shall not have libvirt bind the function to another driver.
+_UNMANAGED = {"managed": "false"}
 
 
 class NvidiaGpuDriver(CardDriver[Card]):
@@ -69,6 +74,8 @@ class NvidiaGpuDriver(CardDriver[Card]):
         self._vgpu_types = nvidia_vgpu.read_types(conf)
         self._vgpu_classes = nvidia_vgpu.read_classes(conf, set(self._vgpu_types.values()))
         self._filter_vfs: bool = conf.gpu_devices.filter_sriov_vfs
+        self._offers_vfio: bool = conf.gpu_devices.vendor_vfio == "offer"
+        self._mig_layouts = mig_layout.read_layouts(conf)
         #: The last scan with what NVML said in it, and the last error, which is logged once.
         self._answer: tuple[Scan, nvml.Answer] | None = None
         self._logged: str | None = None
@@ -77,13 +84,16 @@ class NvidiaGpuDriver(CardDriver[Card]):
         function = card.function
         uuid = self._gpu(scan, function).uuid
         kind = self._vgpu_types.get(function.address)
+        deployables, pools = (self._vfio_units(scan, card)) if card.typed else ((), {})
         return Device(
             key=card.key,
             type=self.type,
             vendor=f"{_NVIDIA:04x}",
             model=self.model(function, self.names(scan)),
             control_path=info_of(function.address),
-            deployables=(
+            pools=dict(pools),
+            deployables=deployables
+            or (
                 self.deployable(
                     function,
                     resource_class="PGPU",
@@ -103,10 +113,9 @@ class NvidiaGpuDriver(CardDriver[Card]):
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return the GPUs and their virtual functions, with what is known of their parts."""
-        functions = {card.key: card.function for card in self.cards(scan)}
         items = []
         for item in super().hardware(scan):
-            function = functions[item.key]
+            function = scan.functions[address_of(item.key)]
             try:
                 types = scan.mdev_types(function.address)
             except exception.HostError:
@@ -127,8 +136,11 @@ class NvidiaGpuDriver(CardDriver[Card]):
     ) -> None:
         """See Driver; create the mediated device, which Nova finds by the uuid of the handle.
 
-        Whole GPUs need nothing.
+        A virtual function with vendor-specific VFIO gets its type. Whole GPUs need nothing.
         """
+        if _is_vfio(task):
+            self._assign(task)
+            return
         function = self._selected(task.device_key, "prepare", Scan(self.host))
         kind = self._vgpu_types.get(function.address)
         if kind is None:
@@ -141,8 +153,10 @@ class NvidiaGpuDriver(CardDriver[Card]):
             raise exception.DriverFailed(driver=self.name, verb="prepare", reason=reason)
 
     def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
-        """See Driver; remove the mediated device, also one that Nova created: Nova removes none."""
-        if mediated.place_of(self.host, task.handle_uuid) is not None:
+        """See Driver; remove the vGPU, also a mediated device of Nova: Nova removes none."""
+        if _is_vfio(task):
+            self._withdraw(task)
+        elif mediated.place_of(self.host, task.handle_uuid) is not None:
             mediated.remove(self.host, task.handle_uuid)
 
     def clean_names(self, scan: Scan, card: Card, function: PciFunction) -> Sequence[str]:
@@ -152,7 +166,7 @@ class NvidiaGpuDriver(CardDriver[Card]):
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
         """See Driver; the memory of a vGPU goes with it, and a whole GPU is reset."""
-        if parse_name(task.device_key) in self._vgpu_types:
+        if parse_name(task.device_key) in self._vgpu_types or _is_vfio(task):
             return (CleanStep(_REMOVAL, lambda _: self.release(task)),)
         return super().clean_steps(task)
 
@@ -160,9 +174,105 @@ class NvidiaGpuDriver(CardDriver[Card]):
         self, device_key: str, level: ResetLevel, *, progress: Progress = no_progress
     ) -> None:
         """See Driver; a GPU with vGPUs is never reset, because other guests have a part of it."""
-        if parse_name(device_key) in self._vgpu_types:
+        virtual = Scan(self.host).virtual_functions(address_of(device_key))
+        if virtual or parse_name(device_key) in self._vgpu_types:
             self._cannot(f"reset {device_key}, which has vGPUs")
         super().reset(device_key, level, progress=progress)
+
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
+        """See Driver; the vGPUs of the configured types, once vendor-specific VFIO is offered.
+
+        Nova creates mediated devices again after a boot, but gives no virtual function its type.
+        """
+        if not self._offers_vfio:
+            return super().prepared(scan)
+        if scan.snapshot.parts_error is not None:
+            raise exception.DriverFailed(
+                driver=self.name, verb="prepared", reason=scan.snapshot.parts_error
+            )
+        units = []
+        for address, kind in self._vgpu_types.items():
+            function = scan.functions.get(address)
+            if function is None:
+                continue
+            name = self.name_of(address)
+            units += [
+                Unit(name, uuid)
+                for uuid, made in mediated.made(scan, address).items()
+                if made == kind
+            ]
+            if function.parent is not None and not self._filter_vfs:
+                current = scan.attribute(address, nvidia_vfio.CURRENT)
+                if current is not None and current == nvidia_vfio.number_of(kind):
+                    units.append(Unit(name, str(address)))
+        return units
+
+    def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
+        """See Driver; the GPUs for which the configuration requests a MIG layout.
+
+        A virtual function for a vGPU with MIG has none while there is no instance, so that a GPU
+        gets its layout again after a boot, while the conductor keeps its units.
+        """
+        cards = []
+        for address, desired in sorted(self._mig_layouts.items()):
+            card = scan.functions.get(address)
+            if card is None or not is_gpu(card) or card.parent is not None:
+                continue
+            gpu = self._gpu(scan, card)
+            current = mig_layout.current(gpu)
+            parts = [
+                vf.address
+                for vf in scan.virtual_functions(address)
+                if gpu.mig_instances or not self._needs_mig(gpu, vf)
+            ]
+            cards.append(
+                CardLayouts(
+                    card=str(address),
+                    layouts=tuple(dict.fromkeys((mig_layout.OFF, current or desired, desired))),
+                    current=current,
+                    desired=desired,
+                    deployables=frozenset(map(self.name_of, (address, *parts))),
+                    refusal=mig_layout.refusal(scan, card, gpu, desired),
+                )
+            )
+        return cards
+
+    def partition(self, card_key: str, layout: str, *, progress: Progress = no_progress) -> None:
+        """See Driver; set the MIG mode and the instances of a GPU."""
+        scan = Scan(self.host)
+        card = self._selected(card_key, "partition", scan)
+        gpu = self._ask_now(scan, card_key, "partition")
+        try:
+            if (reason := mig_layout.refusal(scan, card, gpu, layout)) is not None:
+                raise ValueError(reason)
+            if mig_layout.current(gpu) != layout:
+                progress(0.0, f"setting the layout {layout}")
+                mig_layout.divide(
+                    *(self.host, card, gpu, layout),
+                    ask=lambda: self._ask_now(scan, card_key, "partition"),
+                )
+        except ValueError as error:
+            reason = f"{card_key}: {error}"
+            raise exception.DriverFailed(
+                driver=self.name, verb="partition", reason=reason
+            ) from error
+
+    def _needs_mig(self, gpu: nvml.Gpu, function: PciFunction) -> bool:
+        """Return whether the section of a virtual function has a type that needs MIG."""
+        kind = self._vgpu_types.get(function.address)
+        vgpu_type = None if kind is None else nvidia_vfio.type_of(gpu, kind)
+        return vgpu_type is not None and vgpu_type.profile is not None
+
+    def _awaits_layout(self, scan: Scan, card: PciFunction, part: PciFunction) -> str | None:
+        """Return which MIG layout a GPU is to have and has not, as a clause; None if none.
+
+        A part that the conductor keeps may be in a guest, and waits for none.
+        """
+        desired = self._mig_layouts.get(card.address)
+        current = mig_layout.current(self._gpu(scan, card))
+        if desired in {None, current} or scan.is_managed(self.name_of(part.address)):
+            return None
+        return f"it is to have the layout {desired}, and has {current or 'an unknown one'}"
 
     def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
         """See Driver; asks NVML about this GPU alone, so that another one cannot hold it up."""
@@ -181,7 +291,12 @@ class NvidiaGpuDriver(CardDriver[Card]):
 
     def selected(self, scan: Scan) -> Iterator[Card]:
         """See CardDriver; the GPUs, and their virtual functions."""
+        cards = self._typed_cards(scan)
+        yield from cards
+        units = {part.address for card in cards for part in (card.function, *card.parts)}
         for function in scan.functions.values():
+            if function.address in units:
+                continue
             if is_gpu(function) and not (function.parent and self._filter_vfs):
                 whole = function.address not in self._vgpu_types
                 yield Card(
@@ -193,18 +308,16 @@ class NvidiaGpuDriver(CardDriver[Card]):
     def _divided(self, scan: Scan, function: PciFunction) -> str | None:
         """Return why a function is no whole GPU, as a clause; None if it is one."""
         if function.parent is not None:
-            return self._vf_reason(function)
+            return self._vf_reason(scan, function)
         if function.vfs:
-            types = [
-                nvidia_vgpu.current_type(self.host, vf)
-                for vf in scan.virtual_functions(function.address)
-            ]
-            vgpus = sum(number not in {None, _NO_VGPU} for number in types)
+            vgpus = len(_held(scan, scan.virtual_functions(function.address)))
             with_vgpus = f", and {vgpus} of them have vGPUs" if vgpus else ""
             return (
                 f"it has {function.vfs} virtual functions{with_vgpus}; remove them with "
                 f"sriov-manage -d {function.address} to offer it whole"
             )
+        if (pending := self._awaits_layout(scan, function, function)) is not None:
+            return pending
         if self._gpu(scan, function).mig:
             return f"its MIG mode is on; turn it off with nvidia-smi -i {function.address} -mig 0"
         return None
@@ -214,27 +327,122 @@ class NvidiaGpuDriver(CardDriver[Card]):
         kind = self._vgpu_types.get(function.address)
         if kind is None:
             return None
+        current = nvidia_vfio.current_type(scan, function)
+        if self._offers_vfio and function.parent is not None and current is not None:
+            if current not in {nvidia_vfio.NO_VGPU, nvidia_vfio.number_of(kind)}:
+                return f"it has a vGPU of type {current[:20]}, and is to have {kind}"
+            card = scan.functions.get(function.parent)
+            if card is None:
+                return f"its physical function {function.parent} is not on the bus"
+            if (pending := self._awaits_layout(scan, card, function)) is not None:
+                return f"its card {card.address} is not ready: {pending}"
+            kinds = {self._vgpu_types[vf.address] for vf in self._typed(scan, card)}
+            return nvidia_vfio.refusal(self._gpu(scan, card), kind, kinds)
+        if self._offers_vfio and function.parent is not None and function.on_vfio:
+            return (
+                f"{function.host_driver} has it, so it has no vGPU; Nova lets libvirt bind it, "
+                'unless it reads "managed" of the attach handle'
+            )
         try:
             types = scan.mdev_types(function.address)
         except exception.HostError as error:
             return str(error)
-        if not types and nvidia_vgpu.current_type(self.host, function) is not None:
-            return f"it has no mediated devices, but vendor-specific VFIO; {_NOVA}"
+        if not types and current is not None:
+            return f"it has no mediated devices, but vendor-specific VFIO; {_LISTED}"
         if kind not in types:
             return f"it has no vGPU type {kind}, but {', '.join(types) or 'none'}"
         if not self._count(scan, function, types[kind]):
             return f"it has no free vGPU of type {kind}; another type may have its capacity"
         return None
 
-    def _vf_reason(self, function: PciFunction) -> str:
+    def _vf_reason(self, scan: Scan, function: PciFunction) -> str:
         """Return why a virtual function is not offered: no guest gets it as a whole GPU."""
-        current = nvidia_vgpu.current_type(self.host, function)
+        current = nvidia_vfio.current_type(scan, function)
         if current is None:
             return f"it is a virtual function of {function.parent}, and no whole GPU"
-        if current != _NO_VGPU:
-            return f"it has a vGPU of type {current[:20]}; {_NOVA}"
-        count = len(nvidia_vgpu.creatable_types(self.host, function))
-        return f"it can have {count} types of vGPU; {_NOVA}"
+        remedy = "no section [vgpu_<type>] names it" if self._offers_vfio else _LISTED
+        if current != nvidia_vfio.NO_VGPU:
+            return f"it has a vGPU of type {current[:20]}; {remedy}"
+        count = len(nvidia_vfio.creatable_types(scan, function))
+        return f"it can have {count} types of vGPU; {remedy}"
+
+    def _typed(self, scan: Scan, card: PciFunction) -> list[PciFunction]:
+        """Return the virtual functions of a card that get a vGPU type from this service."""
+        if not self._offers_vfio or self._filter_vfs:
+            return []
+        return [
+            vf
+            for vf in scan.virtual_functions(card.address)
+            if vf.address in self._vgpu_types and nvidia_vfio.current_type(scan, vf) is not None
+        ]
+
+    def _typed_cards(self, scan: Scan) -> list[Card]:
+        """Return the cards of which virtual functions get a type, with these functions."""
+        if not self._offers_vfio:
+            return []
+        return [
+            Card(function.address, function, tuple(parts), typed=True)
+            for function in scan.functions.values()
+            if is_gpu(function) and function.vfs and (parts := self._typed(scan, function))
+        ]
+
+    def _vfio_units(
+        self, scan: Scan, card: Card
+    ) -> tuple[tuple[Deployable, ...], Mapping[str, int]]:
+        """Return the offered virtual functions of a card as deployables, and the pools."""
+        gpu = self._gpu(scan, card.function)
+        virtual = scan.virtual_functions(card.address)
+        kinds = {guest.address: self._vgpu_types[guest.address] for guest in card.guests}
+        held = _held(scan, virtual)
+        free = {kinds[guest.address]: guest for guest in card.guests if guest.address not in held}
+        capacity = nvidia_vfio.capacity(
+            gpu,
+            sorted(set(kinds.values())),
+            own=[number for address, number in held.items() if address in kinds],
+            foreign=[number for address, number in held.items() if address not in kinds],
+            full={
+                kind
+                for kind, guest in free.items()
+                if nvidia_vfio.number_of(kind) not in nvidia_vfio.creatable_types(scan, guest)
+            },
+        )
+        deployables = []
+        for guest in card.guests:
+            kind = kinds[guest.address]
+            vgpu_type = nvidia_vfio.type_of(gpu, kind)
+            profile = nvidia_vfio.profile_of(vgpu_type.name) if vgpu_type is not None else kind
+            unit = self.deployable(
+                guest,
+                resource_class=self._vgpu_classes[kind],
+                driver_name=_VENDOR_WORD,
+                traits=(_OWNER, nvidia_vgpu.trait(card.function, profile)),
+                more_info=_UNMANAGED,
+            )
+            deployables.append(replace(unit, prepare=True, cost=dict(capacity.costs[kind])))
+        return tuple(deployables), capacity.pools
+
+    def _assign(self, task: HandleTask) -> None:
+        """Give the virtual function of a unit its vGPU."""
+        function = self._selected(task.handle_key, "prepare", Scan(self.host))
+        kind = self._vgpu_types.get(function.address)
+        try:
+            if kind is None or not self._offers_vfio:
+                raise ValueError("the configuration does not offer its vGPU")
+            nvidia_vfio.assign(self.host, function, kind)
+        except ValueError as error:
+            reason = f"{function.address}: {error}"
+            raise exception.DriverFailed(driver=self.name, verb="prepare", reason=reason) from error
+
+    def _withdraw(self, task: HandleTask) -> None:
+        """Destroy the vGPU of a unit; one whose function has left the bus is gone with it."""
+        function = Scan(self.host).functions.get(address_of(task.handle_key))
+        if function is None or not is_gpu(function):
+            return
+        try:
+            nvidia_vfio.withdraw(self.host, function)
+        except ValueError as error:
+            reason = f"{function.address}: {error}"
+            raise exception.DriverFailed(driver=self.name, verb="release", reason=reason) from error
 
     def _count(self, scan: Scan, function: PciFunction, instances: tuple[int, int]) -> int:
         """Return how many vGPUs of its type a function has and can have.
@@ -247,7 +455,7 @@ class NvidiaGpuDriver(CardDriver[Card]):
     def _vgpus(self, scan: Scan, function: PciFunction, kind: str) -> Deployable:
         address = function.address
         name = nvidia_vgpu.type_name(self.host, function, kind)
-        traits = (_OWNER, nvidia_vgpu.trait(function, kind, name))
+        traits = (_OWNER, nvidia_vgpu.trait(function, nvidia_vgpu.profile_of(name, kind)))
         instances = scan.mdev_types(address).get(kind, (0, 0))
         count = self._count(scan, function, instances)
         return Deployable(
@@ -272,9 +480,9 @@ class NvidiaGpuDriver(CardDriver[Card]):
             parts["vgpu_types"] = {
                 kind: {"free": free, "made": made} for kind, (free, made) in types.items()
             }
-        current = nvidia_vgpu.current_type(self.host, function)
+        current = nvidia_vfio.current_type(scan, function)
         if current is not None:
-            parts["creatable_vgpu_types"] = nvidia_vgpu.creatable_types(self.host, function)
+            parts["creatable_vgpu_types"] = nvidia_vfio.creatable_types(scan, function)
             parts["current_vgpu_type"] = current[:20]
         gpu = self._gpu(scan, function)
         if gpu.mig is not None and function.parent is None:
@@ -334,3 +542,18 @@ class NvidiaGpuDriver(CardDriver[Card]):
 def is_gpu(function: PciFunction) -> bool:
     """Return whether a function is a GPU of NVIDIA, or a part of one."""
     return function.vendor == _NVIDIA and function.class_code >> 8 in _CONTROLLERS
+
+
+def _is_vfio(task: HandleTask) -> bool:
+    """Return whether a unit is a virtual function of its device, not a mediated device."""
+    return task.handle_key != task.device_key and parse_name(task.handle_key) is not None
+
+
+def _held(scan: Scan, virtual: Iterable[PciFunction]) -> dict[PciAddress, str]:
+    """Return the virtual functions that have a vGPU: address → number of its type."""
+    types = {vf.address: nvidia_vfio.current_type(scan, vf) for vf in virtual}
+    return {
+        address: number
+        for address, number in types.items()
+        if number is not None and number != nvidia_vfio.NO_VGPU
+    }

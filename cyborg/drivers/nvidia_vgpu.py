@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs of NVIDIA: which GPUs have which type, and what the files of functions say about them.
+"""vGPUs of NVIDIA: which GPUs have which type, and the names of the types in Placement.
 
 Source: "Virtual GPU Software User Guide" of NVIDIA; Documentation/driver-api/vfio-mediated-device.
 """
@@ -16,9 +16,6 @@ from cyborg.drivers.device_options import parse_resource_class
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.model.pci import PciAddress
-
-#: A line of creatable_vgpu_types: id and name; the heading has no number.
-_CREATABLE = re.compile(r"\s*([0-9]+)\s*:\s*(\S.*?)\s*")
 
 
 def read_types(conf: cfg.ConfigOpts) -> Mapping[PciAddress, str]:
@@ -59,32 +56,12 @@ def type_name(host: Host, function: PciFunction, kind: str) -> str:
     return pci_scan.attribute(host, str(function.address), file) or ""
 
 
-def trait(function: PciFunction, kind: str, name: str) -> str:
-    """Return the trait of the vGPUs of a type: the second word of its name tells the profile."""
+def profile_of(name: str, kind: str) -> str:
+    """Return the profile in the name of a type of mediated device, its second word."""
     words = name.split()
-    profile = words[1] if len(words) > 1 else kind
+    return words[1] if len(words) > 1 else kind
+
+
+def trait(function: PciFunction, profile: str) -> str:
+    """Return the trait of the vGPUs of a type with this profile, such as ``T4-2B``."""
     return f"CUSTOM_NVIDIA_{function.product:04X}_{re.sub(r'[^A-Z0-9_]', '_', profile.upper())}"
-
-
-def current_type(host: Host, function: PciFunction) -> str | None:
-    """Return the number of the vGPU type of a virtual function, "0" for none.
-
-    None: the driver of the host has no vendor-specific VFIO, or the file cannot be read.
-    """
-    try:
-        return pci_scan.attribute(host, str(function.address), "nvidia/current_vgpu_type")
-    except exception.HostError:
-        return None
-
-
-def creatable_types(host: Host, function: PciFunction) -> Mapping[str, str]:
-    """Return the vGPU types that a virtual function can have now: number → name.
-
-    What its siblings have shortens the list.
-    """
-    try:
-        text = pci_scan.attribute(host, str(function.address), "nvidia/creatable_vgpu_types")
-    except exception.HostError:
-        return {}
-    lines = map(_CREATABLE.fullmatch, (text or "").splitlines())
-    return {match[1]: match[2] for match in lines if match}

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from cyborg import exception
 from cyborg.drivers.host import Host
@@ -29,13 +29,44 @@ _LARGEST = 2**64 - 1
 
 
 @dataclass(frozen=True)
+class VgpuType:
+    """A type of vGPU that a GPU knows, created or not.
+
+    ``memory`` is the size of its frame buffer in bytes. ``most`` is how many vGPUs of the type the
+    GPU can have in its present mode. With MIG, ``profile`` is that of the GPU instance which the
+    type needs, such as ``1g.10gb``, and ``most`` counts for one such instance.
+    """
+
+    number: int
+    name: str
+    memory: int
+    most: int
+    profile: str | None = None
+
+    @classmethod
+    def of(cls, facts: object) -> "VgpuType | None":
+        """Return the type with these facts, None if they are not valid."""
+        if not isinstance(facts, dict):
+            return None
+        number, memory, most = (facts.get(name) for name in ("number", "memory", "most"))
+        name, profile = facts.get("name"), facts.get("profile")
+        if not (_is_number(number) and _is_number(memory) and _is_number(most) and most):
+            return None
+        if not _is_text(name) or not (profile is None or _is_text(profile)):
+            return None
+        return cls(number, name, memory, most, profile)
+
+
+@dataclass(frozen=True)
 class Gpu:
     """The facts of one GPU; None: it does not tell.
 
     ``error`` is the name of the error of NVML with which the GPU answers. Memory is in bytes,
     ``utilization`` in percent, ``temperature`` in degrees Celsius, ``power`` in milliwatts.
     ``recovery`` is a value of ``nvmlDeviceGpuRecoveryAction_t``. ``mig_instances`` are their
-    profiles, such as ``1g.10gb``.
+    profiles, such as ``1g.10gb``. ``mig_profiles`` maps the profiles that the GPU knows to their
+    ids. ``vgpu_mixed`` says that the GPU is in the mode in which its vGPUs may have frame buffers
+    of several sizes.
     """
 
     error: str | None = None
@@ -53,13 +84,16 @@ class Gpu:
     mig: bool | None = None
     mig_pending: bool | None = None
     mig_instances: tuple[str, ...] = ()
+    mig_profiles: Mapping[str, int] = field(default_factory=dict)
+    vgpu_types: tuple[VgpuType, ...] = ()
+    vgpu_mixed: bool | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Gpu":
         """Return the valid ones of these facts; the others are not known."""
         texts = ("error", "uuid", "serial")
         numbers = ("memory_total", "memory_used", "ecc_uncorrected", "recovery", "utilization")
-        flags = ("remap_pending", "remap_failure", "mig", "mig_pending")
+        flags = ("remap_pending", "remap_failure", "mig", "mig_pending", "vgpu_mixed")
         return cls(
             **{name: facts[name] for name in texts if _is_text(facts.get(name))},
             **{
@@ -70,6 +104,16 @@ class Gpu:
             **{name: facts[name] for name in flags if isinstance(facts.get(name), bool)},
             mig_instances=tuple(filter(_is_text, instances))
             if isinstance(instances := facts.get("mig_instances"), list)
+            else (),
+            mig_profiles={
+                name: number
+                for name, number in profiles.items()
+                if _is_text(name) and _is_number(number)
+            }
+            if isinstance(profiles := facts.get("mig_profiles"), dict)
+            else {},
+            vgpu_types=tuple(filter(None, map(VgpuType.of, types)))
+            if isinstance(types := facts.get("vgpu_types"), list)
             else (),
         )
 
@@ -136,9 +180,9 @@ def ask(host: Host, addresses: Sequence[str]) -> Answer:
     )
 
 
-def _is_text(value: object) -> bool:
+def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value.isprintable() and 0 < len(value) <= _LONGEST
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST

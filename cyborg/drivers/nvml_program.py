@@ -17,6 +17,9 @@ from typing import Any
 
 import pynvml as nvml
 
+#: INVALID_GPU_INSTANCE_PROFILE_ID of nvml.h: the type needs no MIG.
+_NO_PROFILE = 0xFFFFFFFF
+
 
 def main(addresses: list[str]) -> None:
     """Print the answer; what the library prints goes to the standard error."""
@@ -89,7 +92,64 @@ def _mig(handle: Any) -> Mapping[str, Any]:
         except nvml.NVMLError:
             # The numbers of instances have gaps.
             continue
-    return {"mig": bool(current), "mig_pending": bool(pending), "mig_instances": instances}
+    return {
+        "mig": bool(current),
+        "mig_pending": bool(pending),
+        "mig_instances": instances,
+        "mig_profiles": {name: number for number, name in _profiles(handle).items()},
+    }
+
+
+def _vgpus(handle: Any) -> Mapping[str, Any]:
+    """Return the types of vGPU with what the GPU can have of each, in its present mode.
+
+    A mode that the driver of the host does not know is off.
+    """
+    types = nvml.nvmlDeviceGetSupportedVgpus(handle)
+    try:
+        mixed = bool(types and nvml.nvmlDeviceGetVgpuHeterogeneousMode(handle))
+    except nvml.NVMLError:
+        mixed = False
+    profiles = _profiles(handle) if types else {}
+    described = []
+    for number in types:
+        try:
+            described.append(_vgpu_type(handle, number, profiles, mixed=mixed))
+        except nvml.NVMLError:
+            continue
+    return {"vgpu_types": described, "vgpu_mixed": mixed}
+
+
+def _vgpu_type(
+    handle: Any, number: int, profiles: Mapping[int, str], *, mixed: bool
+) -> dict[str, Any]:
+    """Return the facts of a type; ``most`` is per GPU, or per instance of the GPU with MIG."""
+    profile = nvml.nvmlVgpuTypeGetGpuInstanceProfileId(number)
+    if profile != _NO_PROFILE:
+        most = 1
+    elif mixed:
+        most = nvml.nvmlDeviceGetVgpuTypeSupportedPlacements(handle, number).count
+    else:
+        most = nvml.nvmlVgpuTypeGetMaxInstances(handle, number)
+    return {
+        "number": number,
+        "name": _text(nvml.nvmlVgpuTypeGetName(number)),
+        "memory": nvml.nvmlVgpuTypeGetFramebufferSize(number),
+        "most": most,
+        "profile": None if profile == _NO_PROFILE else profiles.get(profile, str(profile)),
+    }
+
+
+def _profiles(handle: Any) -> dict[int, str]:
+    """Return the names of the profiles of GPU instances by their ids; none without MIG."""
+    names = {}
+    for profile in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, profile)
+        except nvml.NVMLError:
+            continue
+        names[info.id] = _text(info.name).rpartition(" ")[2]
+    return names
 
 
 _QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
@@ -105,6 +165,7 @@ _QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
     },
     lambda handle: {"power": nvml.nvmlDeviceGetPowerUsage(handle)},
     _mig,
+    _vgpus,
 )
 _FATAL = frozenset({nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED})
 

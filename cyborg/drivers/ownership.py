@@ -93,7 +93,9 @@ class Ownership:
             )
         )
 
-    def probe(self, function: PciFunction, *, managed: bool, whole: bool) -> str | None:
+    def probe(
+        self, function: PciFunction, *, managed: bool, whole: bool, typed: bool = False
+    ) -> str | None:
         """Ask the function itself why it must not be offered; return a clause or None.
 
         Its own files are read, its disks are tried, and the open files of processes are read. The
@@ -101,10 +103,11 @@ class Ownership:
         function as a deployable. A guest that holds a managed function most likely got it from this
         service: Nova attaches a bound unit through VFIO, so a successful bind makes the function
         look held. If it were refused then, every bind would withdraw its own device. Only a
-        function that is not managed is refused because it is held.
+        function that is not managed is refused because it is held. ``typed`` says that this service
+        sets the vGPU type of the virtual function, which may have one only if it is managed.
         """
         reason = (
-            (self._parts(function) if whole else None)
+            (self._parts(function, typed=typed and managed) if whole else None)
             or (self._direct_regions(function) if whole else None)
             or self._manager(function)
             or self._disk_claim(function)
@@ -280,10 +283,10 @@ class Ownership:
             return "it has MIG instances; destroy them with nvidia-smi mig -dci and -dgi"
         return None
 
-    def _parts(self, function: PciFunction) -> str | None:
-        """Return what the function itself tells of its parts."""
+    def _parts(self, function: PciFunction, *, typed: bool) -> str | None:
+        """Return what the function itself tells of its parts, of which ``typed`` allows a vGPU."""
         files = ["sriov_numvfs"]
-        if function.parent is not None and function.host_driver is not None:
+        if function.parent is not None and function.host_driver is not None and not typed:
             files.append("nvidia/current_vgpu_type")
         for file in files:
             try:

@@ -26,7 +26,8 @@ class Card:
     ``address`` is the key of the device. ``present`` is its function, None if the bus does not have
     it. ``parts`` are the functions that guests could get, ordered by address. Each part is a
     deployable, unless all parts belong to the deployable ``unit``. ``together``: guests get all
-    parts, or none. ``whole``: guests get the functions themselves, not parts of them.
+    parts, or none. ``whole``: guests get the functions themselves, not parts of them. ``typed``:
+    the parts are virtual functions whose vGPU type the driver sets.
 
     ``guarded`` is False for functions that root has exempted from the ownership check, and
     ``probed`` for those that are listed only, so that nothing but the scan is read.
@@ -45,6 +46,7 @@ class Card:
     unit: str | None = None
     together: bool = False
     whole: bool = True
+    typed: bool = False
     guarded: bool = True
     probed: bool = True
     desired_vfs: int | None = None
@@ -152,6 +154,7 @@ class Survey:
                 part,
                 managed=managed and not (card.together and alone),
                 whole=card.whole,
+                typed=card.typed,
                 probe=card.probed and part.address not in self.erasing,
                 together=frozenset(other.address for other in card.parts)
                 if card.together and card.whole

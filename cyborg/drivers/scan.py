@@ -24,6 +24,8 @@ from cyborg.model.pci import PciAddress
 LOG = logging.getLogger(__name__)
 
 _MAX_NODE = 0xFFFF
+#: The arguments of ``Scan.refusal``.
+_Question = tuple[PciAddress, bool, bool, bool, bool, Set[PciAddress]]
 
 
 class Scan:
@@ -55,7 +57,7 @@ class Scan:
         self._worker = worker or Worker()
         self._cache = cache or FactCache()
         self._lock = threading.RLock()
-        self._refusals: dict[tuple[PciAddress, bool, bool, bool, Set[PciAddress]], str | None] = {}
+        self._refusals: dict[_Question, str | None] = {}
 
     @property
     def snapshot(self) -> Snapshot:
@@ -92,15 +94,16 @@ class Scan:
         *,
         managed: bool,
         whole: bool = True,
+        typed: bool = False,
         probe: bool = True,
         together: frozenset[PciAddress] = frozenset(),
     ) -> str | None:
         """Return a clause that says why a function must not be offered, None when it may be.
 
-        See ``Ownership`` for ``managed``, ``whole`` and ``together``. Without ``probe`` the
-        function itself is not asked. A function that does not answer in time is refused.
+        See ``Ownership`` for ``managed``, ``whole``, ``typed`` and ``together``. Without ``probe``
+        the function itself is not asked. A function that does not answer in time is refused.
         """
-        question = function.address, managed, whole, probe, together
+        question = function.address, managed, whole, typed, probe, together
         with self._lock:
             if question in self._refusals:
                 return self._refusals[question]
@@ -110,7 +113,7 @@ class Scan:
             try:
                 reason = self._worker.read(
                     str(function.address),
-                    lambda: use.probe(function, managed=managed, whole=whole),
+                    lambda: use.probe(function, managed=managed, whole=whole, typed=typed),
                 )
             except exception.HostError as error:
                 reason = f"it is not known whether it is in use: {error}"
@@ -165,6 +168,11 @@ class Scan:
         """Return the types of mediated devices of a function; see ``pci_scan.mdev_types``."""
         name = str(address)
         return self._worker.read(name, lambda: pci_scan.mdev_types(self._host, name))
+
+    def attribute(self, address: PciAddress, file: str) -> str | None:
+        """Return the text of a file of a function; see ``pci_scan.attribute``."""
+        name = str(address)
+        return self._worker.read(name, lambda: pci_scan.attribute(self._host, name, file))
 
     def vfs(self, address: PciAddress) -> tuple[int, int]:
         """Return how many virtual functions a function has, and can have; see ``pci_scan.vfs``."""

@@ -131,10 +131,11 @@ def refusal(scan: Scan, division: Division, vfs: int) -> str | None:
     return use(scan, card)
 
 
-def use(scan: Scan, card: PciFunction) -> str | None:
+def use(scan: Scan, card: PciFunction, *, divided: bool = False) -> str | None:
     """Return a clause that says what uses a card or a virtual function of it, None if nothing does.
 
-    Nothing counts as managed: the guest of a part that this service has given out would lose it.
+    A card that is ``divided`` in another way is not whole, either. Nothing counts as managed: the
+    guest of a part that this service has given out would lose it.
     """
     virtual = scan.virtual_functions(card.address)
     # Nobody gets the functions themselves now, so a shared IOMMU group matters only later.
@@ -143,7 +144,8 @@ def use(scan: Scan, card: PciFunction) -> str | None:
         function.address for function in scan.functions.values() if function.group in groups
     )
     # A card with virtual functions is never whole.
-    reason = scan.refusal(card, managed=False, whole=not virtual, together=together)
+    whole = not (virtual or divided)
+    reason = scan.refusal(card, managed=False, whole=whole, together=together)
     if reason is not None:
         return reason
     for function in virtual:

@@ -181,3 +181,76 @@ int nvmlDeviceGetMigDeviceHandleByIndex(struct device *gpu, unsigned int index,
     *part = &parts[index / 2];
     return asked(gpu);
 }
+
+/* vGPUs: two types that need no MIG, and one that needs an instance of the profile with the id 19. */
+enum { VGPUS = 3, INSUFFICIENT_SIZE = 7, NO_PROFILE = -1, SLICE = 19 };
+struct placements { unsigned int version, size, count; unsigned int *ids; };
+struct profile {
+    unsigned int version, id, p2p, slices, instances, multiprocessors, copy, decoder, encoder,
+        jpeg, ofa;
+    unsigned long long memory;
+    char name[96];
+};
+static const unsigned int vgpu_ids[VGPUS] = {1150, 1155, 1500};
+
+int nvmlDeviceGetSupportedVgpus(struct device *gpu, unsigned int *count, unsigned int *ids)
+{
+    unsigned int room = *count;
+    if (!second(gpu) || !(state_is("vgpu") || state_is("mixed") || state_is("mig")))
+        return NOT_SUPPORTED;
+    *count = VGPUS;
+    if (ids == NULL || room < VGPUS)
+        return INSUFFICIENT_SIZE;
+    memcpy(ids, vgpu_ids, sizeof vgpu_ids);
+    return asked(gpu);
+}
+
+int nvmlDeviceGetVgpuHeterogeneousMode(struct device *gpu, unsigned int *mode)
+{
+    if (state_is("mig"))
+        return NOT_SUPPORTED;
+    mode[1] = state_is("mixed");
+    return asked(gpu);
+}
+
+int nvmlVgpuTypeGetGpuInstanceProfileId(unsigned int type, unsigned int *profile)
+{
+    *profile = type == 1500 ? SLICE : (unsigned int)NO_PROFILE;
+    return SUCCESS;
+}
+
+int nvmlVgpuTypeGetName(unsigned int type, char *buffer, unsigned int *size)
+{
+    const char *name = type == 1150 ? "NVIDIA L40S-8Q" : "NVIDIA L40S-48Q";
+    return text(buffer, *size, type == 1500 ? "NVIDIA A100-1-10C" : name);
+}
+
+int nvmlVgpuTypeGetFramebufferSize(unsigned int type, unsigned long long *size)
+{
+    *size = type == 1155 ? 48ULL << 30 : type == 1150 ? 8ULL << 30 : 10ULL << 30;
+    return SUCCESS;
+}
+
+int nvmlVgpuTypeGetMaxInstances(struct device *gpu, unsigned int type, unsigned int *most)
+{
+    *most = type == 1155 ? 1 : 6;
+    return asked(gpu);
+}
+
+int nvmlDeviceGetVgpuTypeSupportedPlacements(struct device *gpu, unsigned int type,
+                                             struct placements *placements)
+{
+    /* Fewer than of one size, because the places are multiples of powers of two. */
+    placements->count = type == 1155 ? 1 : 4;
+    return asked(gpu);
+}
+
+int nvmlDeviceGetGpuInstanceProfileInfoV(struct device *gpu, unsigned int number,
+                                         struct profile *profile)
+{
+    if (number != 0 || !state_is("mig"))
+        return NOT_SUPPORTED;
+    profile->id = SLICE;
+    text(profile->name, sizeof profile->name, "MIG 1g.10gb");
+    return asked(gpu);
+}

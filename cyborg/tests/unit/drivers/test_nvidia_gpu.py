@@ -183,12 +183,17 @@ def test_a_divided_card_is_offered_neither_whole_nor_in_parts(tmp_path: Path) ->
     assert items[L40S].reason == (
         f"it has 2 virtual functions; remove them with sriov-manage -d {L40S} to offer it whole"
     )
-    reason = "it can have 2 types of vGPU; Nova cannot attach vGPUs of vendor-specific VFIO yet"
+    reason = (
+        "it can have 2 types of vGPU; vGPUs of vendor-specific VFIO are offered with [gpu_devices] "
+        "vendor_vfio = offer only"
+    )
     assert [items[vf].reason for vf in VFS] == [reason, reason]
     host.add_file(f"{servers.place(VFS[1])}/nvidia/current_vgpu_type", "1150\n")
     items = listed(host, tmp_path)
     assert "virtual functions, and 1 of them have vGPUs; remove" in str(items[L40S].reason)
-    assert str(items[VFS[1]].reason).startswith("it has a vGPU of type 1150; Nova cannot")
+    assert str(items[VFS[1]].reason).startswith(
+        "it has a vGPU of type 1150; vGPUs of vendor-specific"
+    )
 
 
 def test_a_virtual_function_without_vgpus_is_no_whole_gpu(tmp_path: Path) -> None:

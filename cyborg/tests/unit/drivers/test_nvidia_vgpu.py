@@ -257,13 +257,13 @@ def test_hardware_shows_the_types(tmp_path: Path) -> None:
     }
 
 
-def test_a_virtual_function_with_vendor_specific_vfio_has_no_vgpus_for_nova(tmp_path: Path) -> None:
+def test_a_virtual_function_with_vendor_specific_vfio_needs_the_option(tmp_path: Path) -> None:
     host = host_with_t4s()
     add_l40s(host)
     text = CONF.replace(T4, VFS[0])
     assert reason(host, tmp_path, text, VFS[0]) == (
-        "it has no mediated devices, but vendor-specific VFIO; Nova cannot attach vGPUs of "
-        "vendor-specific VFIO yet"
+        "it has no mediated devices, but vendor-specific VFIO; vGPUs of vendor-specific VFIO are "
+        "offered with [gpu_devices] vendor_vfio = offer only"
     )
     items = {item.key: item for item in look(driver_on(host, tmp_path)).hardware()}
     assert items[VFS[1]].capability["creatable_vgpu_types"] == {

@@ -10,7 +10,7 @@ import pytest
 from cyborg.drivers import nvml
 from cyborg.drivers.command import OUTPUT_CAP, Completed
 from cyborg.drivers.host import LocalHost
-from cyborg.drivers.nvml import Gpu
+from cyborg.drivers.nvml import Gpu, VgpuType
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.waiting import PATIENCE
 
@@ -30,6 +30,7 @@ HEALTHY = Gpu(
     mig=False,
     mig_pending=False,
 )
+GIB = 2**30
 #: The limit of the program, in seconds, where the library hangs for ever.
 LIMIT = 2.0
 
@@ -95,6 +96,41 @@ def test_the_profiles_of_mig_instances_are_read(library: Path) -> None:
     gpu = ask(library, "mig").gpus[SECOND]
     assert (gpu.mig, gpu.mig_instances) == (True, ("1g.10gb", "3g.40gb"))
     assert gpu.utilization is None
+
+
+@pytest.mark.parametrize(("state", "mixed", "most"), [("vgpu", False, 6), ("mixed", True, 4)])
+def test_the_types_of_vgpu_are_counted_in_the_mode_of_the_gpu(
+    library: Path, state: str, *, mixed: bool, most: int
+) -> None:
+    gpus = ask(library, state).gpus
+    assert (gpus[FIRST].vgpu_types, gpus[FIRST].vgpu_mixed) == ((), None)
+    assert gpus[SECOND].vgpu_mixed is mixed
+    assert gpus[SECOND].vgpu_types == (
+        VgpuType(1150, "NVIDIA L40S-8Q", 8 * GIB, most),
+        VgpuType(1155, "NVIDIA L40S-48Q", 48 * GIB, 1),
+        VgpuType(1500, "NVIDIA A100-1-10C", 10 * GIB, 1, "19"),
+    )
+
+
+def test_a_type_of_vgpu_has_the_profile_of_its_mig_instance(library: Path) -> None:
+    gpu = ask(library, "mig").gpus[SECOND]
+    assert gpu.mig_profiles == {"1g.10gb": 19}
+    assert gpu.vgpu_types[2] == VgpuType(1500, "NVIDIA A100-1-10C", 10 * GIB, 1, "1g.10gb")
+    assert gpu.vgpu_mixed is False
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        *(None, "1150", {}),
+        {"number": 1150, "name": "", "memory": 1, "most": 1},
+        {"number": "1150", "name": "L40S-8Q", "memory": 1, "most": 1},
+        {"number": 1150, "name": "L40S-8Q", "memory": 1, "most": 0},
+        {"number": 1150, "name": "L40S-8Q", "memory": 1, "most": 1, "profile": 19},
+    ],
+)
+def test_a_type_of_vgpu_without_its_facts_is_not_known(facts: object) -> None:
+    assert Gpu.of({"vgpu_types": [facts]}) == Gpu()
 
 
 @pytest.mark.parametrize(
