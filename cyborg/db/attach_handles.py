@@ -104,7 +104,10 @@ def release(tx: Transaction, arqs: Mapping[int, int], used: Collection[int]) -> 
 def check_none(tx: Transaction, arqs: Collection[int]) -> None:
     """Raise a plain Conflict if any of these ARQs, which are locked, has a handle."""
     if arqs and tx.execute(_OF_ARQS, {"arqs": sorted(arqs)}).first() is not None:
-        raise exception.Conflict(reason="Another request has bound an accelerator request.")
+        raise exception.Conflict(
+            reason="An accelerator request has an attach handle already: another request has bound "
+            "it, or the next audit takes the handle away."
+        )
 
 
 def quarantine(tx: Transaction, handle_id: int) -> bool:

@@ -9,13 +9,13 @@ import sqlalchemy as sa
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
-from cyborg.model.arq import State
+from cyborg.model.arq import BINDING
 from cyborg.model.work import WorkKind
 
 #: The ``origin`` of an ARQ that an attach created; ARQs of flavors and ports have none.
 ATTACHED = "attach"
 _KINDS = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
-_BINDING = [State.BOUND.value, State.BIND_STARTED.value]
+_BINDING = sorted(state.value for state in BINDING)
 
 
 class AttachWork(Row):

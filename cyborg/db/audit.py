@@ -33,7 +33,7 @@ from cyborg.db.models import (
 from cyborg.db.providers import Part
 from cyborg.db.rows import Row, column, nullable, select
 from cyborg.db.transaction import Transaction
-from cyborg.model.arq import State
+from cyborg.model.arq import BINDING, State
 from cyborg.model.audit_findings import Ages, Finding, Kind
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.readiness import duration
@@ -183,7 +183,7 @@ def _state(*states: StrEnum) -> sa.ColumnElement[bool]:
     return column.in_([state.value for state in states])
 
 
-_BINDING = _state(State.BOUND, State.BIND_STARTED)
+_BINDING = _state(*BINDING)
 _HOLDER = Arq.id == AttachHandle.arq_id
 _IS_BOUND = sa.exists().where(_HOLDER, _state(State.BOUND)).correlate(AttachHandle)
 _RELEASE = sa.and_(Work.attach_handle_id == AttachHandle.id, Work.kind == WorkKind.RELEASE.value)

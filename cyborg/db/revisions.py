@@ -13,7 +13,7 @@ from cyborg import exception
 from cyborg.db.engine import Reader
 
 #: The newest revision of this release.
-HEAD: Final = "d41f6a80b9c5"
+HEAD: Final = "c58e1f7a3b92"
 
 
 def version(db: Reader) -> str | None:

@@ -9,7 +9,7 @@ from cyborg.conductor.arqs import claims, quotas, release
 from cyborg.conductor.arqs.claims import ClaimedUnit, repeated
 from cyborg.conductor.arqs.quotas import Check
 from cyborg.conductor.context import Conductor, handles
-from cyborg.db import arqs, attachments, deployables, events, instances, work
+from cyborg.db import arqs, attach_handles, attachments, deployables, events, instances, work
 from cyborg.db.arqs import LockedArq
 from cyborg.db.deployables import Offer
 from cyborg.db.engine import retried
@@ -17,7 +17,7 @@ from cyborg.db.instances import LockedInstance
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
 from cyborg.model import device_profile
-from cyborg.model.arq import MOVES, Binding, Event, State
+from cyborg.model.arq import BINDING, MOVES, Binding, Event, State
 from cyborg.model.caller import Caller
 from cyborg.model.work import WorkKind
 from cyborg.rpc.verbs import PatchArqs
@@ -99,6 +99,8 @@ def _bind(
         return ()
     for row in rows.values():
         arqs.check(row, Event.BIND)
+    # Rows of the existing service may have what no state allows, until the audit takes it away.
+    attach_handles.check_none(tx, [row.id for row in rows.values() if row.attach_handle_id])
     requests = [
         claims.Claim(
             binding.arq_uuid,
@@ -142,7 +144,7 @@ def _is_done(
     return (
         row is not None
         and deployable is not None
-        and row.state in (State.BIND_STARTED, State.BOUND)
+        and row.state in BINDING
         and not row.hidden
         and row.deployable_id == deployable.id
         and (row.hostname, row.instance_uuid) == (binding.hostname, binding.instance_uuid)

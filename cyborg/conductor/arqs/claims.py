@@ -172,7 +172,6 @@ def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[Claime
     for deployable, group, loads in groups:
         # Placement has allocated these units, so a handle that is still being released counts too.
         handles = attach_handles.claim(tx, deployable.id, len(group), wait=wait)
-        claimed |= {handle.id for handle in handles}
         if len(handles) < len(group):
             if not wait:
                 raise TooFewHandles
@@ -185,6 +184,7 @@ def lock(tx: Transaction, claims: Sequence[Claim], *, wait: bool) -> list[Claime
                 )
                 fields |= {"pools": full} if full is not None else {}
             raise exception.NoFreeHandle(**fields)
+        claimed |= {handle.id for handle in handles}
         if deployable.cost:
             pools.book(tx, [deployable.device_uuid], claimed=claimed)
         for claim, handle in zip(group, handles, strict=True):

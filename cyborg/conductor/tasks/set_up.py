@@ -102,10 +102,10 @@ def _end_wait(
         return None
     held = devices.arqs_of(tx, device.id)
     if not held:
-        # A bind may have been faster.
         lost_devices.lock_handles_of_device(tx, device.id)
-        held = devices.arqs_of(tx, device.id)
-    if not held:
+        if devices.arqs_of(tx, device.id):
+            # A bind was faster. The next pass says so: devices are locked before handles.
+            return Waiting()
         return To(SetUp.INSTALL, deadline_in=_DEADLINE_MS)
     more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
     reason = (

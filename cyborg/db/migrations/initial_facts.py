@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute the values of the new columns of revision d41f6a80b9c5 from the old columns.
+"""Compute the values of the new columns of revision c58e1f7a3b92 from the old columns.
 
 The result is the same at any point of an upgrade: except ``HOLDER``, this module reads only
 columns that exist before and after the revision. Devices and handles get the stable keys under

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill the new tables and columns of revision d41f6a80b9c5 from the existing rows.
+"""Fill the new tables and columns of revision c58e1f7a3b92 from the existing rows.
 
 Each step changes only empty columns, so an interrupted upgrade continues where it stopped.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find all rows that violate the unique keys of revision d41f6a80b9c5, before any change.
+"""Find all rows that violate the unique keys of revision c58e1f7a3b92, before any change.
 
 The existing service could store a device twice (with two conductors), or assign a handle to two
 requests. Only an operator can decide which row is correct.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema after revision d41f6a80b9c5, which never changes.
+"""The schema after revision c58e1f7a3b92, which never changes.
 
 It is separate from the models on purpose: the models follow the newest revision.
 """

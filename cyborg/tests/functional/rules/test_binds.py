@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.conductor.arqs import bind, claims, create
 from cyborg.db import arqs, deployables, listing, work
-from cyborg.db.models import Arq, Deployable, Device, Instance, Work
+from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Instance, Work
 from cyborg.db.models import Event as History
 from cyborg.model.arq import Binding, Event, State
 from cyborg.model.scope import EVERYWHERE, Scope
@@ -223,6 +223,17 @@ def test_another_bind_of_a_bound_instance_or_arq_is_refused(conductor: UseCases)
     with pytest.raises(exception.BadState):
         conductor.bind([arq, other], place, str(uuid4()))
     holds(conductor, {instance: [arq]})
+
+
+def test_arq_that_has_a_handle_in_a_state_without_one_is_not_bound(conductor: UseCases) -> None:
+    """The existing service left such rows; the audit takes the handle away."""
+    ((arq,),), place = conductor.request(1), provider_of(PLAIN, 0)
+    first = conductor.rows(AttachHandle)[0]
+    conductor.change(AttachHandle, AttachHandle.id == first.id, arq_id=conductor.arq(arq).id)
+    with pytest.raises(exception.Conflict, match="has an attach handle already"):
+        conductor.bind([arq], place, str(uuid4()))
+    conductor.change(AttachHandle, AttachHandle.id == first.id, arq_id=None)
+    conductor.boot(place)
 
 
 def test_bind_of_a_missing_arq_names_it_and_binds_none(conductor: UseCases) -> None:

@@ -156,7 +156,14 @@ def test_unit_that_is_being_released_needs_no_further_room(pair: UseCases) -> No
         pair.boot(slice_of(FIRST, 0, "half"), {}, {}, {})
     assert "memory (8 of 8 used, 4 needed" in str(refusal.value)
     pair.do(WorkKind.RELEASE)
+    # The units that are locked for this request use nothing yet.
+    with pytest.raises(exception.NoFreeHandle) as refusal:
+        pair.boot(slice_of(FIRST, 0, "half"), {}, {}, {})
+    assert "memory (0 of 8 used, 4 needed" in str(refusal.value)
     pair.change(AttachHandle, AttachHandle.handle_key == "half-1", lost_ms=1)
+    with pytest.raises(exception.NoFreeHandle) as refusal:
+        pair.boot(slice_of(FIRST, 0, "half"), {}, {})
+    assert "memory" not in str(refusal.value)
     arqs, _ = pair.boot(slice_of(FIRST, 0, "half"))
     pair.delete(arqs)
     with pytest.raises(exception.NoFreeHandle) as refusal:

@@ -14,7 +14,7 @@ from cyborg.db.migrations import (
     steps,
 )
 
-revision = "d41f6a80b9c5"
+revision = "c58e1f7a3b92"
 down_revision = "b47c8f2d1e3a"
 
 #: Columns that are dropped at once: only one column records which ARQ has a handle.
