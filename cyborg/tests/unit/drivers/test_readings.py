@@ -36,6 +36,8 @@ class Reading:
     name: str
     driver: str
     functions: Mapping[str, Mapping[str, str]]
+    #: By group and name.
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tool: str = ""
     device: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +76,11 @@ class Reading:
 
     def ask(self, host: FakeHost) -> Look:
         """Return what asks the driver."""
-        (loaded,) = loader.load([self.driver], host, configured())
+        conf = configured()
+        for group, options in self.options.items():
+            for name, value in options.items():
+                conf.set_override(name, value, group)
+        (loaded,) = loader.load([self.driver], host, conf)
         assert loaded.driver is not None, loaded.error
         return look(loaded.driver)
 
@@ -119,6 +125,7 @@ def of(holds: Callable[[Reading], object]) -> pytest.MarkDecorator:
 @pytest.mark.proves("huawei_ascend_driver", "health", by="simulated")
 @pytest.mark.proves("intel_gpu_driver", "health", by="simulated")
 @pytest.mark.proves("intel_nic_driver", "health", by="simulated")
+@pytest.mark.proves("nvme_driver", "health", by="simulated")
 def test_health_is_that_of_files_and_tools(reading: Reading) -> None:
     host = reading.host()
     health = reading.ask(host).health(reading.key)
@@ -136,6 +143,7 @@ def test_health_is_that_of_files_and_tools(reading: Reading) -> None:
 @pytest.mark.proves("habana_driver", "stats", by="simulated")
 @pytest.mark.proves("huawei_ascend_driver", "stats", by="simulated")
 @pytest.mark.proves("intel_gpu_driver", "stats", by="simulated")
+@pytest.mark.proves("nvme_driver", "stats", by="simulated")
 def test_statistics_are_those_of_files_and_tools(reading: Reading) -> None:
     assert reading.ask(reading.host()).stats(reading.key) == pytest.approx(reading.stats)
 
