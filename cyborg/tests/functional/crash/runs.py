@@ -125,14 +125,13 @@ class Run:
 
     def work_left(self) -> list[str]:
         """What waits or is being done, with its last error."""
-        with self.cloud.environment.watch.reader() as tx:
-            rows = tx.execute(sa.select(Work.kind, Work.error, Work.owner_id)).all()
+        rows = self.cloud.environment.rows(sa.select(Work.kind, Work.error, Work.owner_id))
         return [f"{row.kind} of {row.owner_id}: {row.error}" for row in rows]
 
     def arqs(self) -> dict[str, str]:
         """The state of each ARQ that is left."""
-        with self.cloud.environment.watch.reader() as tx:
-            return {row.uuid: row.state for row in tx.execute(sa.select(Arq.uuid, Arq.state))}
+        rows = self.cloud.environment.rows(sa.select(Arq.uuid, Arq.state))
+        return {row.uuid: row.state for row in rows}
 
     def told(self) -> dict[str, str]:
         """Return the last event of each ARQ that Nova received in this run."""
@@ -161,8 +160,7 @@ class Run:
             .join(Deployable, Deployable.id == AttachHandle.deployable_id)
             .where(Arq.state == State.BOUND.value, Deployable.prepare)
         )
-        with self.cloud.environment.watch.reader() as tx:
-            return set(tx.execute(query).scalars())
+        return set(self.cloud.environment.values(query))
 
     def _go_on(self, run_worker: Callable[[], object]) -> bool:
         ended = False

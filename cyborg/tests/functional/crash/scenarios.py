@@ -125,8 +125,7 @@ def _is_taken_back(run: Run) -> None:
 
 def _ended(run: Run) -> set[str]:
     """How the operations stand."""
-    with run.cloud.environment.watch.reader() as tx:
-        return set(tx.execute(sa.select(Operation.state)).scalars())
+    return set(run.cloud.environment.values(sa.select(Operation.state)))
 
 
 def _has_the_flavors_only(run: Run) -> None:
@@ -237,29 +236,24 @@ def _is_set_up(run: Run) -> None:
 
 
 def _set_status(run: Run, status: DeviceStatus) -> None:
-    with run.cloud.environment.watch.reader() as tx:
-        uuid = tx.execute(sa.select(Device.uuid)).scalar_one()
+    (uuid,) = run.cloud.environment.values(sa.select(Device.uuid))
     run.ask(lambda key: SetDeviceStatus(NOVA, key, uuid, status))
 
 
 def _devices(run: Run) -> list[tuple[str, str, bool]]:
-    with run.cloud.environment.watch.reader() as tx:
-        rows = tx.execute(
-            sa.select(Device.device_key, Device.status, Device.lost_ms).order_by(Device.device_key)
-        )
-        return [(row.device_key, row.status, row.lost_ms is not None) for row in rows]
+    query = sa.select(Device.device_key, Device.status, Device.lost_ms)
+    rows = run.cloud.environment.rows(query.order_by(Device.device_key))
+    return [(row.device_key, row.status, row.lost_ms is not None) for row in rows]
 
 
 def _deployable(run: Run) -> tuple[str, str | None]:
     """The only one that there is, and its image."""
-    with run.cloud.environment.watch.reader() as tx:
-        row = tx.execute(sa.select(Deployable.uuid, Deployable.bitstream_id)).one()
+    (row,) = run.cloud.environment.rows(sa.select(Deployable.uuid, Deployable.bitstream_id))
     return row.uuid, row.bitstream_id
 
 
 def _handles(run: Run) -> list[str]:
-    with run.cloud.environment.watch.reader() as tx:
-        return list(tx.execute(sa.select(UNIT)).scalars())
+    return run.cloud.environment.values(sa.select(UNIT))
 
 
 def _offered(run: Run, card: str = CARD) -> int:

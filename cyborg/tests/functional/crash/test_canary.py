@@ -158,20 +158,17 @@ class Cloud:
             .join(Arq, Arq.id == AttachHandle.arq_id)
             .where(Arq.state == State.BOUND.value)
         )
-        with self.environment.watch.reader() as tx:
-            return {key: instance or "" for key, instance in tx.execute(query)}
+        return {key: instance or "" for key, instance in self.environment.rows(query)}
 
     def instances(self) -> list[str]:
         """Return the instances that have ARQs."""
         query = sa.select(Arq.instance_uuid).where(Arq.instance_uuid.is_not(None)).distinct()
-        with self.environment.watch.reader() as tx:
-            return sorted(uuid for uuid in tx.execute(query).scalars() if uuid)
+        return sorted(self.environment.values(query))
 
     def check(self) -> None:
         """A unit that may be given out has nothing of any guest."""
         query = sa.select(AttachHandle.handle_key).where(UNIT == "free")
-        with self.environment.watch.reader() as tx:
-            free = set(tx.execute(query).scalars())
+        free = set(self.environment.values(query))
         for address in free & DISKS.keys():
             assert self.canaries(address) == set(), f"{address} is free with the data of a guest"
         self.start_guests()
@@ -218,8 +215,7 @@ class Cloud:
             self.work()
             self.look()
             self.check()
-            with self.environment.watch.reader() as tx:
-                left = tx.execute(sa.select(sa.func.count(Work.id))).scalar_one()
+            left = self.environment.count(Work)
             quiet = 0 if left or self.unknown else quiet + 1
             if quiet == 2:
                 return

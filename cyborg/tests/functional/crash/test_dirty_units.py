@@ -195,7 +195,7 @@ class Site:
     def settle(self, rounds: int = 24) -> None:
         """Let the processes do what is due, for longer than a failing cleaning is tolerated."""
         for number in range(rounds):
-            if number > _SETTLED and self.count(Work) == 0:
+            if number > _SETTLED and self.environment.count(Work) == 0:
                 break
             self.conductor.run_worker()
             if self.runs:
@@ -248,9 +248,8 @@ class Site:
 
     def providers(self) -> list[str]:
         query = sa.select(Deployable.rp_uuid).join(Device, Device.id == Deployable.device_id)
-        with self.environment.watch.reader() as tx:
-            rows = tx.execute(query.where(Device.hostname == self.name).order_by(Deployable.id))
-            return [str(row) for row in rows.scalars()]
+        mine = query.where(Device.hostname == self.name)
+        return self.environment.values(mine.order_by(Deployable.id))
 
     def present(self) -> list[tuple[str, str]]:
         """Return address and state of the units that are present."""
@@ -263,14 +262,13 @@ class Site:
                 *(row.lost_ms.is_(None) for row in (AttachHandle, Deployable, Device)),
             )
         )
-        with self.environment.watch.reader() as tx:
-            return [(_address(info), state) for info, state in tx.execute(query)]
+        return [(_address(info), state) for info, state in self.environment.rows(query)]
 
     def cleanings(self) -> dict[str, str]:
         """Return address → result of the last cleaning, as operators see it."""
         query = sa.select(AttachHandle.attach_info, AttachHandle.clean_record)
-        with self.environment.watch.reader() as tx:
-            return {_address(info): record["result"] for info, record in tx.execute(query)}
+        rows = self.environment.rows(query)
+        return {_address(info): record["result"] for info, record in rows}
 
     def bound(self) -> dict[str, str]:
         """Return address → instance of the ARQs that are Bound."""
@@ -279,8 +277,7 @@ class Site:
             .join(Arq, Arq.id == AttachHandle.arq_id)
             .where(Arq.state == State.BOUND.value)
         )
-        with self.environment.watch.reader() as tx:
-            return {_address(info): str(instance) for info, instance in tx.execute(query)}
+        return {_address(info): str(instance) for info, instance in self.environment.rows(query)}
 
     def states(self) -> list[str]:
         return [state for _, state in self.present()]
@@ -309,13 +306,9 @@ class Site:
         assert self.states().count("free") == len(self.driver.slots)
         assert self.boot() is not None
 
-    def device(self) -> str:
-        return self.devices()[0]
-
     def devices(self) -> list[str]:
         query = sa.select(Device.uuid).where(Device.hostname == self.name)
-        with self.environment.watch.reader() as tx:
-            return [str(uuid) for uuid in tx.execute(query.order_by(Device.id)).scalars()]
+        return self.environment.values(query.order_by(Device.id))
 
     def enable(self, uuid: str) -> None:
         self.ask(UpdateDevice(NOVA, str(uuid4()), uuid, DeviceStatus.ENABLED, {}, None))
@@ -323,19 +316,13 @@ class Site:
     def free(self, key: str) -> None:
         """Free a unit, as an operator who has cleaned it."""
         query = sa.select(Device.uuid).where(Device.device_key == key)
-        with self.environment.watch.reader() as tx:
-            uuid = str(tx.execute(query).scalar_one())
+        (uuid,) = self.environment.values(query)
         self.ask(UpdateDevice(NOVA, str(uuid4()), uuid, None, {}, None, free_unit=key))
 
     def service(self) -> str:
         query = sa.select(Service.uuid).where(Service.host == self.agent_host)
-        with self.environment.watch.reader() as tx:
-            return str(tx.execute(query).scalar_one())
-
-    def count(self, table: Any, *terms: sa.ColumnElement[bool]) -> int:
-        with self.environment.watch.reader() as tx:
-            query = sa.select(sa.func.count()).select_from(table).where(*terms)
-            return int(tx.execute(query).scalar_one())
+        (uuid,) = self.environment.values(query)
+        return str(uuid)
 
     def expire(self) -> None:
         """Let a month go by in which what is lost now stays away, and remove it."""
@@ -388,7 +375,7 @@ def _uninstall(site: Site) -> None:
     site.used(stuck=True)
     site.ask(UninstallDriver(NOVA, str(uuid4()), DRIVER, False, False, True))
     site.settle()
-    assert site.count(AttachHandle) == 0
+    assert site.environment.count(AttachHandle) == 0
     site.ask(InstallDriver(NOVA, str(uuid4()), DRIVER, None, None, False))
     site.settle()
 
@@ -397,9 +384,9 @@ def _delete_lost_device(site: Site) -> None:
     site.used(stuck=True)
     card = site.driver.slots.pop(FIRST)
     site.settle()
-    site.ask(DeleteDevice(NOVA, str(uuid4()), site.device(), True))
+    site.ask(DeleteDevice(NOVA, str(uuid4()), site.devices()[0], True))
     site.settle()
-    assert site.count(AttachHandle) == 0
+    assert site.environment.count(AttachHandle) == 0
     site.driver.slots[FIRST] = card
 
 
@@ -407,7 +394,7 @@ def _retention_of_device(site: Site) -> None:
     site.used(stuck=True)
     card = site.driver.slots.pop(FIRST)
     site.expire()
-    assert site.count(AttachHandle) == 0
+    assert site.environment.count(AttachHandle) == 0
     site.driver.slots[FIRST] = card
 
 
@@ -420,7 +407,7 @@ def _remove_host(site: Site) -> None:
     site.environment.clock.advance(DOWN_AFTER + 1)
     site.ask(RemoveService(NOVA, str(uuid4()), site.service(), True))
     site.settle()
-    assert site.count(Host) == 0
+    assert site.environment.count(Host) == 0
     site.start_agent()
 
 
@@ -446,7 +433,7 @@ def _rekey(site: Site) -> None:
 def _retention_of_unit(site: Site) -> None:
     _rekey(site)
     site.expire()
-    assert site.count(AttachHandle) == 1
+    assert site.environment.count(AttachHandle) == 1
     # The driver is as before.
     site.driver.key_of = lambda address: address
 
@@ -455,7 +442,7 @@ def _retention_of_deployable(site: Site) -> None:
     site.used(stuck=True)
     site.driver.part_of = lambda address: f"part-of-{address}"
     site.expire()
-    assert site.count(Deployable) == 1
+    assert site.environment.count(Deployable) == 1
     site.driver.part_of = lambda address: address
 
 
@@ -553,7 +540,7 @@ REMOVALS: dict[str, Callable[[Site, bool | None], Write[Any]]] = {
     "driver": lambda site, force: UninstallDriver(
         *(NOVA, str(uuid4()), DRIVER, False, False, force)
     ),
-    "device": lambda site, force: DeleteDevice(NOVA, str(uuid4()), site.device(), force),
+    "device": lambda site, force: DeleteDevice(NOVA, str(uuid4()), site.devices()[0], force),
     "host": lambda site, force: RemoveService(NOVA, str(uuid4()), site.service(), force),
 }
 
@@ -571,10 +558,13 @@ def test_removal_with_a_dirty_unit_is_refused_unless_it_is_forced(site: Site, no
     with pytest.raises(exception.Conflict, match=f"not cleaned.*: {FIRST} of {site.name}"):
         site.ask(REMOVALS[noun](site, None))
     site.ask(REMOVALS[noun](site, True))
-    assert site.count(Event, Event.action == "overridden", Event.hostname == site.name) == 1
+    assert (
+        site.environment.count(Event, Event.action == "overridden", Event.hostname == site.name)
+        == 1
+    )
     site.settle()
-    assert site.count(AttachHandle) == 0
-    assert site.count(DirtyUnit) == 1
+    assert site.environment.count(AttachHandle) == 0
+    assert site.environment.count(DirtyUnit) == 1
 
 
 def test_units_are_neither_offered_nor_reset_until_the_audit_has_looked(site: Site) -> None:
@@ -607,7 +597,7 @@ def test_host_of_a_restored_database_is_audited_once(site: Site) -> None:
     site.environment.restore(before)
     assert site.audit_after_restore() == []
     site.settle()
-    assert site.count(Event, Event.action == "unchecked") == 0
+    assert site.environment.count(Event, Event.action == "unchecked") == 0
     assert site.boot() is not None
 
 
@@ -615,7 +605,7 @@ def test_empty_database_resets_no_unit_of_a_living_guest(site: Site) -> None:
     living = site.boot()
     site.environment.clear()
     site.settle()
-    assert site.count(Host, Host.unchecked.is_(True)) == 1
+    assert site.environment.count(Host, Host.unchecked.is_(True)) == 1
     assert site.driver.cleanings == 0
     assert site.driver.slots[FIRST].data == [living]
 
@@ -626,7 +616,7 @@ def test_history_that_was_purged_holds_no_units(site: Site) -> None:
     with site.environment.watch.writer() as tx:
         tx.execute(sa.delete(Event))
     site.settle()
-    assert site.count(Host, Host.unchecked.is_(True)) == 0
+    assert site.environment.count(Host, Host.unchecked.is_(True)) == 0
     assert site.boot() is not None
 
 
@@ -634,7 +624,7 @@ def test_unit_that_an_operator_frees_is_clean(site: Site) -> None:
     site.used(stuck=True)
     site.driver.slots[FIRST].data.clear()
     site.free(FIRST)
-    assert site.count(DirtyUnit) == 0
+    assert site.environment.count(DirtyUnit) == 0
     # Its rows are removed, and it is as if the unit had never had a guest that left something.
     assert site.boot() is not None
 

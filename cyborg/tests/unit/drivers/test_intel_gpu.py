@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The intel_gpu_driver on simulated hosts with Flex and Arc Pro GPUs.
 
-The file gpu_health is that of Documentation/ABI/testing/sysfs-driver-intel-xe-ras of Linux. The
-answers of xpu-smi have the names and words of XPU Manager 1.2: components with ``status`` and
-``description``, metrics with ``metrics_type`` and ``value``.
+What xpu-smi prints, and what that says, is in ``cyborg/testing/readings.d``.
 """
 
 import json
@@ -17,7 +15,7 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.intel_gpu import IntelGpuDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import Condition, Judgement
+from cyborg.model.health import Judgement
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -51,9 +49,7 @@ def gpus() -> FakeHost:
     return host
 
 
-def answering(
-    host: FakeHost, faults: dict[str, dict[str, str]], *, listed: bool = False
-) -> FakeHost:
+def answering(host: FakeHost, faults: dict[str, dict[str, str]]) -> FakeHost:
     """Let xpu-smi report these statuses by address and component; all others are OK."""
 
     def run(_: FakeHost, argv: tuple[str, ...]) -> Completed:
@@ -67,7 +63,7 @@ def answering(
             answer["device_level"] = [
                 {"metrics_type": name, "value": value} for name, value in METRICS.items()
             ]
-        return Completed(0, json.dumps({"device_list": [answer]} if listed else answer), "")
+        return Completed(0, json.dumps(answer), "")
 
     host.add_file(TOOL, "")
     host.programs[TOOL] = run
@@ -175,94 +171,6 @@ def test_the_option_creates_virtual_functions(tmp_path: Path) -> None:
     assert {first.resource_class, second.resource_class} == {"VGPU"}
 
 
-@pytest.mark.parametrize(
-    ("word", "verdict"),
-    [("ok", Condition.OK), ("warning", Condition.DEGRADED), ("critical", Condition.DRAIN)],
-)
-@pytest.mark.proves("intel_gpu_driver", "health", by="simulated")
-def test_health_is_that_of_the_driver_of_the_kernel(
-    tmp_path: Path, word: str, verdict: Condition
-) -> None:
-    host = gpus()
-    set_health(host, ARC, word)
-    health = look(driver_on(host, tmp_path)).health(ARC)
-    assert health.condition is verdict
-    assert health.evidence == (() if word == "ok" else (f"its driver reports {word}",))
-    assert host.commands == []
-
-
-def test_gpu_with_a_health_that_nobody_knows_is_not_offered(tmp_path: Path) -> None:
-    host = gpus()
-    set_health(host, ARC, "fine")
-    health = look(driver_on(host, tmp_path)).health(ARC)
-    assert (health.condition, health.evidence) == (Condition.DRAIN, ("its driver reports fine",))
-
-
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize(
-    ("faults", "verdict", "evidence"),
-    [
-        ({}, Condition.OK, ()),
-        ({"power": "Unknown"}, Condition.OK, ()),
-        (
-            {"core_temperature": "Warning"},
-            Condition.DEGRADED,
-            ("core temperature is warning: The core_temperature is so.",),
-        ),
-        (
-            {"memory": "Critical", "power": "Warning"},
-            Condition.DRAIN,
-            ("memory is critical: The memory is so.", "power is warning: The power is so."),
-        ),
-    ],
-)
-def test_health_is_that_of_the_components(
-    tmp_path: Path,
-    faults: dict[str, str],
-    verdict: Condition,
-    evidence: tuple[str, ...],
-    listed: bool,
-) -> None:
-    host = answering(gpus(), {FLEX: faults}, listed=listed)
-    health = look(driver_on(host, tmp_path)).health(FLEX)
-    assert (health.condition, health.evidence) == (verdict, evidence)
-    assert all(finding.action for finding in health.findings)
-
-
-def test_a_gpu_of_which_nothing_is_known_has_no_health(tmp_path: Path) -> None:
-    host = answering(gpus(), {FLEX: dict.fromkeys(COMPONENTS, "Unknown")})
-    with pytest.raises(exception.DriverCannot):
-        look(driver_on(host, tmp_path)).health(FLEX)
-
-
-@pytest.mark.parametrize(
-    ("output", "reason"),
-    [
-        ("", "no JSON object"),
-        ("[1]", "no JSON object"),
-        ('{"device_id": 0}', "no component with a status"),
-        ('{"memory": "OK"}', "no component with a status"),
-        ('{"error": "device\\nnot found"}', "device not found"),
-    ],
-)
-def test_an_output_that_makes_no_sense_is_an_error(
-    tmp_path: Path, output: str, reason: str
-) -> None:
-    host = gpus()
-    host.programs[TOOL] = lambda *_: Completed(0, output, "")
-    with pytest.raises(
-        exception.HostError, match=f"reading the output of xpu-smi failed: {reason}"
-    ):
-        look(driver_on(host, tmp_path)).health(FLEX)
-
-
-def test_statistics_without_metrics_are_an_error(tmp_path: Path) -> None:
-    host = gpus()
-    host.programs[TOOL] = lambda *_: Completed(0, '{"device_level": 3}', "")
-    with pytest.raises(exception.HostError, match="no list of metrics"):
-        look(driver_on(host, tmp_path)).stats(FLEX)
-
-
 def test_without_the_tool_hwmon_is_left(tmp_path: Path) -> None:
     host = gpus()
     host.remove(TOOL)
@@ -285,13 +193,3 @@ def test_a_gpu_in_a_guest_is_not_asked(tmp_path: Path) -> None:
         with pytest.raises(exception.DriverCannot):
             question(FLEX)
     assert host.commands == []
-
-
-@pytest.mark.proves("intel_gpu_driver", "stats", by="simulated")
-def test_statistics_are_those_of_xpu_smi(tmp_path: Path) -> None:
-    assert look(driver_on(gpus(), tmp_path)).stats(FLEX) == {
-        "memory_used_bytes": 4096.0 * 1024 * 1024,
-        "power_watts": 71.5,
-        "temperature_celsius": 55.0,
-        "utilization_ratio": 0.25,
-    }

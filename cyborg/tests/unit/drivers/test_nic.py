@@ -14,7 +14,6 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.nic import IntelNicDriver, Mlx5Driver, NicDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import Condition
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -162,38 +161,6 @@ def give_to_guest(host: FakeHost, address: str) -> None:
     host.remove(f"{place}/net")
     host.remove("/sys/class/net/ens1f1")
     host.add_link(f"{place}/driver", "../../bus/pci/drivers/vfio-pci")
-
-
-@pytest.mark.parametrize(
-    ("states", "verdict"),
-    [
-        ({"fw": "healthy"}, Condition.OK),
-        ({"fw": "error", "tx": "healthy"}, Condition.DEGRADED),
-        ({"fw_fatal": "error", "fw": "error"}, Condition.DRAIN),
-        ({}, Condition.OK),
-    ],
-)
-@pytest.mark.proves("intel_nic_driver", "health", by="simulated")
-def test_health_is_that_of_the_reporters(
-    tmp_path: Path, states: dict[str, str], verdict: Condition
-) -> None:
-    host = host_with_ports()
-    host.programs[DEVLINK] = reporters(states)
-    health = look(driver_on(host, tmp_path)).health(BUSY)
-    assert health.condition is verdict
-    broken = [name for name, state in states.items() if state == "error"]
-    assert health.evidence == tuple(
-        f"its health reporter {name} is in the state error" for name in broken
-    )
-    assert all(finding.action for finding in health.findings)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"health": {}}', '{"health": {"pci": 1}}'])
-def test_what_devlink_prints_in_another_form_is_an_error(tmp_path: Path, text: str) -> None:
-    host = host_with_ports()
-    host.programs[DEVLINK] = lambda _host, _argv: Completed(0, text, "")
-    with pytest.raises(exception.HostError, match="devlink printed no list"):
-        look(driver_on(host, tmp_path)).health(BUSY)
 
 
 def test_a_driver_without_reporters_does_not_tell_the_health(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from cyborg.drivers.base import Driver
 from cyborg.drivers.nvme_disk import InspurNvmeSsdDriver, NvmeDriver
 from cyborg.model.cleaning import HostClean
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import Condition, Judgement
+from cyborg.model.health import Judgement
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -131,45 +131,8 @@ def health(tmp_path: Path, change: Callable[[FakeHost, NvmeTool], object]) -> Ju
     return look(driver_on(host, tmp_path)).health(DISK)
 
 
-@pytest.mark.parametrize(
-    ("log", "verdict", "evidence"),
-    [
-        ({}, Condition.OK, ()),
-        ({"critical_warning": 1 << 1}, Condition.DEGRADED, "its temperature is out of its limits"),
-        ({"critical_warning": 1 << 3}, Condition.DRAIN, "it can only be read"),
-        ({"avail_spare": 5}, Condition.DRAIN, "5 % of its spare blocks are left"),
-        ({"percent_used": 101}, Condition.DEGRADED, "101 % of its life have passed"),
-        ({"media_errors": 1}, Condition.DEGRADED, "1 error of its media"),
-    ],
-)
-@pytest.mark.proves("nvme_driver", "health", by="simulated")
-def test_health_is_that_of_the_log(
-    tmp_path: Path, log: dict[str, int], verdict: Condition, evidence: str | tuple[str, ...]
-) -> None:
-    found = health(tmp_path, lambda _, tool: tool.smart.update(log))
-    assert found.condition is verdict
-    assert found.evidence == (evidence or ()) or found.evidence == (evidence,)
-
-
-def test_the_worst_fault_comes_first(tmp_path: Path) -> None:
-    log = {"critical_warning": 0b110, "media_errors": 7}
-    found = health(tmp_path, lambda _, tool: tool.smart.update(log))
-    assert found.condition is Condition.DRAIN
-    assert found.evidence == (
-        "its media or its controller has become unreliable",
-        "its temperature is out of its limits",
-        "7 errors of its media",
-    )
-
-
 def test_a_disk_whose_log_cannot_be_read_has_the_health_of_its_state(tmp_path: Path) -> None:
     assert health(tmp_path, lambda host, _: host.programs.pop("nvme")) == Judgement()
-
-
-@pytest.mark.proves("nvme_driver", "stats", by="simulated")
-def test_statistics_are_those_of_the_log(tmp_path: Path) -> None:
-    stats = look(driver_on(host_with_disks(), tmp_path)).stats(DISK)
-    assert stats == {"temperature_celsius": 37, "life_used_ratio": 0.01}
 
 
 def test_a_disk_in_a_guest_has_no_health(tmp_path: Path) -> None:
