@@ -336,8 +336,7 @@ class NvidiaGpuDriver(CardDriver[Card]):
                 return f"its physical function {function.parent} is not on the bus"
             if (pending := self._awaits_layout(scan, card, function)) is not None:
                 return f"its card {card.address} is not ready: {pending}"
-            kinds = {self._vgpu_types[vf.address] for vf in self._typed(scan, card)}
-            return nvidia_vfio.refusal(self._gpu(scan, card), kind, kinds)
+            return nvidia_vfio.refusal(self._gpu(scan, card), kind, self._kinds(scan, card))
         if self._offers_vfio and function.parent is not None and function.on_vfio:
             return (
                 f"{function.host_driver} has it, so it has no vGPU; Nova lets libvirt bind it, "
@@ -375,6 +374,10 @@ class NvidiaGpuDriver(CardDriver[Card]):
             for vf in scan.virtual_functions(card.address)
             if vf.address in self._vgpu_types and nvidia_vfio.current_type(scan, vf) is not None
         ]
+
+    def _kinds(self, scan: Scan, card: PciFunction) -> set[str]:
+        """Return the types of the virtual functions of a card."""
+        return {self._vgpu_types[vf.address] for vf in self._typed(scan, card)}
 
     def _typed_cards(self, scan: Scan) -> list[Card]:
         """Return the cards of which virtual functions get a type, with these functions."""
@@ -423,13 +426,21 @@ class NvidiaGpuDriver(CardDriver[Card]):
 
     def _assign(self, task: HandleTask) -> None:
         """Give the virtual function of a unit its vGPU."""
-        function = self._selected(task.handle_key, "prepare", Scan(self.host))
+        scan = Scan(self.host)
+        function = self._selected(task.handle_key, "prepare", scan)
+        card = self._selected(task.device_key, "prepare", scan)
         kind = self._vgpu_types.get(function.address)
         try:
             if kind is None or not self._offers_vfio:
                 raise ValueError("the configuration does not offer its vGPU")
-            nvidia_vfio.assign(self.host, function, kind)
-        except ValueError as error:
+            nvidia_vfio.assign(
+                *(self.host, function, kind),
+                # The first type that is set after a boot must not fix the wrong mode of the GPU.
+                refused=lambda: nvidia_vfio.refusal(
+                    self._ask_now(scan, task.device_key, "prepare"), kind, self._kinds(scan, card)
+                ),
+            )
+        except (ValueError, exception.DriverCannot) as error:
             reason = f"{function.address}: {error}"
             raise exception.DriverFailed(driver=self.name, verb="prepare", reason=reason) from error
 

@@ -271,6 +271,10 @@ def test_types_of_several_sizes_need_the_mode_for_them(tmp_path: Path) -> None:
         "the sections name types of several sizes for its GPU, whose vGPUs must have one size; "
         "name types of one size, or set the mode for several with nvidia-smi vgpu -shm 1"
     )
+    # The first type that is set fixes the mode.
+    with pytest.raises(exception.DriverFailed, match="types of several sizes"):
+        driver_on(host, tmp_path).prepare(task_of(FIRST))
+    assert type_at(host, FIRST) == "0"
     text = f"{OPTION}enabled_vgpu_types = {SMALL}\n[vgpu_{SMALL}]\ndevice_addresses = {FIRST}\n"
     device = found(host, tmp_path, text)[L40S]
     assert (device.pools, units(device)) == ({"gpu": 6, SMALL: 2}, {FIRST: {"gpu": 3, SMALL: 1}})
@@ -379,6 +383,16 @@ def test_type_that_the_host_does_not_take_is_an_error(tmp_path: Path) -> None:
     _Deaf(host, [])
     with pytest.raises(exception.DriverFailed, match="its type reads 1150 after 0 was written"):
         driver.release(task_of(FIRST))
+
+
+def test_bind_without_nvml_fails(tmp_path: Path) -> None:
+    host = host_with_l40s()
+    program = host.programs[sys.executable]
+    assert isinstance(program, Nvml)
+    program.error = "LIBRARY_NOT_FOUND"
+    with pytest.raises(exception.DriverFailed):
+        driver_on(host, tmp_path).prepare(task_of(FIRST))
+    assert type_at(host, FIRST) == "0"
 
 
 def test_bind_without_the_option_fails_but_release_works(tmp_path: Path) -> None:
