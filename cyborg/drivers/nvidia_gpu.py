@@ -84,25 +84,27 @@ class NvidiaGpuDriver(CardDriver[Card]):
         function = card.function
         uuid = self._gpu(scan, function).uuid
         kind = self._vgpu_types.get(function.address)
-        deployables, pools = (self._vfio_units(scan, card)) if card.typed else ((), {})
+        pools: Mapping[str, int] = {}
+        deployables: tuple[Deployable, ...]
+        if card.typed:
+            deployables, pools = self._vfio_units(scan, card)
+        elif kind is not None:
+            deployables = (self._vgpus(scan, function, kind),)
+        else:
+            traits = (_OWNER, f"CUSTOM_NVIDIA_{function.product:04X}")
+            deployables = (
+                self.deployable(
+                    function, resource_class="PGPU", driver_name=_VENDOR_WORD, traits=traits
+                ),
+            )
         return Device(
             key=card.key,
             type=self.type,
             vendor=f"{_NVIDIA:04x}",
             model=self.model(function, self.names(scan)),
             control_path=info_of(function.address),
+            deployables=deployables,
             pools=dict(pools),
-            deployables=deployables
-            or (
-                self.deployable(
-                    function,
-                    resource_class="PGPU",
-                    driver_name=_VENDOR_WORD,
-                    traits=(_OWNER, f"CUSTOM_NVIDIA_{function.product:04X}"),
-                )
-                if kind is None
-                else self._vgpus(scan, function, kind),
-            ),
             std_board_info={
                 "product_id": f"{function.product:04x}",
                 "controller": _CONTROLLERS[function.class_code >> 8],
