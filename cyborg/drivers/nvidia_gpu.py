@@ -84,25 +84,27 @@ class NvidiaGpuDriver(CardDriver[Card]):
         function = card.function
         uuid = self._gpu(scan, function).uuid
         kind = self._vgpu_types.get(function.address)
-        deployables, pools = (self._vfio_units(scan, card)) if card.typed else ((), {})
+        pools: Mapping[str, int] = {}
+        deployables: tuple[Deployable, ...]
+        if card.typed:
+            deployables, pools = self._vfio_units(scan, card)
+        elif kind is not None:
+            deployables = (self._vgpus(scan, function, kind),)
+        else:
+            traits = (_OWNER, f"CUSTOM_NVIDIA_{function.product:04X}")
+            deployables = (
+                self.deployable(
+                    function, resource_class="PGPU", driver_name=_VENDOR_WORD, traits=traits
+                ),
+            )
         return Device(
             key=card.key,
             type=self.type,
             vendor=f"{_NVIDIA:04x}",
             model=self.model(function, self.names(scan)),
             control_path=info_of(function.address),
+            deployables=deployables,
             pools=dict(pools),
-            deployables=deployables
-            or (
-                self.deployable(
-                    function,
-                    resource_class="PGPU",
-                    driver_name=_VENDOR_WORD,
-                    traits=(_OWNER, f"CUSTOM_NVIDIA_{function.product:04X}"),
-                )
-                if kind is None
-                else self._vgpus(scan, function, kind),
-            ),
             std_board_info={
                 "product_id": f"{function.product:04x}",
                 "controller": _CONTROLLERS[function.class_code >> 8],
@@ -336,8 +338,7 @@ class NvidiaGpuDriver(CardDriver[Card]):
                 return f"its physical function {function.parent} is not on the bus"
             if (pending := self._awaits_layout(scan, card, function)) is not None:
                 return f"its card {card.address} is not ready: {pending}"
-            kinds = {self._vgpu_types[vf.address] for vf in self._typed(scan, card)}
-            return nvidia_vfio.refusal(self._gpu(scan, card), kind, kinds)
+            return nvidia_vfio.refusal(self._gpu(scan, card), kind, self._kinds(scan, card))
         if self._offers_vfio and function.parent is not None and function.on_vfio:
             return (
                 f"{function.host_driver} has it, so it has no vGPU; Nova lets libvirt bind it, "
@@ -375,6 +376,10 @@ class NvidiaGpuDriver(CardDriver[Card]):
             for vf in scan.virtual_functions(card.address)
             if vf.address in self._vgpu_types and nvidia_vfio.current_type(scan, vf) is not None
         ]
+
+    def _kinds(self, scan: Scan, card: PciFunction) -> set[str]:
+        """Return the types of the virtual functions of a card."""
+        return {self._vgpu_types[vf.address] for vf in self._typed(scan, card)}
 
     def _typed_cards(self, scan: Scan) -> list[Card]:
         """Return the cards of which virtual functions get a type, with these functions."""
@@ -423,13 +428,21 @@ class NvidiaGpuDriver(CardDriver[Card]):
 
     def _assign(self, task: HandleTask) -> None:
         """Give the virtual function of a unit its vGPU."""
-        function = self._selected(task.handle_key, "prepare", Scan(self.host))
+        scan = Scan(self.host)
+        function = self._selected(task.handle_key, "prepare", scan)
+        card = self._selected(task.device_key, "prepare", scan)
         kind = self._vgpu_types.get(function.address)
         try:
             if kind is None or not self._offers_vfio:
                 raise ValueError("the configuration does not offer its vGPU")
-            nvidia_vfio.assign(self.host, function, kind)
-        except ValueError as error:
+            nvidia_vfio.assign(
+                *(self.host, function, kind),
+                # The first type that is set after a boot must not fix the wrong mode of the GPU.
+                refused=lambda: nvidia_vfio.refusal(
+                    self._ask_now(scan, task.device_key, "prepare"), kind, self._kinds(scan, card)
+                ),
+            )
+        except (ValueError, exception.DriverCannot) as error:
             reason = f"{function.address}: {error}"
             raise exception.DriverFailed(driver=self.name, verb="prepare", reason=reason) from error
 

@@ -11,7 +11,7 @@ VFIO; nvml.h.
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -150,10 +150,13 @@ def capacity(
     return Capacity(pools, costs)
 
 
-def assign(host: Host, function: PciFunction, kind: str) -> None:
+def assign(
+    host: Host, function: PciFunction, kind: str, *, refused: Callable[[], str | None]
+) -> None:
     """Give a virtual function a vGPU of a type; one that has it is not changed.
 
-    Raises ValueError with a clause if it cannot have the vGPU, and exception.HostError if the
+    ``refused`` is ``refusal`` for the function, which is asked before it is changed. Raises
+    ValueError with a clause if the function cannot have the vGPU, and exception.HostError if the
     driver of the host refuses it.
     """
     number, current = number_of(kind), _read(host, function)
@@ -163,6 +166,8 @@ def assign(host: Host, function: PciFunction, kind: str) -> None:
         raise ValueError(f"the driver of the host shows no {CURRENT} of it")
     if current != NO_VGPU:
         raise ValueError(f"it has a vGPU of type {_PREFIX}{current[:20]}, not of {kind}")
+    if (reason := refused()) is not None:
+        raise ValueError(reason)
     creatable = _parsed(pci_scan.attribute(host, str(function.address), _CREATABLE))
     if number is None or number not in creatable:
         now = ", ".join(f"{_PREFIX}{other}" for other in creatable) or "none"

@@ -57,6 +57,7 @@ class Scan:
         self._worker = worker or Worker()
         self._cache = cache or FactCache()
         self._lock = threading.RLock()
+        self._attributes: dict[tuple[PciAddress, str], str | None] = {}
         self._refusals: dict[_Question, str | None] = {}
 
     @property
@@ -170,9 +171,13 @@ class Scan:
         return self._worker.read(name, lambda: pci_scan.mdev_types(self._host, name))
 
     def attribute(self, address: PciAddress, file: str) -> str | None:
-        """Return the text of a file of a function; see ``pci_scan.attribute``."""
-        name = str(address)
-        return self._worker.read(name, lambda: pci_scan.attribute(self._host, name, file))
+        """Return the text of a file of a function, read once; see ``pci_scan.attribute``."""
+        question, name = (address, file), str(address)
+        if question not in self._attributes:
+            self._attributes[question] = self._worker.read(
+                name, lambda: pci_scan.attribute(self._host, name, file)
+            )
+        return self._attributes[question]
 
     def vfs(self, address: PciAddress) -> tuple[int, int]:
         """Return how many virtual functions a function has, and can have; see ``pci_scan.vfs``."""

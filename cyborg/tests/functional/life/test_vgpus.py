@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vGPUs through vendor-specific VFIO: the functions of a card share it, and get types at a bind."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -10,6 +11,7 @@ import pytest
 from cyborg.db.engine import Database
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.nvidia_gpu import NvidiaGpuDriver
+from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
@@ -25,7 +27,9 @@ from cyborg.tests.functional.life.steps import (
     eventually_offered,
     of_instance,
 )
+from cyborg.tests.unit.drivers import test_nvidia_mig as mig
 from cyborg.tests.unit.drivers.configured import written
+from cyborg.tests.unit.drivers.test_nvidia_gpu import L40S, Nvml
 from cyborg.tests.unit.drivers.test_nvidia_vfio import (
     CONF,
     FIRST,
@@ -38,18 +42,30 @@ from cyborg.tests.unit.drivers.test_nvidia_vfio import (
 
 
 @pytest.fixture
-def compute(beside: Callable[..., Stack], resource_class: str, tmp_path: Path) -> ComputeHost:
-    """A compute with one card, whose small vGPUs take a half of it, and whose large one all."""
+def started(
+    beside: Callable[..., Stack], resource_class: str, tmp_path: Path
+) -> Callable[[FakeHost, str], ComputeHost]:
+    """Start the agent of a compute; every type of its options has the resource class."""
     own = beside(agent_heartbeat=0.2, scan=0.2, full_check=0.5)
-    host = compute_host(own, tmp_path / "state", host_with_l40s())
-    classes = "".join(
-        line + (f"resource_class = {resource_class}\n" if line.startswith("device_addr") else "")
-        for line in CONF.splitlines(keepends=True)
-        if not line.startswith("resource_class")
-    )
-    conf = written(tmp_path / "cyborg.conf", classes, host=host.compute)
-    host.start(LoadResult(NvidiaGpuDriver.name, NvidiaGpuDriver(host.machine, conf)))
-    return host
+
+    def start(machine: FakeHost, text: str) -> ComputeHost:
+        host = compute_host(own, tmp_path / "state", machine)
+        options = "".join(
+            line + (f"resource_class = {resource_class}\n" if line.startswith("device_a") else "")
+            for line in text.splitlines(keepends=True)
+            if not line.startswith("resource_class")
+        )
+        conf = written(tmp_path / "cyborg.conf", options, host=host.compute)
+        host.start(LoadResult(NvidiaGpuDriver.name, NvidiaGpuDriver(machine, conf)))
+        return host
+
+    return start
+
+
+@pytest.fixture
+def compute(started: Callable[[FakeHost, str], ComputeHost]) -> ComputeHost:
+    """A compute with one card, whose small vGPUs take a half of it, and whose large one all."""
+    return started(host_with_l40s(), CONF)
 
 
 def types(compute: ComputeHost) -> list[str]:
@@ -122,5 +138,35 @@ def test_bound_unit_gets_its_type_again_and_a_free_one_loses_it(
     # A free unit must not keep what a guest had.
     machine.write_text(f"/sys/bus/pci/devices/{SECOND}/nvidia/current_vgpu_type", "1150")
     eventually(lambda: types(compute) == ["1150", "0", "0", "0"])
+    [arq] = of_instance(nova, instance)
+    assert (arq["state"], arq["attach_handle_info"]["function"]) == ("Bound", "4")
+
+
+@pytest.mark.proves("nvidia_gpu_driver", "partition", "bind", by="simulated")
+def test_mig_instances_come_back_after_a_boot_and_then_the_types_of_bound_units(
+    started: Callable[[FakeHost, str], ComputeHost],
+    profile: Callable[..., str],
+    resource_class: str,
+    nova: Client,
+    placement: PlacementService,
+) -> None:
+    compute = started(mig.host_with_mig(), mig.CONF)
+    provider = compute.provider(FIRST)
+    eventually_offered(placement, provider, 1)
+    name = profile({f"resources:{resource_class}": "1"})
+    instance = bind(nova, create(nova, name), provider, host=compute.compute)
+    eventually_bound(nova, instance)
+    assert types(compute) == ["1500", "0", "0", "0"]
+    program = compute.machine.programs[sys.executable]
+    assert isinstance(program, Nvml)
+    compute.stop()
+    # Neither the mode nor the instances nor the types survive.
+    program.facts[L40S] |= {"mig": False, "mig_instances": []}
+    for file in ("unbind", "bind"):
+        compute.machine.write_text(f"/sys/bus/pci/drivers/nvidia/{file}", FIRST)
+    assert types(compute) == ["0"] * len(VFS)
+    compute.start()
+    eventually(lambda: types(compute) == ["1500", "0", "0", "0"])
+    assert sorted(program.facts[L40S]["mig_instances"]) == ["1g.12gb", "1g.12gb", "3g.47gb"]
     [arq] = of_instance(nova, instance)
     assert (arq["state"], arq["attach_handle_info"]["function"]) == ("Bound", "4")

@@ -15,7 +15,7 @@ from cyborg.drivers.scan import Scan
 from cyborg.model.cleaning import HostClean
 from cyborg.model.device import AttachType, Device, Hardware
 from cyborg.model.work import HandleTask, Unit
-from cyborg.testing import servers, situations
+from cyborg.testing import scenario_hosts, servers, situations
 from cyborg.testing.driver_checks import change, look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
@@ -271,6 +271,10 @@ def test_types_of_several_sizes_need_the_mode_for_them(tmp_path: Path) -> None:
         "the sections name types of several sizes for its GPU, whose vGPUs must have one size; "
         "name types of one size, or set the mode for several with nvidia-smi vgpu -shm 1"
     )
+    # The first type that is set fixes the mode.
+    with pytest.raises(exception.DriverFailed, match="types of several sizes"):
+        driver_on(host, tmp_path).prepare(task_of(FIRST))
+    assert type_at(host, FIRST) == "0"
     text = f"{OPTION}enabled_vgpu_types = {SMALL}\n[vgpu_{SMALL}]\ndevice_addresses = {FIRST}\n"
     device = found(host, tmp_path, text)[L40S]
     assert (device.pools, units(device)) == ({"gpu": 6, SMALL: 2}, {FIRST: {"gpu": 3, SMALL: 1}})
@@ -381,6 +385,16 @@ def test_type_that_the_host_does_not_take_is_an_error(tmp_path: Path) -> None:
         driver.release(task_of(FIRST))
 
 
+def test_bind_without_nvml_fails(tmp_path: Path) -> None:
+    host = host_with_l40s()
+    program = host.programs[sys.executable]
+    assert isinstance(program, Nvml)
+    program.error = "LIBRARY_NOT_FOUND"
+    with pytest.raises(exception.DriverFailed):
+        driver_on(host, tmp_path).prepare(task_of(FIRST))
+    assert type_at(host, FIRST) == "0"
+
+
 def test_bind_without_the_option_fails_but_release_works(tmp_path: Path) -> None:
     host = host_with_l40s()
     driver_on(host, tmp_path).prepare(task_of(FIRST))
@@ -422,3 +436,47 @@ def test_vgpus_with_mig_take_an_instance_of_their_profile(tmp_path: Path) -> Non
         "nvidia-1501": 1,
     }
     assert units(device)[THIRD] == {"MIG 3g.47gb": 1, "nvidia-1501": 1}
+
+
+def test_server_with_two_divided_cards(tmp_path: Path) -> None:
+    """On one of them another program has set a type before the driver came."""
+    host = scenario_hosts.load("l40s-vgpu")
+    cards = ("0000:3d:00.0", "0000:5e:00.0")
+    program = Nvml()
+    sizes = (2, 4, 6, 8, 12, 16, 24, 48)
+    types = [
+        {
+            "number": 1148 + position,
+            "name": f"NVIDIA L40S-{size}Q",
+            "memory": size * GIB,
+            "most": 48 // size,
+        }
+        for position, size in enumerate(sizes)
+    ]
+    program.facts = {card: {"vgpu_types": types, "vgpu_mixed": True} for card in cards}
+    host.programs[sys.executable] = program
+    small = [f"{card[:-1]}{number}" for card in cards for number in range(4, 8)]
+    large = [f"0000:{bus}:01.0" for bus in ("3d", "5e")]
+    text = (
+        f"{OPTION}enabled_vgpu_types = nvidia-1151, nvidia-1155\n"
+        f"[vgpu_nvidia-1151]\ndevice_addresses = {','.join(small)}\n"
+        f"[vgpu_nvidia-1155]\ndevice_addresses = {','.join(large)}\n"
+    )
+    driver = driver_on(host, tmp_path, text)
+    devices = {device.key: device for device in look(driver).discover()}
+    assert devices.keys() == {*cards, "0000:ab:00.0", "0000:d9:00.0"}
+    # The pool has 24 parts, of which one 8Q takes 4.
+    assert [devices[card].pools["gpu"] for card in cards] == [20, 24]
+    assert [len(devices[card].deployables) for card in cards] == [4, 5]
+    assert units(devices[cards[1]])["0000:5e:01.0"] == {"gpu": 24, "nvidia-1155": 1}
+    rows = listed(host, tmp_path, text)
+    assert rows["0000:3d:00.4"].reason == "its nvidia/current_vgpu_type reads '1151'; write 0 to it"
+    task = HandleTask(
+        "r", driver.name, cards[1], "compute-1_0000:5e:01.0", "0000:5e:01.0", UUID[4:]
+    )
+    driver.prepare(task)
+    assert type_at(host, "0000:5e:01.0") == "1155"
+    assert look(driver).prepared() == [
+        Unit("compute-1_0000:3d:00.4", "0000:3d:00.4"),
+        Unit("compute-1_0000:5e:01.0", "0000:5e:01.0"),
+    ]

@@ -16,7 +16,7 @@ from cyborg.drivers.nvidia_gpu import NvidiaGpuDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model.cleaning import HostClean
 from cyborg.model.device import AttachType, Device, DeviceType
-from cyborg.model.work import HandleTask
+from cyborg.model.work import HandleTask, Unit
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look, tasks_for
 from cyborg.testing.driver_kit import DriverContract
@@ -165,6 +165,21 @@ def test_a_vgpu_is_created_with_the_uuid_of_its_handle(tmp_path: Path) -> None:
     driver.release(task)
     driver.release(task)
     assert host.list_dir("/sys/bus/mdev/devices") == []
+
+
+def test_mediated_devices_are_prepared_units_once_vendor_specific_vfio_is_offered(
+    tmp_path: Path,
+) -> None:
+    host, text = (
+        host_with_t4s(),
+        CONF.replace("[gpu_devices]", "[gpu_devices]\nvendor_vfio = offer"),
+    )
+    driver, task = driver_on(host, tmp_path, text), task_of(host, tmp_path)
+    assert look(driver).prepared() == []
+    driver.prepare(task)
+    assert look(driver).prepared() == [Unit(task.deployable, task.handle_uuid)]
+    with pytest.raises(exception.DriverCannot):
+        look(driver_on(host, tmp_path)).prepared()
 
 
 @pytest.mark.proves("nvidia_gpu_driver", "cleaning", by="simulated")
