@@ -26,10 +26,15 @@ from cyborg.testing.guests import Guest, fitting, guests_of, pairs, trespass
 
 #: How many guests the kit puts on one device at most.
 _MANY = 64
+#: How to have clean steps judged.
+_HOOKS = (
+    "derive a class from DriverContract that defines dirty_unit(host, task) and is_clean(host, "
+    "task), and name it with --cyborg-contract=module:Class"
+)
 
 
 class NotJudgedWarning(UserWarning):
-    """A clean step says that it erases data, and the contract cannot tell whether it does."""
+    """The contract cannot tell whether the driver keeps a rule; the text says what would help."""
 
 
 class GuestContract(ReadingContract):
@@ -39,7 +44,15 @@ class GuestContract(ReadingContract):
         """Two drivers are at work, as before and after a restart of the agent."""
         clean = self.make_host()
         guests = self._guests(clean)
-        for first, second in pairs(guests):
+        together = pairs(guests)
+        if not together:
+            self._say_not_judged(
+                self.driver(clean),
+                f"the host has room for one guest, with {guests[0].text}",
+                "what the work for one guest does to others",
+                "name a host with two units",
+            )
+        for first, second in together:
             alone = clean.copy()
             self._serve(alone, self.driver(alone), "prepare", second, guests=guests)
             host = clean.copy()
@@ -136,7 +149,7 @@ class GuestContract(ReadingContract):
             for one in (guest, *others):
                 self._work(driver, "prepare", one)
             if not self.dirty_unit(host, task):
-                self._say_not_judged(driver, text)
+                self._say_not_judged(driver, text, "whether data is erased", _HOOKS)
                 return
             others = [other for other in others if self.dirty_unit(host, other.tasks[0])]
             assert not self.is_clean(host, task), (
@@ -153,11 +166,9 @@ class GuestContract(ReadingContract):
                     f"{text} must not erase the data of another guest, which has {other.text}"
                 )
 
-    def _say_not_judged(self, driver: Driver, text: str) -> None:
+    def _say_not_judged(self, driver: Driver, text: str, what: str, remedy: str) -> None:
         warnings.warn(
-            f"{driver.name}: {text}: not judged; to test that it erases data, derive a class from "
-            "DriverContract that defines dirty_unit(host, task) and is_clean(host, task), and name "
-            "it with --cyborg-contract=module:Class",
+            f"{driver.name}: {text}: {what} is not judged; {remedy}",
             NotJudgedWarning,
             stacklevel=2,
         )

@@ -150,7 +150,8 @@ def test_clean_steps_that_nobody_judges_are_named_in_the_output(package: Path) -
     status, said = contract(package, "-k", "full_cleaning")
     assert status == 0, said
     assert (
-        "NotJudgedWarning: my_driver: clean_steps(0000:c1:00.0): secure erase: not judged; to test"
+        "NotJudgedWarning: my_driver: clean_steps(0000:c1:00.0): secure erase: whether data is "
+        "erased is not judged; derive a class from DriverContract that defines dirty_unit("
     ) in said
 
 

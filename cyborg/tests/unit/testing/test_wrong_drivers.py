@@ -11,6 +11,7 @@ from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.worker import Call, Worker
 from cyborg.model.work import HandleTask
+from cyborg.testing import situations
 from cyborg.testing.driver_guests import NotJudgedWarning
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.driver_reading import ReadingContract
@@ -331,8 +332,23 @@ def test_contract_says_which_steps_it_cannot_judge() -> None:
     with pytest.warns(NotJudgedWarning) as said:
         contract.test_full_cleaning_erases_the_data_of_its_guest_alone()
     (message,) = [str(each.message) for each in said]
-    assert message.startswith("card_driver: clean_steps(0000:c1:00.0): secure erase: not judged; ")
+    assert message.startswith("card_driver: clean_steps(0000:c1:00.0): secure erase: whether ")
+    assert "data is erased is not judged; derive a class from DriverContract that " in message
     assert "defines dirty_unit(host, task) and is_clean(host, task)" in message
+
+
+def test_contract_says_that_a_host_is_too_small_for_two_guests() -> None:
+    class Small(Contract):
+        def make_host(self) -> FakeHost:
+            machine = wrong_drivers.host()
+            for key in wrong_drivers.CARDS[1:]:
+                situations.unplug(machine, key)
+            return machine
+
+    with pytest.warns(
+        NotJudgedWarning, match="has room for one guest, with 0000:c1:00.0 of .* two"
+    ):
+        Small(CorrectDriver).test_guests_do_not_meet()
 
 
 def test_contract_refuses_hooks_that_leave_no_data() -> None:
