@@ -2,6 +2,7 @@
 """The guests that devices have units for, and what the work for one of them does to the others."""
 
 import contextlib
+import math
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -75,7 +76,10 @@ def _task(driver: str, device: Device, deployable: Deployable, key: str) -> Hand
 
 
 def fitting(guests: Iterable[Guest]) -> list[Guest]:
-    """Return the guests that the pools of their devices have room for, the first ones first."""
+    """Return the guests that the pools of their devices have room for, the first ones first.
+
+    A pool that the device does not have limits nothing here.
+    """
     taken: Counter[tuple[str, str]] = Counter()
     chosen = []
     for guest in guests:
@@ -84,7 +88,7 @@ def fitting(guests: Iterable[Guest]) -> list[Guest]:
             for pool, amount in guest.deployable.cost.items()
         }
         if all(
-            taken[pool] + amount <= guest.device.pools.get(pool[1], 0)
+            taken[pool] + amount <= guest.device.pools.get(pool[1], math.inf)
             for pool, amount in amounts.items()
         ):
             taken.update(amounts)
@@ -137,6 +141,9 @@ def trespass(
     for path, _ in after.writes:
         if is_foreign(path):
             return f"it writes to {path}"
+    for path in sorted(situations.changed(before.tree(), after.tree())):
+        if is_foreign(path):
+            return f"it changes {path}"
     nodes = before.open_files().devices if after.commands else {}
     for words in after.commands:
         concerned = any(

@@ -256,6 +256,11 @@ CASES: Final[list[tuple[type[CorrectDriver], str, str]]] = [
         "another guest, but it writes to /sys/devices/pci0000:c3/0000:c3:00.0/owner; work on the",
     ),
     (
+        wrong_drivers.PreparesWithATool,
+        "test_guests_do_not_meet",
+        "another guest, but it changes /sys/devices/pci0000:c1/0000:c1:00.0/times; work on the",
+    ),
+    (
         wrong_drivers.ForgetsAtRelease,
         "test_guests_do_not_meet",
         "prepared() must list 0000:c2:00.0 of compute-1_0000:c2:00.0 until it is released",

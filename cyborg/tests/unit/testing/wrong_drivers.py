@@ -59,15 +59,15 @@ def host() -> FakeHost:
         for name, text in _files(str(node)).items():
             machine.add_file(f"{path}/{name}", text)
         machine.answers["/usr/bin/card-tool", address] = Completed(0, "", "")
-    machine.programs["/usr/bin/card-tool"] = _erase_all
+    machine.programs["/usr/bin/card-tool"] = _tool
     machine.add_file("/var/lib/card/trace", "")
     return machine
 
 
-def _erase_all(machine: FakeHost, argv: tuple[str, ...]) -> Completed:
-    """Erase the memory of all cards."""
+def _tool(machine: FakeHost, argv: tuple[str, ...]) -> Completed:
+    """Write ``argv[2]`` to the file ``argv[1]`` of all cards."""
     for address in CARDS:
-        machine.add_file(f"{machine.realpath(f'{_FUNCTIONS}/{address}')}/memory", "")
+        machine.add_file(f"{machine.realpath(f'{_FUNCTIONS}/{address}')}/{argv[1]}", argv[2])
     return Completed(0, "", "")
 
 
@@ -552,6 +552,20 @@ class PreparesAnotherCard(CorrectDriver):
         self.write(replace(task, device_key=CARDS[-1]), "owner", IDLE["owner"])
 
 
+class PreparesWithATool(CorrectDriver):
+    """Runs a tool that it does not tell which card, and the tool changes all of them."""
+
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
+        self.host.run(["/usr/bin/card-tool", "times", "1"], timeout=60)
+        super().prepare(task)
+
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
+        super().release(task)
+        self.host.run(["/usr/bin/card-tool", "times", "0"], timeout=60)
+
+
 class ResetsTheParent(CorrectDriver):
     """Resets the card of a virtual function, and with it the functions of other guests."""
 
@@ -582,7 +596,7 @@ class ErasesOtherCards(ErasesMemory):
     """Erases with a tool that it does not tell which card, and the tool erases all of them."""
 
     def erase(self, task: HandleTask) -> None:
-        self.host.run(["/usr/bin/card-tool", "erase"], timeout=60)
+        self.host.run(["/usr/bin/card-tool", "memory", ""], timeout=60)
 
 
 class PreparedForEver(CorrectDriver):
