@@ -123,11 +123,12 @@ def reboot(host: FakeHost) -> None:
     """
     names = {}
     for prefix, numbers in _numbers(host).items():
-        # Reversed, and all of them one higher, so that each is another one.
-        for old, new in zip(sorted(numbers), sorted(numbers, reverse=True), strict=True):
-            names[f"{prefix}{old}"] = f"{prefix}{new + 1}"
+        # In the reverse order, above all old numbers: each is another one.
+        for old in numbers:
+            new = 2 * max(numbers) + 1 - old
+            names[f"{prefix}{old}"] = f"{prefix}{new}"
             if prefix == _GROUP:
-                names[f"vfio/{old}"] = f"vfio/{new + 1}"
+                names[f"vfio/{old}"] = f"vfio/{new}"
     if names:
         # A longer name has a number, a part or a port after it: nvme0n1, card0-DP-1.
         pattern = rf"(?<![0-9A-Za-z_])(?:{'|'.join(map(re.escape, names))})(?![0-9])"
