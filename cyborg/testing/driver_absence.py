@@ -39,7 +39,7 @@ class AbsenceContract(ReadingContract):
         return devices
 
     def test_nothing_is_offered_prepared_or_divided(self) -> None:
-        driver = self.make_driver(self.make_host())
+        driver = self.driver(self.make_host())
         self.found(driver)
         units = units_of(driver)
         assert not units, f"prepared() must list nothing on a host without a device, not {units}"
@@ -48,7 +48,7 @@ class AbsenceContract(ReadingContract):
 
     def test_other_devices_have_no_health_and_no_figures(self) -> None:
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         for address in self._functions(host):
             with contextlib.suppress(exception.CyborgError):
                 health = look(driver).health(address)
@@ -62,7 +62,7 @@ class AbsenceContract(ReadingContract):
     def test_other_devices_are_left_alone(self) -> None:
         """Also when the card of a unit was replaced by another, and the unit is released then."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         before = host.tree()
         for address in self._functions(host):
             for verb, call in self._work(driver, address):
@@ -77,7 +77,7 @@ class AbsenceContract(ReadingContract):
     def test_hardware_may_be_pulled_while_it_is_read(self) -> None:
         clean = self.make_host()
         clean.touches = 0
-        self.found(self.make_driver(clean))
+        self.found(self.driver(clean))
         for address in self._functions(clean)[-1:]:
             place = f"{_FUNCTIONS}/{address}"
             for moment in range(0, clean.touches, max(1, clean.touches // self.moments)):
@@ -85,7 +85,7 @@ class AbsenceContract(ReadingContract):
                 host.touches = 0
                 host.vanish(host.realpath(place), after=moment)
                 host.vanish(place, after=moment)
-                self.found(self.make_driver(host))
+                self.found(self.driver(host))
 
     def _functions(self, host: FakeHost) -> list[str]:
         """Return the addresses of some functions of the host."""

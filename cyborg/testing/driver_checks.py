@@ -214,6 +214,14 @@ def deployables_of(devices: Sequence[Device]) -> list[Deployable]:
     return [one for device in devices for one in device.deployables]
 
 
+def handles_of(devices: Sequence[Device]) -> dict[str, dict[str, list[str]]]:
+    """Return the keys of the handles by device and deployable."""
+    return {
+        device.key: {part.name: [one.key for one in part.handles] for part in device.deployables}
+        for device in devices
+    }
+
+
 def tasks_for(driver: str, devices: Sequence[Device]) -> Iterator[HandleTask]:
     """Return a task for the first unit of each deployable."""
     for device in devices:

@@ -32,7 +32,7 @@ from cyborg.model.device import Backend, Hardware
 from cyborg.model.health import Signal, legible
 from cyborg.model.provider import Provider, provider_uuid
 from cyborg.model.report import DriverReport, DriverState, Report
-from cyborg.model.work import ProgramTask, Unit
+from cyborg.model.work import ProgramTask
 from cyborg.testing import interruption, situations
 from cyborg.testing.driver_checks import (
     DRIVER_NAME,
@@ -47,7 +47,9 @@ from cyborg.testing.driver_checks import (
     units_of,
     verbs,
 )
+from cyborg.testing.driver_guests import GuestContract
 from cyborg.testing.driver_situations import SituationContract
+from cyborg.testing.guests import names_of
 
 #: The most seconds that a step may take which erases a disk.
 LONGEST_ERASURE = 86_400.0
@@ -58,7 +60,7 @@ _LOCAL_WORD = re.compile(
 )
 
 
-class DriverContract(SituationContract):
+class DriverContract(SituationContract, GuestContract):
     """What holds for every driver; hooks and limits are those of ``DriverSetup``."""
 
     def test_remote_options_leave_the_host_to_root(self) -> None:
@@ -66,7 +68,7 @@ class DriverContract(SituationContract):
 
         A request over the API would otherwise reach devices and files that belong to the host.
         """
-        kind = type(self.make_driver(self.make_host()))
+        kind = type(self.driver(self.make_host()))
         names = kind.remote_options
         assert isinstance(names, frozenset), (
             f"remote_options of {kind.__name__} must be a frozenset of names of options"
@@ -78,7 +80,7 @@ class DriverContract(SituationContract):
         )
 
     def test_facts_cross_the_bus(self) -> None:
-        driver = self.make_driver(self.make_host())
+        driver = self.driver(self.make_host())
         report = Report(
             (DriverReport(driver.name, DriverState.READY, tuple(look(driver).discover())),)
         )
@@ -93,7 +95,7 @@ class DriverContract(SituationContract):
             assert sent == backend, f"backend {backend.name}: every value must be plain JSON"
 
     def test_names_and_keys_are_unique(self) -> None:
-        driver = self.make_driver(self.make_host())
+        driver = self.driver(self.make_host())
         devices = look(driver).discover()
         assert 0 < len(driver.name) <= DRIVER_NAME, f"name must have 1 to {DRIVER_NAME} characters"
         for what, names in (
@@ -109,13 +111,13 @@ class DriverContract(SituationContract):
             assert fit, f"{what} must have 1 to {WIDE} characters: {names}"
 
     def test_devices_are_well_formed(self) -> None:
-        for device in look(self.make_driver(self.make_host())).discover():
+        for device in look(self.driver(self.make_host())).discover():
             check_device(device)
             flaw = device.validate()
             assert flaw is None, f"device {device.key} cannot be stored: {flaw}"
 
     def test_placement_takes_every_deployable(self) -> None:
-        for one in deployables_of(look(self.make_driver(self.make_host())).discover()):
+        for one in deployables_of(look(self.driver(self.make_host())).discover()):
             provider = Provider(
                 uuid=provider_uuid(one.name),
                 name=one.name,
@@ -137,7 +139,7 @@ class DriverContract(SituationContract):
 
         Drivers of the existing service use the name of the machine; allocations refer to it.
         """
-        for one in deployables_of(look(self.make_driver(self.make_host())).discover()):
+        for one in deployables_of(look(self.driver(self.make_host())).discover()):
             assert self.host_name in one.name or socket.gethostname() in one.name, (
                 f"deployable {one.name}: the name must contain that of the host, {self.host_name} "
                 "(option [DEFAULT] host), or two hosts share one resource provider"
@@ -146,11 +148,11 @@ class DriverContract(SituationContract):
     def test_shows_what_operators_made(self) -> None:
         """On backends that allow it, or tells why the host cannot have it; and nothing unasked."""
         host = self.make_host()
-        before = look(self.make_driver(host)).discover()
-        for backend in look(self.make_driver(host)).backends():
+        before = look(self.driver(host)).discover()
+        for backend in look(self.driver(host)).backends():
             if backend.creates is None:
                 continue
-            driver = self.make_driver(host)
+            driver = self.driver(host)
             device = made_on(backend)
             driver.operator_created = {device.key: device}
             shown = {one.key: one for one in look(driver).discover()}
@@ -177,7 +179,7 @@ class DriverContract(SituationContract):
     def test_what_is_not_set_up_can_be(self) -> None:
         """Installed twice is as installed once; then nothing but a reboot is still to be done."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         offered = {one.key for one in look(driver).discover()}
         for entry in look(driver).hardware():
             before = host.tree()
@@ -201,13 +203,13 @@ class DriverContract(SituationContract):
             assert not now.setup_required or now.reboot_required, (
                 f"after install({entry.key}) hardware() must not say setup_required"
             )
-        left = {device.key for device in look(self.make_driver(host)).discover()}
+        left = {device.key for device in look(self.driver(host)).discover()}
         assert offered <= left, f"install() must keep devices offered; missing: {offered - left}"
 
     def test_prepare_and_release_may_be_repeated(self) -> None:
         """A second call with the same request key changes nothing more."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         before = look(driver).discover()
         for task in tasks_for(driver.name, before):
             for verb in ("prepare", "release"):
@@ -224,31 +226,31 @@ class DriverContract(SituationContract):
     def test_tells_what_is_prepared_or_that_it_cannot(self) -> None:
         """From prepare until release, whatever has become of the process meanwhile."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         before = units_of(driver)
         if before is None:
             return
         for task in tasks_for(driver.name, look(driver).discover()):
             driver.prepare(task)
-            expected = [
-                {*before, task.unit},
-                {*before, Unit(task.deployable, task.handle_uuid)},
-            ]
+            names = names_of(task)
+            expected = [{*before - names, name} for name in names]
             assert set(look(driver).prepared()) in expected, (
                 f"prepared() must show {task.handle_key} after prepare()"
             )
-            assert set(look(self.make_driver(host)).prepared()) in expected, (
+            assert set(look(self.driver(host)).prepared()) in expected, (
                 f"prepared() must show {task.handle_key} after a restart of the agent"
             )
             change(driver, "release", task)
-            assert set(look(self.make_driver(host)).prepared()) == before, (
-                f"prepared() must not show {task.handle_key} after release()"
+            assert set(look(self.driver(host)).prepared()) == before - names, (
+                f"prepared() must not show {task.handle_key} after release(); read on the host "
+                "which units are prepared"
             )
+            before -= names
 
     def test_clean_steps_are_valid_and_run(self) -> None:
         """They are listed without a change, and only for units that are prepared or cleaned."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         devices = look(driver).discover()
         parts = deployables_of(devices)
         cleaned = {part.name for part in parts if part.prepare or part.clean is not None}
@@ -276,7 +278,7 @@ class DriverContract(SituationContract):
 
     def test_progress_can_be_told(self) -> None:
         """Each method that changes the host takes a progress, and tells it in parts of one."""
-        driver = self.make_driver(self.make_host())
+        driver = self.driver(self.make_host())
         for verb in ("install", "prepare", "release", "reset", "program", "partition"):
             arguments = inspect.signature(getattr(Driver, verb)).parameters.values()
             given = [each for each in arguments if each.kind is each.POSITIONAL_OR_KEYWORD][1:]
@@ -298,7 +300,7 @@ class DriverContract(SituationContract):
 
     def test_an_image_that_comes_with_prepare_is_loaded(self) -> None:
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         devices = look(driver).discover()
         programmable = {part.name for part in deployables_of(devices) if part.programmable}
         for task in tasks_for(driver.name, devices):
@@ -313,7 +315,7 @@ class DriverContract(SituationContract):
             )
 
     def test_what_it_cannot_do_it_says(self) -> None:
-        driver = self.make_driver(self.make_host())
+        driver = self.driver(self.make_host())
         device = self.found(driver)[0]
         deployable = device.deployables[0]
         assert driver.can_program or not deployable.programmable, (
@@ -328,7 +330,7 @@ class DriverContract(SituationContract):
             )
 
     def test_health_and_figures_or_that_it_cannot(self) -> None:
-        driver = self.make_driver(self.make_host())
+        driver = self.driver(self.make_host())
         for device in look(driver).discover():
             with contextlib.suppress(exception.DriverCannot):
                 for signal in look(driver).signals(device.key):
@@ -348,9 +350,9 @@ class DriverContract(SituationContract):
     def test_hardware_may_be_pulled_while_it_is_read(self) -> None:
         """The other devices are found as before; the removed one is complete or missing."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         clean.touches = 0
-        look(self.make_driver(clean)).discover()
+        look(self.driver(clean)).discover()
         place = f"/sys/bus/pci/devices/{devices[0].key}"
         if not clean.exists(place):
             return
@@ -359,7 +361,7 @@ class DriverContract(SituationContract):
             host.touches = 0
             host.vanish(host.realpath(place), after=moment)
             host.vanish(place, after=moment)
-            left = look(self.make_driver(host)).discover()
+            left = look(self.driver(host)).discover()
             others = [device for device in left if device.key != devices[0].key]
             assert apart(others) == apart(devices[1:]), (
                 f"discover() must return the other devices when {devices[0].key} vanishes"
@@ -372,7 +374,7 @@ class DriverContract(SituationContract):
     def test_hardware_may_be_pulled_before_it_is_worked_on(self) -> None:
         """Whatever is asked about it then ends with an answer or an error of ours."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         devices = look(driver).discover()
         for device in devices:
             situations.unplug(host, device.key)

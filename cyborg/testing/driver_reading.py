@@ -25,9 +25,9 @@ class ReadingContract(DriverSetup):
     def test_discovers_the_same_twice(self) -> None:
         """Also with a new driver on the same host, in the order of the keys."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         first = self.found(driver)
-        again, restarted = look(driver).discover(), look(self.make_driver(host)).discover()
+        again, restarted = look(driver).discover(), look(self.driver(host)).discover()
         assert again == first, "discover() must answer the same twice on an unchanged host"
         assert restarted == first, "discover() must answer the same after a restart of the agent"
         keys = [device.key for device in first]
@@ -40,7 +40,7 @@ class ReadingContract(DriverSetup):
             "hardware() must answer the same twice on an unchanged host"
         )
         cards = look(driver).layouts()
-        assert cards == look(self.make_driver(host)).layouts(), (
+        assert cards == look(self.driver(host)).layouts(), (
             "layouts() must answer the same twice on an unchanged host"
         )
         assert [card.card for card in cards] == sorted({card.card for card in cards}), (
@@ -51,7 +51,7 @@ class ReadingContract(DriverSetup):
         """Also when health and statistics are read, and when units are listed."""
         host = self.make_host()
         before = host.tree()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         for verb in readers(driver, self.found(driver)):
             with contextlib.suppress(exception.CyborgError):
                 verb()
@@ -61,7 +61,7 @@ class ReadingContract(DriverSetup):
             assert not flaw, f"{text}() must not change the host: {flaw}"
 
     def test_hardware_tells_of_every_device(self) -> None:
-        driver = self.make_driver(self.make_host())
+        driver = self.driver(self.make_host())
         found = look(driver).hardware()
         offered = {one.key for one in found if one.offered}
         discovered = {device.key for device in look(driver).discover()}
@@ -80,8 +80,8 @@ class ReadingContract(DriverSetup):
     def test_backends_are_told_alike(self) -> None:
         """Each backend is listed once, in valid terms, and equally after a restart."""
         host = self.make_host()
-        found = list(look(self.make_driver(host)).backends())
-        restarted = list(look(self.make_driver(host)).backends())
+        found = list(look(self.driver(host)).backends())
+        restarted = list(look(self.driver(host)).backends())
         assert restarted == found, "backends() must answer the same after a restart of the agent"
         names = [backend.name for backend in found]
         assert len(set(names)) == len(names), f"backends() must return each name once: {names}"
@@ -101,7 +101,7 @@ class ReadingContract(DriverSetup):
     def test_hanging_commands_hold_up_nothing(self) -> None:
         """Each command has a timeout, and verbs that only read the host answer soon."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         before = look(driver).discover()
         host.hanging = True
         for number, verb in enumerate(verbs(driver, before)):
@@ -126,13 +126,13 @@ class ReadingContract(DriverSetup):
         """Whatever the files say, there is an answer or an error of ours, and no odd device."""
         rng = random.Random(self.seed)  # noqa: S311 - repeatable
         clean = self.make_host()
-        known = {one.key for one in look(self.make_driver(clean)).hardware()}
-        offered = self.found(self.make_driver(clean))
+        known = {one.key for one in look(self.driver(clean)).hardware()}
+        offered = self.found(self.driver(clean))
         for number in range(self.rounds):
             host = clean.copy()
             broken = [corrupt(host, rng) for _ in range(rng.randint(1, 5))]
             message = f"round {number} of seed {self.seed}: {', '.join(broken)}"
-            driver = self.make_driver(host)
+            driver = self.driver(host)
             for verb in verbs(driver, offered[number % max(1, len(offered)) :][:1]):
                 with contextlib.suppress(exception.CyborgError):
                     verb()
@@ -152,11 +152,11 @@ class ReadingContract(DriverSetup):
         host = self.make_host()
         situations.add_bridges(host, 100)
         scan = Scan(host, all_managed=True)
-        first = self.make_driver(host)
+        first = self.driver(host)
         devices = first.discover(scan)
         first.hardware(scan)
         limit = self.calls + self.calls_per_device * len(devices)
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         host.commands.clear()
         for verb, most in (
             (driver.discover, limit),

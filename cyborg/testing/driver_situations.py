@@ -24,6 +24,7 @@ from cyborg.testing.driver_checks import (
     deployables_of,
     facts_of,
     functions_of,
+    handles_of,
     look,
     mates_of,
     moves,
@@ -46,7 +47,7 @@ class SituationContract(ReadingContract):
     def test_what_is_in_use_is_not_offered(self) -> None:
         """The kit puts each function that a guest would get into use, in every way it knows."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         offered = functions_of(devices)
         present = [place for place in offered if situations.directory(clean, place)]
         for place in sample(present, 6):
@@ -56,7 +57,7 @@ class SituationContract(ReadingContract):
                 host = clean.copy()
                 use.arrange(host, place)
                 scan = Scan(host, claims=use.claims(place))
-                found = functions_of(self.make_driver(host).discover(scan))
+                found = functions_of(self.driver(host).discover(scan))
                 assert place not in found, (
                     f"discover() must not offer {place} when {use.reason}; leave out each function "
                     "for which scan.refusal() returns a reason"
@@ -70,7 +71,7 @@ class SituationContract(ReadingContract):
     def test_what_a_guest_has_stays_offered(self) -> None:
         """A bound unit is held through VFIO; without its device the bind would be withdrawn."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         for device in sample(devices, 4):
             held = functions_of([device])
             if list(held) != mates_of([device], device.key) or not all(held.values()):
@@ -84,7 +85,7 @@ class SituationContract(ReadingContract):
             # The host driver, which may know numbers of the device, is not bound.
             found = [
                 replace(entry, identity=merge_identity(device.identity, entry.identity))
-                for entry in self.make_driver(host).discover(scan)
+                for entry in self.driver(host).discover(scan)
             ]
             assert device in found, (
                 f"discover() must return {device.key} unchanged while its guest has it; pass "
@@ -94,9 +95,9 @@ class SituationContract(ReadingContract):
     def test_release_restores_the_host(self) -> None:
         """Every file, link and directory is as before, whichever verb was repeated."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         before = clean.tree()
-        for task in sample(list(tasks_for(self.make_driver(clean).name, devices)), 4):
+        for task in sample(list(tasks_for(self.driver(clean).name, devices)), 4):
             for verbs_called in (
                 ("prepare", "release"),
                 ("prepare", "prepare", "release"),
@@ -105,7 +106,7 @@ class SituationContract(ReadingContract):
             ):
                 host = clean.copy()
                 for verb in verbs_called:
-                    change(self.make_driver(host), verb, task)
+                    change(self.driver(host), verb, task)
                 flaw = situations.differences(before, host.tree())
                 assert not flaw, (
                     f"release({task.handle_key}) must restore the host as it was before prepare(), "
@@ -115,9 +116,9 @@ class SituationContract(ReadingContract):
     def test_interrupted_work_can_be_repeated(self) -> None:
         """The process ends, or the machine refuses, at each call of prepare and release."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         names = {part.name for part in deployables_of(devices) if part.prepare}
-        tasks = tasks_for(self.make_driver(clean).name, devices)
+        tasks = tasks_for(self.driver(clean).name, devices)
         for task in [task for task in tasks if task.deployable in names][:1]:
             prepared = self._after(clean, "prepare", task)
             released = self._after(prepared, "release", task)
@@ -127,11 +128,11 @@ class SituationContract(ReadingContract):
             }
             for verb, start in (("prepare", clean), ("release", prepared)):
                 rehearsal = start.copy()
-                work = functools.partial(change, self.make_driver(rehearsal), verb, task)
+                work = functools.partial(change, self.driver(rehearsal), verb, task)
                 for number in interruption.moments(rehearsal, work, 4):
                     for error in (interruption.Crash(), interruption.failure()):
                         host = start.copy()
-                        work = functools.partial(change, self.make_driver(host), verb, task)
+                        work = functools.partial(change, self.driver(host), verb, task)
                         ended = interruption.interrupt(host, work, number, error)
                         text = f"{verb}({task.handle_key}) was interrupted at its call {number}"
                         if ended:
@@ -149,7 +150,7 @@ class SituationContract(ReadingContract):
         """Return a copy of the host after a verb of a new driver."""
         after = host.copy()
         try:
-            change(self.make_driver(after), verb, task)
+            change(self.driver(after), verb, task)
         except exception.CyborgError as error:
             pytest.fail(f"{verb}({task.handle_key}) must succeed, also when repeated: {error}")
         return after
@@ -157,8 +158,8 @@ class SituationContract(ReadingContract):
     def test_cards_are_divided_and_made_whole_again(self) -> None:
         """To each layout and back, which leaves the host as it was; and not while one is in use."""
         clean = self.make_host()
-        before = functions_of(look(self.make_driver(clean)).discover())
-        for card in sample(look(self.make_driver(clean)).layouts(), 2):
+        before = functions_of(look(self.driver(clean)).discover())
+        for card in sample(look(self.driver(clean)).layouts(), 2):
             key, former = card.card, card.current
             assert former in card.layouts, f"{key}: layouts must contain the current {former}"
             assert card.deployables, f"{key}: deployables must name the card and its parts"
@@ -170,7 +171,7 @@ class SituationContract(ReadingContract):
                 self._divide(host, key, name)
                 flaw = situations.differences(changed, host.tree())
                 assert not flaw, f"{text} a second time must change nothing: {flaw}"
-                devices = look(self.make_driver(host)).discover()
+                devices = look(self.driver(host)).discover()
                 for part in sample(sorted(functions_of(devices).keys() - before), 2):
                     self._check_undivided(host, key, former, use=_IN_GUEST, place=part)
                 self._divide(host, key, former)
@@ -182,8 +183,8 @@ class SituationContract(ReadingContract):
 
     def _divide(self, host: FakeHost, key: str, layout: str) -> None:
         """Divide a card with a new driver, and assert that the host shows it."""
-        self.make_driver(host).partition(key, layout)
-        current = {card.card: card.current for card in look(self.make_driver(host)).layouts()}
+        self.driver(host).partition(key, layout)
+        current = {card.card: card.current for card in look(self.driver(host)).layouts()}
         assert current.get(key) == layout, (
             f"after partition({key}, {layout}) layouts() must return it as current"
         )
@@ -197,7 +198,7 @@ class SituationContract(ReadingContract):
         before = host.tree()
         text = f"partition({key}, {layout}) must fail, and change nothing, when {use.reason}"
         with contextlib.suppress(exception.CyborgError):
-            self.make_driver(host).partition(key, layout)
+            self.driver(host).partition(key, layout)
             pytest.fail(f"{text} ({place}); call scan.refusal() for the card and its parts")
         flaw = situations.differences(before, host.tree())
         assert not flaw, f"{text}: {flaw}"
@@ -205,7 +206,7 @@ class SituationContract(ReadingContract):
     def test_health_follows_the_device(self) -> None:
         """The verdict changes when the device breaks, and back, and a removed card has none."""
         host = self.make_host()
-        driver = self.make_driver(host)
+        driver = self.driver(host)
         if type(driver).signals is Driver.signals:
             return
         devices = self.found(driver)
@@ -221,7 +222,7 @@ class SituationContract(ReadingContract):
             others = [other for other in devices if other.key != key]
             before = results_of(driver, sample(others, 4))
             self.break_device(host, key)
-            for kind in (driver, self.make_driver(host)):
+            for kind in (driver, self.driver(host)):
                 verdict = results_of(kind, [device])[f"signals({key})"]
                 assert isinstance(verdict, Judgement), (
                     f"signals({key}) must yield a fault when the device is broken, and raises "
@@ -242,7 +243,7 @@ class SituationContract(ReadingContract):
                 gone = host.copy()
                 situations.unplug(gone, key)
                 with contextlib.suppress(exception.CyborgError):
-                    health = look(self.make_driver(gone)).health(key)
+                    health = look(self.driver(gone)).health(key)
                     assert health.condition not in OFFERED, (
                         f"signals({key}) must mean drain or dead without a card"
                     )
@@ -250,7 +251,7 @@ class SituationContract(ReadingContract):
     def test_moved_card_is_offered_at_its_new_address(self) -> None:
         """Without a restart of the agent and after one; the other devices do not change."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         present = [
             device
             for device in devices
@@ -264,11 +265,11 @@ class SituationContract(ReadingContract):
             others = [other for other in devices if other.key != device.key]
             for place in situations.free_addresses(clean):
                 host = clean.copy()
-                driver = self.make_driver(host)
+                driver = self.driver(host)
                 look(driver).discover()
                 places = moves(devices, {device.key: place})
                 situations.readdress(host, places)
-                for kind in (driver, self.make_driver(host)):
+                for kind in (driver, self.driver(host)):
                     moved = {entry.key: entry for entry in look(kind).discover()}
                     assert device.key not in moved, (
                         f"discover() must not return {device.key} after its card moved to {place}; "
@@ -292,7 +293,7 @@ class SituationContract(ReadingContract):
     def test_swapped_cards_are_read_again(self) -> None:
         """Two cards change places, and the first has another NUMA node afterwards."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         present = [device for device in devices if situations.directory(clean, device.key)]
         pairs = [
             (first, second)
@@ -304,14 +305,14 @@ class SituationContract(ReadingContract):
         pairs.sort(key=lambda pair: facts_of(pair[0]) == facts_of(pair[1]))
         for first, second in pairs[:1]:
             host = clean.copy()
-            driver = self.make_driver(host)
+            driver = self.driver(host)
             look(driver).discover()
             places = moves(devices, {first.key: second.key, second.key: first.key})
             situations.readdress(host, places)
             for node in (None, 7):
                 if node is not None and first.numa_node is not None:
                     host.add_file(f"{situations.directory(host, first.key)}/numa_node", f"{node}\n")
-                fresh = look(self.make_driver(host)).discover()
+                fresh = look(self.driver(host)).discover()
                 assert look(driver).discover() == fresh, (
                     f"discover() must answer as after a restart when {first.key} and {second.key} "
                     "were swapped; keep nothing by address from one call to the next"
@@ -329,22 +330,35 @@ class SituationContract(ReadingContract):
                     "discover() must return the same keys after two cards were swapped"
                 )
 
+    def test_names_survive_a_reboot(self) -> None:
+        """The kernel numbers devices and IOMMU groups in another order; no card has moved."""
+        clean = self.make_host()
+        devices = self.found(self.driver(clean))
+        host = clean.copy()
+        situations.reboot(host)
+        found = look(self.driver(host)).discover()
+        assert handles_of(found) == handles_of(devices), (
+            "discover() must return the same keys of devices and handles and names of deployables "
+            "after a reboot, because allocations refer to them; derive them from the address, not "
+            "from a number of the kernel (nvme0, card1, an IOMMU group)"
+        )
+
     def test_hanging_files_cost_their_device_only(self) -> None:
         """Each file of one card hangs in turn; a few such calls use up the time of a verb."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         present = [device for device in devices if situations.directory(clean, device.key)]
         for device in present[:1]:
             others = [other for other in devices if other.key != device.key]
-            results = results_of(self.make_driver(clean), sample(others, 4))
+            results = results_of(self.driver(clean), sample(others, 4))
             place = situations.directory(clean, device.key)
             watched = clean.copy()
-            verbs_called = readers(self.make_driver(watched), [device])
+            verbs_called = readers(self.driver(watched), [device])
             calls = [call for verb in verbs_called for call in interruption.watch(watched, verb)]
             own = sorted({call for call in calls if f"{call}/".startswith(f"{place}/")})
             for path in sample(own, 12):
                 host = clean.copy()
-                driver = self.make_driver(host)
+                driver = self.driver(host)
                 with interruption.hanging(host, path.__eq__, self.longest_look / 3):
                     self._check_waiting(host, driver, device, path)
                     self._check_others(driver, device, others, path)
@@ -356,12 +370,12 @@ class SituationContract(ReadingContract):
     def test_hanging_tools_cost_their_device_only(self) -> None:
         """Each command that has the address of a device in its words hangs."""
         clean = self.make_host()
-        devices = self.found(self.make_driver(clean))
+        devices = self.found(self.driver(clean))
         for device in devices[:1]:
             others = [other for other in devices if other.key != device.key]
-            results = results_of(self.make_driver(clean), sample(others, 4))
+            results = results_of(self.driver(clean), sample(others, 4))
             host = clean.copy()
-            driver = self.make_driver(host)
+            driver = self.driver(host)
 
             def concerns(call: str, key: str = device.key) -> bool:
                 return not call.startswith("/sys/") and key in call.partition(" ")[2]

@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from cyborg import exception
 from cyborg.drivers.archive import OUTPUT_FILE, ArchivedHost, os_error
 from cyborg.drivers.command import OUTPUT_CAP, Completed
 from cyborg.drivers.files import TEXT_LIMIT, host_errors, resolve
+from cyborg.drivers.privileged.action import Action
 from cyborg.drivers.uevents import Uevent
 from cyborg.drivers.unix_socket import Complete
 from cyborg.testing.fake_privileges import SimulatedPrivileges
@@ -109,7 +110,8 @@ class FakeHost(ArchivedHost):
     """A host made of ``files`` and ``links`` by absolute path.
 
     Faults: ``faults`` of the archive; ``vanish`` pulls a sub-tree after some more calls. What a
-    driver did to the host stands in ``writes`` (path and text) and ``commands`` (argument vectors);
+    driver did to the host stands in ``writes`` (path and text), ``commands`` (argument vectors) and
+    ``actions`` (of the privileged process, which also appear among the writes and the commands);
     ``touches`` counts the calls.
     ``programs`` maps paths of programs to what they do to this host, and ``sockets`` paths of UNIX
     sockets to what listens there; once the host is ``hanging``, no command ends and no socket
@@ -129,6 +131,7 @@ class FakeHost(ArchivedHost):
         self.clock = FakeClock()
         self.writes: list[tuple[str, str]] = []
         self.commands: list[tuple[str, ...]] = []
+        self.actions: list[Action[Any]] = []
         self.programs: dict[str, Program] = {}
         self.sockets: dict[str, Answer] = {}
         self.hanging = False
@@ -329,7 +332,7 @@ class FakeHost(ArchivedHost):
     @property
     def privileged(self) -> SimulatedPrivileges:
         """Run the actions of the agent on this host."""
-        return SimulatedPrivileges(self)
+        return SimulatedPrivileges(self, self.actions.append)
 
     def _touch(self, path: str) -> str:
         """Count a call, let happen what is due, and follow the links of its path."""

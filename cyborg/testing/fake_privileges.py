@@ -16,8 +16,8 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from cyborg import exception
 from cyborg.drivers import kernel_log
@@ -36,14 +36,20 @@ T = TypeVar("T")
 _TIMEOUT = 60.0
 
 
-class SimulatedPrivileges:
-    """Runs actions at once, in this process, on any function."""
+def _ignore(action: Action[Any]) -> None:
+    """Do not note an action."""
 
-    def __init__(self, host: Host) -> None:
+
+class SimulatedPrivileges:
+    """Runs actions at once, in this process, on any function; ``note`` gets each before it runs."""
+
+    def __init__(self, host: Host, note: Callable[[Action[Any]], None] = _ignore) -> None:
         self.kernel = SimulatedKernel(host)
+        self._note = note
 
     def run(self, action: Action[T]) -> T:
         """See Privileged."""
+        self._note(action)
         return action.run(self.kernel)
 
 

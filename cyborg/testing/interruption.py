@@ -7,14 +7,16 @@ not interrupted. All functions remove their hook from the host again.
 
 import contextlib
 import errno
-import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 from cyborg import exception
 from cyborg.testing.fake_host import FakeHost
 
 #: How many calls are made to something that hangs before a verb is ended by force.
 _PATIENCE = 25
+#: Whether a call of a port belongs to the verb; a thread that a driver starts does not have it.
+_COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
 
 
 class Crash(BaseException):
@@ -42,10 +44,9 @@ def moments(host: FakeHost, verb: Callable[[], object], others: int) -> list[int
     These are the calls around each write and each command, and ``others`` of the other calls.
     """
     changes: list[int] = []
-    thread = threading.get_ident()
 
     def note(call: str) -> None:
-        if threading.get_ident() == thread:
+        if _COUNTED.get():
             changes.append(len(host.writes) + len(host.commands))
 
     with _hooked(host, note):
@@ -67,11 +68,10 @@ def interrupt(
     Returns whether the verb ended normally. Raises AssertionError for a driver that catches Crash.
     """
     left = number
-    thread = threading.get_ident()
 
     def count(call: str) -> None:
         nonlocal left
-        if threading.get_ident() == thread:
+        if _COUNTED.get():
             left -= 1
             if left == -1:
                 raise error
@@ -116,7 +116,9 @@ def hanging(
 @contextlib.contextmanager
 def _hooked(host: FakeHost, hook: Callable[[str], None]) -> Iterator[None]:
     host.on_call = hook
+    token = _COUNTED.set(True)
     try:
         yield
     finally:
+        _COUNTED.reset(token)
         host.on_call = None

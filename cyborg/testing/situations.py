@@ -5,11 +5,13 @@ A function is named by its address, as in ``/sys/bus/pci/devices``. File names a
 of the kernel's ABI documents (sysfs-bus-pci, proc(5)).
 """
 
+import contextlib
 import errno
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from cyborg import exception
 from cyborg.drivers.rtnetlink import Traffic
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
@@ -19,6 +21,12 @@ _MOUNTS = "/proc/self/mountinfo"
 #: Names and numbers that no recording has.
 _DISK, _DISK_NUMBER, _INTERFACE, _PROCESS = "kitdisk", "251:4095", "kitnet", 4190001
 _NODE = "kitnode"
+#: A name that the kernel numbers: nvme0, renderD128, mlx5_0, dfl-fme.0.
+_NUMBERED = re.compile(r"((?:[A-Za-z]+|[a-z]+[0-9]+_|[a-z-]+\.))([0-9]+)")
+_GROUP = "iommu_groups/"
+#: Classes whose names have other rules: disks have those of their controllers, and udev names
+#: interfaces by their place.
+_NAMED_OTHERWISE = frozenset({"block", "net"})
 _PART = "5a1fbd6e-6f5c-4c59-9c0b-6d1f1f0d3c11"
 
 
@@ -83,7 +91,7 @@ def hold(host: FakeHost, address: str) -> None:
     if uevent is not None:
         lines = [line for line in uevent.splitlines() if not line.startswith(b"DRIVER=")]
         host.add_file(f"{real}/uevent", b"\n".join([b"DRIVER=vfio-pci", *lines, b""]))
-    servers.open_vfio(host, _group(host, real).rpartition("/")[2], _PROCESS, "qemu-system-x86")
+    servers.open_vfio(host, _group(host, real), _PROCESS, "qemu-system-x86")
 
 
 def free_addresses(host: FakeHost) -> tuple[str, str]:
@@ -103,14 +111,57 @@ def add_bridges(host: FakeHost, count: int) -> None:
 
 
 def readdress(host: FakeHost, addresses: Mapping[str, str]) -> None:
-    """Give functions other addresses wherever the host shows them: old address → new one.
+    """Give functions other addresses wherever the host shows them: old address → new one."""
+    _rewrite(host, re.compile("|".join(map(re.escape, addresses))), addresses)
+
+
+def reboot(host: FakeHost) -> None:
+    """Let the kernel number everything in another order, as it does when it finds devices anew.
+
+    This concerns IOMMU groups and the names of devices, such as nvme0 and card1. The addresses, the
+    names of interfaces and all that a driver has prepared are as before.
+    """
+    names = {}
+    for prefix, numbers in _numbers(host).items():
+        # In the reverse order, above all old numbers: each is another one.
+        for old in numbers:
+            new = 2 * max(numbers) + 1 - old
+            names[f"{prefix}{old}"] = f"{prefix}{new}"
+            if prefix == _GROUP:
+                names[f"vfio/{old}"] = f"vfio/{new}"
+    if names:
+        # A longer name has a number, a part or a port after it: nvme0n1, card0-DP-1.
+        pattern = rf"(?<![0-9A-Za-z_])(?:{'|'.join(map(re.escape, names))})(?![0-9])"
+        _rewrite(host, re.compile(pattern), names)
+
+
+def _numbers(host: FakeHost) -> dict[str, set[int]]:
+    """Return what the kernel has numbered: the numbers that are in use by prefix."""
+    numbers: dict[str, set[int]] = {}
+    for kind in set(_names(host, "/sys/class")) - _NAMED_OTHERWISE:
+        place = f"/sys/class/{kind}"
+        names = _names(host, place)
+        if any(host.realpath(f"{place}/{name}").startswith("/sys/devices/pci") for name in names):
+            for match in filter(None, map(_NUMBERED.fullmatch, names)):
+                numbers.setdefault(match[1], set()).add(int(match[2]))
+    for name in _names(host, _FUNCTIONS):
+        with contextlib.suppress(exception.HostError):
+            numbers.setdefault(_GROUP, set()).add(int(_group(host, f"{_FUNCTIONS}/{name}")))
+    return numbers
+
+
+def _names(host: FakeHost, path: str) -> list[str]:
+    return host.list_dir(path) if host.exists(path) else []
+
+
+def _rewrite(host: FakeHost, pattern: re.Pattern[str], names: Mapping[str, str]) -> None:
+    """Give what the pattern matches its new name wherever the host shows it.
 
     Files, links, faults, claimed disks and the answers of commands follow.
     """
-    pattern = re.compile("|".join(map(re.escape, addresses)))
 
     def text(old: str) -> str:
-        return pattern.sub(lambda match: addresses[match[0]], old)
+        return pattern.sub(lambda match: names[match[0]], old)
 
     def content(old: bytes) -> bytes:
         # Every byte is one character of Latin-1.
@@ -132,18 +183,30 @@ def readdress(host: FakeHost, addresses: Mapping[str, str]) -> None:
         host.kernel.read_again()
 
 
-def differences(
-    before: Mapping[str, bytes | str | None], after: Mapping[str, bytes | str | None]
-) -> str:
-    """Return the paths in which two trees of a host differ, for a message; empty if they do not."""
+#: The tree of a host, see ``FakeHost.tree``.
+Tree = Mapping[str, bytes | str | None]
+
+
+def changed(before: Tree, after: Tree) -> set[str]:
+    """Return the paths in which two trees of a host differ."""
+    return {path for path in {*before, *after} if before.get(path, ...) != after.get(path, ...)}
+
+
+def differences(before: Tree, after: Tree, paths: Collection[str] | None = None) -> str:
+    """Return how two trees of a host differ, for a message; empty if they do not.
+
+    Only ``paths`` count; None: all of them.
+    """
 
     def lines() -> Iterator[str]:
-        for path in sorted({*before, *after}):
+        for path in sorted(changed(before, after)):
+            if paths is not None and path not in paths:
+                continue
             if path not in after:
                 yield f"{path} is gone"
             elif path not in before:
                 yield f"{path} is new"
-            elif before[path] != after[path]:
+            else:
                 yield f"{path} changed from {before[path]!r:.60} to {after[path]!r:.60}"
 
     return "; ".join(lines())
@@ -220,11 +283,11 @@ def _share_group(host: FakeHost, address: str) -> None:
     """Add a function of the same IOMMU group that a host driver has."""
     other = free_addresses(host)[1]
     path = servers.add_function(host, other, "144d:a808:010802", driver="nvme")
-    host.add_link(f"{path}/iommu_group", _group(host, _real(host, address)))
+    host.add_link(f"{path}/iommu_group", host.readlink(f"{_real(host, address)}/iommu_group"))
 
 
 def _reserve(host: FakeHost, address: str) -> None:
-    group = _group(host, _real(host, address)).rpartition("/")[2]
+    group = _group(host, _real(host, address))
     path = f"/sys/kernel/iommu_groups/{group}/reserved_regions"
     host.add_file(path, "0x000000007a000000 0x000000007affffff direct\n")
 
@@ -243,8 +306,9 @@ def _real(host: FakeHost, address: str) -> str:
     return host.realpath(f"{_FUNCTIONS}/{address}")
 
 
-def _group(host: FakeHost, real: str) -> str:
-    return host.readlink(f"{real}/iommu_group")
+def _group(host: FakeHost, place: str) -> str:
+    """Return the number of the IOMMU group of a function."""
+    return host.readlink(f"{place}/iommu_group").rpartition("/")[2]
 
 
 def _resolved(host: FakeHost, path: str) -> str:

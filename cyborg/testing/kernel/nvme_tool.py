@@ -30,6 +30,8 @@ _FLEXIBLE = 8, 4
 ONLINE = ".online"
 #: Actions of virtualization management.
 _RELEASE, _ASSIGN, _ONLINE = 1, 8, 9
+#: What a guest has written.
+_DATA = bytes(range(1, 256)) * 64
 #: The progress of a sanitize that is complete, or of a log without one.
 _FULL = 65535
 
@@ -241,6 +243,27 @@ class NvmeTool:
             "cdw10_info": 0,
         }
         return Completed(0, json.dumps({controller: log}), "")
+
+
+def write_data(host: FakeHost, address: str) -> bool:
+    """Write data into each namespace of a function, as its guest does; False if it has none."""
+    nodes = _namespaces(host, address)
+    for node in nodes:
+        host.add_file(node, _DATA)
+    return bool(nodes)
+
+
+def has_data(host: FakeHost, address: str) -> bool:
+    """Return whether a namespace of a function has anything but zeros."""
+    return any(any(host.content(node) or b"") for node in _namespaces(host, address))
+
+
+def _namespaces(host: FakeHost, address: str) -> list[str]:
+    """Return the nodes of the namespaces of a function."""
+    place = f"/sys/bus/pci/devices/{address}/nvme"
+    controllers = host.list_dir(place) if host.exists(place) else []
+    names = (name for each in controllers for name in host.list_dir(f"{place}/{each}"))
+    return [f"/dev/{name}" for name in names if re.fullmatch(r"nvme[0-9]+n[0-9]+", name)]
 
 
 def _make_controller(host: FakeHost, function: str, number: int) -> None:

@@ -110,6 +110,7 @@ class TestCards(Contract):
     text = CARDS
 
 
+@pytest.mark.filterwarnings("ignore:.* has room for one guest")
 class TestServer(Contract):
     text = SERVER
 

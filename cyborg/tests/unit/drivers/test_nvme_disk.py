@@ -82,6 +82,7 @@ class TestNvme(Contract):
 
 
 @pytest.mark.proves("inspur_nvme_ssd_driver", "discover", "health", by="simulated")
+@pytest.mark.filterwarnings("ignore:.* has room for one guest")
 class TestInspur(Contract):
     def make_driver(self, host: FakeHost) -> Driver:
         return InspurNvmeSsdDriver(host, written(self.tmp_path / "cyborg.conf", ""))

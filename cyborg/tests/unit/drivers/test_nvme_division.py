@@ -5,7 +5,9 @@ The host is the simulated guest of the kernel tests, whose ``cyborg/tests/kernel
 the same on a real kernel with QEMU's controller.
 """
 
+import contextlib
 import errno
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.nvme_disk import InspurNvmeSsdDriver, NvmeDriver
 from cyborg.drivers.privileged import disk_actions
 from cyborg.drivers.privileged.action import Action
+from cyborg.drivers.privileged.actions import Probe, SetDriverOverride, Unbind
 from cyborg.drivers.scan import Scan
 from cyborg.model.pci import PciAddress
+from cyborg.model.work import HandleTask
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.guest import guest
 from cyborg.testing.kernel.nvme_tool import NvmeTool
@@ -68,6 +72,34 @@ class TestDivided(Contract):
 
     def make_driver(self, host: FakeHost) -> Driver:
         return driver_on(host, self.tmp_path)
+
+    def dirty_unit(self, host: FakeHost, task: HandleTask) -> bool:
+        with lent_to_nvme(host, task.handle_key):
+            return super().dirty_unit(host, task)
+
+    def is_clean(self, host: FakeHost, task: HandleTask) -> bool:
+        with lent_to_nvme(host, task.handle_key):
+            return super().is_clean(host, task)
+
+
+@contextlib.contextmanager
+def lent_to_nvme(host: FakeHost, address: str) -> Iterator[None]:
+    """Bind a virtual function, which has no driver between its guests, so that it shows its disk.
+
+    It is bound as the guest binds it: the host sees the same disk.
+    """
+    function = PciAddress.parse(address)
+    lent = not host.exists(f"/sys/bus/pci/devices/{address}/driver")
+    run = host.privileged.run
+    if lent:
+        run(SetDriverOverride(function, "nvme"))
+        run(Probe(function))
+    try:
+        yield
+    finally:
+        if lent:
+            run(Unbind(function))
+            run(SetDriverOverride(function, ""))
 
 
 def offered(driver: NvmeDriver, **scan: Any) -> dict[str, list[str]]:

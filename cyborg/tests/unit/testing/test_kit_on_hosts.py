@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+import pytest
+
 from cyborg.drivers.base import Driver
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.loader import NAMESPACE
@@ -30,6 +32,8 @@ from cyborg.tests.unit.drivers.simulated_spdk import SimulatedSpdk
 from cyborg.tests.unit.drivers.test_nvidia_gpu import Nvml
 from cyborg.tests.unit.drivers.test_nvmf_spdk import SOCKET
 
+#: Some hosts have one unit; each driver that offers devices has another host, with several guests.
+pytestmark: Final = pytest.mark.filterwarnings("ignore:.* has room for one guest")
 #: The least number of hosts on which a full run tests each driver.
 _LEAST: Final = 4
 #: How often corruption and removal are tried on each host; in full, the longest contract takes 5 s.

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[4]
 TEMPLATE = ROOT / "tools" / "driver-template"
 GUIDE = ROOT / "doc" / "source" / "contributor" / "drivers.rst"
 DRIVER = "my_driver/driver.py"
+_IMPORT = "from cyborg.model.cleaning import CleanLevel\nfrom cyborg.model.device"
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_driver_of_the_guide_is_short_and_passes(package: Path) -> None:
     (package / "test_own.py").write_text("def test_of_the_repository():\n    pass\n")
     status, said = contract(package)
     assert status == 0, said
-    assert int(said.rpartition(" passed")[0].split()[-1]) == 35
+    assert int(said.rpartition(" passed")[0].split()[-1]) == 40
 
 
 def test_broken_driver_fails(package: Path) -> None:
@@ -135,6 +136,23 @@ def test_health_without_hooks_names_the_option(package: Path) -> None:
     status, said = contract(package, "-k", "health_follows")
     assert status == 1, said
     assert "name it with --cyborg-contract=module:Class" in said
+
+
+def test_clean_steps_that_nobody_judges_are_named_in_the_output(package: Path) -> None:
+    steps = """\
+    def clean_steps(self, task):
+        return [CleanStep("secure erase", lambda progress: None, level=CleanLevel.FULL)]
+
+"""
+    change(package, "    def prepared(", f"{steps}    def prepared(")
+    change(package, "import Driver, no_progress\n", "import CleanStep, Driver, no_progress\n")
+    change(package, "from cyborg.model.device", _IMPORT)
+    status, said = contract(package, "-k", "full_cleaning")
+    assert status == 0, said
+    assert (
+        "NotJudgedWarning: my_driver: clean_steps(0000:c1:00.0): secure erase: whether data is "
+        "erased is not judged; derive a class from DriverContract that defines dirty_unit("
+    ) in said
 
 
 def test_contract_runs_on_several_scenario_hosts(package: Path, tmp_path: Path) -> None:

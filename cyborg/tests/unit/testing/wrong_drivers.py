@@ -3,6 +3,7 @@
 
 import contextlib
 import math
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -20,7 +21,9 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.files import is_missing
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction
+from cyborg.drivers.privileged.actions import Reset
 from cyborg.drivers.scan import Scan
+from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -41,6 +44,8 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
 
 CARDS = ("0000:c1:00.0", "0000:c2:00.0", "0000:c3:00.0")
+#: The virtual functions of the first card of ``divided_host``.
+PARTS = ("0000:c1:00.1", "0000:c1:00.2", "0000:c1:00.3")
 _FUNCTIONS = "/sys/bus/pci/devices"
 _CLASS = "CUSTOM_CARD"
 
@@ -51,12 +56,36 @@ def host() -> FakeHost:
     servers.add_function(machine, servers.ROOT_PORT, "8086:2030:060400", driver="pcieport")
     for node, address in enumerate(CARDS):
         path = servers.add_function(machine, address, "1d55:0001:120000", node=node)
-        files = {"health": "ok", "serial": str(node), "layout": "whole", "times": "0", **IDLE}
-        for name, text in files.items():
+        for name, text in _files(str(node)).items():
             machine.add_file(f"{path}/{name}", text)
         machine.answers["/usr/bin/card-tool", address] = Completed(0, "", "")
+    machine.programs["/usr/bin/card-tool"] = _tool
     machine.add_file("/var/lib/card/trace", "")
     return machine
+
+
+def _tool(machine: FakeHost, argv: tuple[str, ...]) -> Completed:
+    """Write ``argv[2]`` to the file ``argv[1]`` of all cards."""
+    for address in CARDS:
+        machine.add_file(f"{machine.realpath(f'{_FUNCTIONS}/{address}')}/{argv[1]}", argv[2])
+    return Completed(0, "", "")
+
+
+def divided_host() -> FakeHost:
+    """Return a machine with a card whose three virtual functions are cards of the driver."""
+    machine = host()
+    path = machine.realpath(f"{_FUNCTIONS}/{CARDS[0]}")
+    machine.add_file(f"{path}/reset", "")
+    servers.add_vfs(machine, CARDS[0], PARTS, "1d55:0001:120000")
+    for part in PARTS:
+        for name, text in _files("0").items():
+            machine.add_file(f"{machine.realpath(f'{_FUNCTIONS}/{part}')}/{name}", text)
+    return machine
+
+
+def _files(serial: str) -> dict[str, str]:
+    card = {"health": "ok", "serial": serial, "layout": "whole", "times": "0", "memory": ""}
+    return {**card, **IDLE}
 
 
 #: What the files of an idle card read.
@@ -337,7 +366,7 @@ class KeysByPosition(CorrectDriver):
 
     def name_of(self, scan: Scan, card: PciFunction) -> str:
         cards = self.cards(scan)
-        return f"compute-1_{len(cards) - cards.index(card)}"
+        return f"compute-1_{len(cards) - cards.index(card)}_{card.address}"
 
 
 class RemembersCards(CorrectDriver):
@@ -499,3 +528,200 @@ class LetsRequestsNamePrograms(CorrectDriver):
     """Runs what a request over the API names."""
 
     remote_options = frozenset({"colour", "reset_command"})
+
+
+class ResetsOtherGuests(CorrectDriver):
+    """Makes every card idle when one is released."""
+
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
+        for key in CARDS:
+            super().release(replace(task, device_key=key))
+
+
+class PreparesAnotherCard(CorrectDriver):
+    """Takes the last card for the guest of another one, until that one is released."""
+
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
+        super().prepare(task)
+        self.write(replace(task, device_key=CARDS[-1]), "owner", task.handle_uuid)
+
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
+        super().release(task)
+        self.write(replace(task, device_key=CARDS[-1]), "owner", IDLE["owner"])
+
+
+class PreparesWithATool(CorrectDriver):
+    """Runs a tool that it does not tell which card, and the tool changes all of them."""
+
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
+        self.host.run(["/usr/bin/card-tool", "times", "1"], timeout=60)
+        super().prepare(task)
+
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
+        super().release(task)
+        self.host.run(["/usr/bin/card-tool", "times", "0"], timeout=60)
+
+
+class ResetsTheParent(CorrectDriver):
+    """Resets the card of a virtual function, and with it the functions of other guests."""
+
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
+        super().release(task)
+        self.host.privileged.run(Reset(PciAddress.parse(CARDS[0])))
+
+
+class ErasesMemory(CorrectDriver):
+    """Erases the memory of a card, which is right."""
+
+    def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
+        return [CleanStep("secure erase", lambda _: self.erase(task), level=CleanLevel.FULL)]
+
+    def erase(self, task: HandleTask) -> None:
+        """Erase the memory of the card of a task."""
+        self.write(task, "memory", "")
+
+
+class ErasesNothing(ErasesMemory):
+    """Says that it has erased the memory of a card, and has not."""
+
+    def erase(self, task: HandleTask) -> None:
+        pass
+
+
+class ErasesOtherCards(ErasesMemory):
+    """Erases with a tool that it does not tell which card, and the tool erases all of them."""
+
+    def erase(self, task: HandleTask) -> None:
+        self.host.run(["/usr/bin/card-tool", "memory", ""], timeout=60)
+
+
+class PreparedForEver(CorrectDriver):
+    """Says that every card is prepared."""
+
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
+        return [Unit(self.name_of(scan, card), str(card.address)) for card in self.cards(scan)]
+
+
+class OffersCardsTwice(CorrectDriver):
+    """Has each card in two deployables, which two guests can have at a time."""
+
+    def describe(self, scan: Scan, card: PciFunction, node: int | None) -> Device:
+        device = super().describe(scan, card, node)
+        (part,) = device.deployables
+        fast = replace(part, name=f"compute-1_fast_{card.address}")
+        return replace(device, deployables=(part, fast))
+
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
+        self._cannot("tell which of the two has a card")
+
+
+class OffersTooManyUnits(CorrectDriver):
+    """Has three parts of each card, and room for two of them."""
+
+    def describe(self, scan: Scan, card: PciFunction, node: int | None) -> Device:
+        device = super().describe(scan, card, node)
+        (part,) = device.deployables
+        keys = [f"{card.address}/part_{number}" for number in range(3)]
+        info = card.address.info()
+        handles = tuple(AttachHandle(key, AttachType.MDEV, info) for key in keys)
+        return replace(device, deployables=(replace(part, handles=handles),))
+
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
+        owners = self.owners(task.device_key) | {task.handle_uuid}
+        if len(owners) > 2:
+            raise exception.DriverFailed(driver=self.name, verb="prepare", reason="no room")
+        self.write(task, "owner", " ".join(sorted(owners)))
+
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
+        owners = self.owners(task.device_key) - {task.handle_uuid}
+        self.write(task, "owner", " ".join(sorted(owners)) or IDLE["owner"])
+
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
+        return [
+            Unit(self.name_of(scan, card), owner)
+            for card in self.cards(scan)
+            for owner in sorted(self.owners(str(card.address)))
+        ]
+
+    def owners(self, key: str) -> set[str]:
+        """Return who has parts of a card."""
+        return set(self.read(key, "owner").split()) - {IDLE["owner"]}
+
+
+class CountsCards(CorrectDriver):
+    """Says in the list of hardware that each card has three units."""
+
+    def hardware(self, scan: Scan) -> list[Hardware]:
+        return [replace(entry, num=len(CARDS)) for entry in super().hardware(scan)]
+
+
+class NamesCardsItsOwnWay(CorrectDriver):
+    """Names cards by their bus, as no other driver does."""
+
+    def name_of(self, scan: Scan, card: PciFunction) -> str:
+        return f"compute-1_card{card.address.bus}"
+
+
+class NamesGroups(CorrectDriver):
+    """Names cards by the number of their IOMMU group as well."""
+
+    def name_of(self, scan: Scan, card: PciFunction) -> str:
+        group = ""
+        with contextlib.suppress(exception.HostError):
+            link = self.host.readlink(f"{_FUNCTIONS}/{card.address}/iommu_group")
+            group = link.rpartition("/")[2]
+        return f"compute-1_{group}_{card.address}"
+
+
+class ForgetsAtRelease(CorrectDriver):
+    """Forgets all that it prepared when one card is released."""
+
+    def __init__(self, machine: Host) -> None:
+        super().__init__(machine)
+        self._released = False
+
+    def prepare(
+        self, task: HandleTask, image: ImageFile | None = None, *, progress: Progress = no_progress
+    ) -> None:
+        self._released = False
+        super().prepare(task)
+
+    def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
+        self._released = True
+        super().release(task)
+
+    def prepared(self, scan: Scan) -> Sequence[Unit]:
+        return [] if self._released else super().prepared(scan)
+
+
+class BlocksInDiscover(CorrectDriver):
+    """Waits without a limit: sets ``blocked`` then, until ``ended`` is set."""
+
+    blocked: threading.Event
+    ended: threading.Event
+
+    def discover(self, scan: Scan) -> list[Device]:
+        self.block()
+        return super().discover(scan)
+
+    def block(self) -> None:
+        """Wait until the test has ended."""
+        self.blocked.set()
+        self.ended.wait()
+
+
+class BlocksInHealth(BlocksInDiscover):
+    """Waits for the health of a card without a limit."""
+
+    def discover(self, scan: Scan) -> list[Device]:
+        return CorrectDriver.discover(self, scan)
+
+    def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
+        self.block()
+        yield from super().signals(scan, device_key)
