@@ -35,12 +35,7 @@ class AmdGpuDriver(ListedCardDriver):
 
     name = "amd_gpu_driver"
     type = DeviceType.GPU
-    vendor: ClassVar[int] = 0x1002
-    #: Physical functions; virtual functions have other ids.
-    products: ClassVar[frozenset[int]] = frozenset(
-        {0x738C, 0x738E, 0x7408, 0x740C, 0x740F, 0x74A0, 0x74A1, 0x74A2, 0x74A5}
-        | {0x75A0, 0x75A3, 0x75A8, 0x7461, 0x7362}
-    )
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x1002: ("03", "1200")}
     resource_class: ClassVar[str] = "PGPU"
     vf_resource_class: ClassVar[str] = "VGPU"
     vendor_word: ClassVar[str] = "amd"

@@ -248,10 +248,11 @@ class CardDriver(Driver, Generic[C]):
         return sorted(items, key=lambda item: item.key)
 
     def functions(self, scan: Scan) -> Collection[PciAddress]:
-        """See Driver; the cards, and what guests could get of them."""
+        """See Driver; the cards, and what guests could get of them; no card of an unknown id."""
         return {
             address
             for card in self.cards(scan)
+            if card.parts or card.present is None
             for address in (card.address, *(part.address for part in card.parts))
         }
 
@@ -376,15 +377,36 @@ class CardDriver(Driver, Generic[C]):
 
 
 class PhysicalCardDriver(CardDriver[Card]):
-    """A driver whose devices are physical PCI functions, with their virtual functions if any."""
+    """A driver whose devices are physical PCI functions, with their virtual functions if any.
+
+    Which of them are its cards says the device catalogue (``driver`` of an entry), unless a
+    subclass selects them by vendor and class alone (``selects``). A card of ``kinds`` that the
+    catalogue lacks is listed with the remedy.
+    """
+
+    #: Vendor → first digits of the class codes of the cards that the driver is for.
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = MappingProxyType({})
 
     #: Whether the functions that guests get of a card belong together: all of them are offered, or
     #: none.
     together: ClassVar[bool] = False
 
-    @abc.abstractmethod
     def selects(self, function: PciFunction) -> bool:
         """Return whether a physical function is of the driver's kind."""
+        return self.entry(function).driver == self.name
+
+    def unknown_id(self, function: PciFunction) -> str | None:
+        """Return why a function is not known, as a clause; None if it is, or is no such card."""
+        digits, entry = f"{function.class_code:06x}", self.entry(function)
+        if not digits.startswith(self.kinds.get(function.vendor, ())):
+            return None
+        if entry.driver is not None or entry.names(function.vendor, function.product):
+            return None
+        ids = f"{function.vendor:04x}:{function.product:04x}"
+        return (
+            f"unknown id {ids}: the device catalogue does not have it; to offer the card, add an "
+            f"entry with pci_ids: [{ids}] and driver: {self.name} to [generic_driver] devices_dir"
+        )
 
     def guests(self, scan: Scan, function: PciFunction) -> Sequence[PciFunction]:
         """Return what guests get of a card, by default its virtual functions if it has any."""
@@ -409,32 +431,36 @@ class PhysicalCardDriver(CardDriver[Card]):
         return False
 
     def selected(self, scan: Scan) -> Iterator[Card]:
-        """See CardDriver; the physical functions of the driver's kind."""
+        """See CardDriver; the physical functions of the driver's kind, and those it may miss."""
         for function in scan.functions.values():
-            if function.parent is None and self.selects(function):
-                parts, desired = tuple(self.guests(scan, function)), self.desired_vfs(function)
-                yield Card(
-                    function.address,
-                    function,
-                    parts,
-                    unit=self.unit_name(parts),
-                    together=self.together,
-                    desired_vfs=desired,
-                    stopped=desired is not None and self.stopped(scan, function),
-                    reason=None if parts else "it has no function that a guest can have",
-                )
+            if function.parent is not None:
+                continue
+            if not self.selects(function):
+                if (reason := self.unknown_id(function)) is not None:
+                    yield Card(function.address, function, reason=reason)
+                continue
+            parts, desired = tuple(self.guests(scan, function)), self.desired_vfs(function)
+            entry = self.entry(function)
+            refused = entry.refused if entry.driver == self.name else None
+            yield Card(
+                *(function.address, function, parts),
+                unit=self.unit_name(parts),
+                together=self.together,
+                desired_vfs=desired,
+                stopped=desired is not None and self.stopped(scan, function),
+                refused={} if refused is None else {part.address: refused for part in parts},
+                reason=None if parts else "it has no function that a guest can have",
+            )
 
 
 class ListedCardDriver(PhysicalCardDriver):
-    """A driver for the cards of one vendor, whose product ids it lists.
+    """A driver for the cards of one vendor that the device catalogue lists.
 
     Guests get whole cards in units of ``resource_class``, and virtual functions in units of
     ``vf_resource_class``. The option ``virtual_functions`` says how many each card gets, if the
     cards are ``divisible``.
     """
 
-    vendor: ClassVar[int]
-    products: ClassVar[frozenset[int]]
     resource_class: ClassVar[str]
     vf_resource_class: ClassVar[str]
     #: The name of the vendor in deployables, and the first word of the trait with the product id.
@@ -449,15 +475,16 @@ class ListedCardDriver(PhysicalCardDriver):
             conf[self.group].virtual_functions if self.divisible else None
         )
 
-    def selects(self, function: PciFunction) -> bool:
-        return function.vendor == self.vendor and function.product in self.products
-
     def desired_vfs(self, function: PciFunction) -> int | None:
         return self._vfs_wanted
 
     def traits(self, function: PciFunction) -> Sequence[str]:
-        """Return the traits of a card and of its virtual functions; none may change in use."""
-        return "OWNER_CYBORG", f"CUSTOM_{self.trait_word}_{function.product:04X}"
+        """Return the traits of a card and of its virtual functions; none may change in use.
+
+        Those of the device catalogue, such as CUSTOM_GAUDI3, follow the others.
+        """
+        own = "OWNER_CYBORG", f"CUSTOM_{self.trait_word}_{function.product:04X}"
+        return tuple(dict.fromkeys((*own, *self.entry(function).description.traits)))
 
     def std_board_info(self, function: PciFunction) -> Mapping[str, str | None]:
         """Return what the API shows as ``std_board_info``."""

@@ -15,7 +15,6 @@ from cyborg.drivers.card_driver import ListedCardDriver
 from cyborg.drivers.card_readings import VendorTool, hwmon_figures, number, unintelligible
 from cyborg.drivers.files import is_missing
 from cyborg.drivers.host import Host
-from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import DeviceType
 from cyborg.model.health import Signal
@@ -38,11 +37,7 @@ class HabanaDriver(ListedCardDriver):
 
     name = "habana_driver"
     type = DeviceType.AICHIP
-    vendor: ClassVar[int] = 0x1DA3
-    #: Goya, Greco, Gaudi (also with secured firmware), Gaudi 2 and Gaudi 3.
-    products: ClassVar[frozenset[int]] = frozenset(
-        {0x0001, 0x0030, 0x1000, 0x1010, 0x1020, 0x1060, 0x1063}
-    )
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x1DA3: ("1200",)}
     resource_class: ClassVar[str] = "CUSTOM_GAUDI"
     vf_resource_class: ClassVar[str] = "CUSTOM_GAUDI"
     vendor_word: ClassVar[str] = "habana"
@@ -53,11 +48,6 @@ class HabanaDriver(ListedCardDriver):
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._tool = VendorTool(host, "/usr/bin/hl-smi", "/bin/hl-smi")
-
-    def traits(self, function: PciFunction) -> Sequence[str]:
-        """Return also the traits of the device catalogue, such as CUSTOM_GAUDI3."""
-        entry = self.catalogue.entry(function.vendor, function.product, function.class_code)
-        return *super().traits(function), *entry.description.traits
 
     def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
         """See Driver; the status of the card, and its uncorrectable errors since the start."""

@@ -32,8 +32,6 @@ from cyborg.model.health import Signal
 
 _XILINX = 0x10EE
 _PROCESSING_ACCELERATOR = 0x1200
-#: Products of cards with the golden image, which can only be flashed.
-_GOLDEN = frozenset({0xD000, 0xD004, 0xD00C, 0xD020})
 _MANAGEMENT, _USER = "xclmgmt", "xocl"
 #: The tool that examines cards; XRT 2024.2 renamed it.
 _EXAMINERS = ("/opt/xilinx/xrt/bin/xrt-smi", "/opt/xilinx/xrt/bin/xbutil")
@@ -109,11 +107,6 @@ class XilinxFpgaDriver(FpgaDriver):
     def unit_name(self, guests: Sequence[PciFunction]) -> str:
         """Return the name of a card's deployable: that of its first function."""
         return self.name_of(guests[0].address)
-
-    def refusal(self, scan: Scan, function: PciFunction) -> str | None:
-        if function.product in _GOLDEN:
-            return "it has its golden image; write a shell to it with xbmgmt program --base"
-        return None
 
     def device(self, scan: Scan, card: Card) -> Device:
         function, names = card.function, self.names(scan)
