@@ -182,6 +182,18 @@ def _fpga_options() -> dict[str, list[cfg.Opt]]:
                 "image of its last guest.",
             ),
             cfg.StrOpt(
+                "guest_functions",
+                default="user",
+                choices=[
+                    ("user", "a guest gets the function for users alone"),
+                    ("all", "a guest gets the function for management as well"),
+                ],
+                help="Which functions of an Alveo card a guest gets. With the function for "
+                "management a guest can write the flash memory of the card, and with it the shell "
+                "that the next tenant gets. Set all only if you trust all tenants, or to keep the "
+                "units and the device profiles of an earlier release.",
+            ),
+            cfg.StrOpt(
                 "image_kind",
                 default="user",
                 choices=[

@@ -419,6 +419,10 @@ class PhysicalCardDriver(CardDriver[Card]):
         """
         return None
 
+    def no_guests(self, function: PciFunction) -> str:
+        """Return why guests get nothing of a card without ``guests``, as a clause."""
+        return "it has no function that a guest can have"
+
     def desired_vfs(self, function: PciFunction) -> int | None:
         """Return how many virtual functions the configuration requests for a card; None: any."""
         return None
@@ -449,7 +453,7 @@ class PhysicalCardDriver(CardDriver[Card]):
                 desired_vfs=desired,
                 stopped=desired is not None and self.stopped(scan, function),
                 refused={} if refused is None else {part.address: refused for part in parts},
-                reason=None if parts else "it has no function that a guest can have",
+                reason=None if parts else self.no_guests(function),
             )
 
 
