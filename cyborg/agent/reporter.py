@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager
 from cyborg.agent.health import HealthChecks
+from cyborg.agent.lasting_settings import LastingSettings
 from cyborg.agent.topology_traits import with_topology_traits
 from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.scan import Scan
@@ -32,8 +33,9 @@ class Reporter:
 
     Idle drivers (installed, not enabled) are called once for the hardware that they support, and
     again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
-    after ``timeout`` seconds counts as failed, until it has answered. With ``topology_traits`` the
-    devices have traits that tell where they are.
+    after ``timeout`` seconds counts as failed, until it has answered. ``settings`` notes what
+    guests can change for good. With ``topology_traits`` the devices have traits that tell where
+    they are.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class Reporter:
         *,
         timeout: float = 60.0,
         topology_traits: bool = False,
+        settings: LastingSettings | None = None,
     ) -> None:
         self.driver_manager = driver_manager
         self._topology_traits = topology_traits
+        self._settings = settings
         self._checks = checks
         self._worker = worker
         self._timeout = timeout
@@ -163,6 +167,8 @@ class Reporter:
             devices = self._call_driver(name, "discover", lambda: driver.discover(scan), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return _Scanned(DriverReport(name, DriverState.FAILED, error=str(error)))
+        if self._settings is not None:
+            self._settings.note(driver, devices, scan)
         if self._topology_traits:
             devices = tuple(map(with_topology_traits, devices))
         report = DriverReport(name, DriverState.READY, devices)

@@ -239,6 +239,16 @@ class Driver(abc.ABC):
         """
         return ()
 
+    def settings(self, scan: Scan, device_key: str, handle_key: str) -> Mapping[str, str]:
+        """Return what a guest of a unit can change for good, as it is now; the method only reads.
+
+        The names, such as "firmware", are for operators. What is not known now, for example while a
+        guest has the device, is left out. The agent keeps the first value of each, and compares
+        after each guest: a unit with another value, or whose values cannot be read any more, is
+        not given out.
+        """
+        return {}
+
     def reset(
         self, device_key: str, level: ResetLevel, *, progress: Progress = no_progress
     ) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import catalogue, function_cleaning, pci_ids, vf_layout
+from cyborg.drivers import catalogue, function_cleaning, lasting_settings, pci_ids, vf_layout
 from cyborg.drivers.base import CardLayouts, CleanStep, Driver, Progress, ResetLevel, no_progress
 from cyborg.drivers.catalogue import Entry
 from cyborg.drivers.files import read_if_exists
@@ -210,6 +210,12 @@ class CardDriver(Driver, Generic[C]):
             ) from error
         names = self.clean_names(scan, card, function)
         return [self.clean_step(name, card, task) for name in names]
+
+    def settings(self, scan: Scan, device_key: str, handle_key: str) -> Mapping[str, str]:
+        """See Driver; those of a unit that is a whole function."""
+        address = parse_name(handle_key)
+        function = None if address is None else scan.functions.get(address)
+        return {} if function is None else lasting_settings.read(self.host, function)
 
     def _function(self, scan: Scan, key: str) -> PciFunction:
         """Return the function that a unit is, or is a part of.

@@ -164,6 +164,14 @@ class NvidiaGpuDriver(CardDriver[Card]):
             self._cannot(f"reset {device_key}, which has vGPUs")
         super().reset(device_key, level, progress=progress)
 
+    def settings(self, scan: Scan, device_key: str, handle_key: str) -> Mapping[str, str]:
+        """See Driver; also what NVML says about a whole GPU."""
+        settings = super().settings(scan, device_key, handle_key)
+        if not settings or parse_name(device_key) in self._vgpu_types:
+            return {}
+        gpu = self._gpu(scan, self._selected(device_key, "settings", scan))
+        return {**settings, **nvidia_health.settings(gpu)}
+
     def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
         """See Driver; asks NVML about this GPU alone, so that another one cannot hold it up."""
         return nvidia_health.signals(self._ask_now(scan, device_key, "check the health of"))

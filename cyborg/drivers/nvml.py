@@ -53,13 +53,16 @@ class Gpu:
     mig: bool | None = None
     mig_pending: bool | None = None
     mig_instances: tuple[str, ...] = ()
+    vbios: str | None = None
+    ecc: bool | None = None
+    ecc_pending: bool | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Gpu":
         """Return the valid ones of these facts; the others are not known."""
-        texts = ("error", "uuid", "serial")
+        texts = ("error", "uuid", "serial", "vbios")
         numbers = ("memory_total", "memory_used", "ecc_uncorrected", "recovery", "utilization")
-        flags = ("remap_pending", "remap_failure", "mig", "mig_pending")
+        flags = ("remap_pending", "remap_failure", "mig", "mig_pending", "ecc", "ecc_pending")
         return cls(
             **{name: facts[name] for name in texts if _is_text(facts.get(name))},
             **{

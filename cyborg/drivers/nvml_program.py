@@ -67,6 +67,11 @@ def _ecc(handle: Any) -> Mapping[str, Any]:
     return {"ecc_uncorrected": count}
 
 
+def _ecc_mode(handle: Any) -> Mapping[str, Any]:
+    current, pending = nvml.nvmlDeviceGetEccMode(handle)
+    return {"ecc": bool(current), "ecc_pending": bool(pending)}
+
+
 def _remapped(handle: Any) -> Mapping[str, Any]:
     _, _, pending, failure = nvml.nvmlDeviceGetRemappedRows(handle)
     return {"remap_pending": bool(pending), "remap_failure": bool(failure)}
@@ -96,7 +101,9 @@ _QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
     lambda handle: {"uuid": _text(nvml.nvmlDeviceGetUUID(handle))},
     lambda handle: {"serial": _text(nvml.nvmlDeviceGetSerial(handle))},
     _memory,
+    lambda handle: {"vbios": _text(nvml.nvmlDeviceGetVbiosVersion(handle))},
     _ecc,
+    _ecc_mode,
     _remapped,
     _recovery,
     lambda handle: {"utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu},
