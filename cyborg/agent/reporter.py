@@ -2,6 +2,7 @@
 """Scan the host: call every driver by itself, so that a driver that fails stops no other driver."""
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.report import DriverReport, DriverState, Report
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T", Device, Hardware, Backend, CardLayouts)
 
 
@@ -170,7 +172,7 @@ class Reporter:
         if self._settings is not None:
             self._settings.note(driver, devices, scan)
         if self._topology_traits:
-            devices = tuple(map(with_topology_traits, devices))
+            devices = self._located(name, driver, devices, scan)
         report = DriverReport(name, DriverState.READY, devices)
         try:
             if getattr(driver.hardware, "__func__", None) is Driver.hardware:
@@ -187,6 +189,22 @@ class Reporter:
         except (exception.DriverFailed, exception.DriverCannot) as error:
             # The devices stay in the report: guests may use them.
             return _Scanned(replace(report, error=str(error)))
+
+    def _located(
+        self, name: str, driver: Driver, devices: tuple[Device, ...], scan: Scan
+    ) -> tuple[Device, ...]:
+        """Return devices with the traits of their places."""
+        try:
+            islands = self._worker.call_driver(name, "islands", lambda: driver.islands(scan))
+        except (exception.DriverFailed, exception.DriverCannot) as error:
+            LOG.debug("The islands of driver %s are not known: %s", name, error)
+            islands = ()
+        located = []
+        for device in devices:
+            switch = None if device.topology is None else device.topology.switch
+            nics = frozenset[str]() if switch is None else scan.nics_behind(switch)
+            located.append(with_topology_traits(device, nics, islands))
+        return tuple(located)
 
     def _with_hello(self, report: DriverReport) -> DriverReport:
         """Return the report with the type, version and options of its driver."""

@@ -300,6 +300,13 @@ class Driver(abc.ABC):
         """Load the image file into the deployable; the same image may be loaded again."""
         self._cannot(f"program {task.deployable}")
 
+    def islands(self, scan: Scan) -> Sequence[Collection[str]]:
+        """Return groups of devices that fast links join, such as NVLink, by their keys.
+
+        The groups are in a stable order and have no device in common. The method only reads.
+        """
+        return ()
+
     def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
         """Return the cards that this driver can divide, ordered by key.
 

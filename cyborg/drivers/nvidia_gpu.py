@@ -9,7 +9,7 @@ NVIDIA.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +100,20 @@ class NvidiaGpuDriver(CardDriver[Card]):
             vendor_board_info='{"vendor_info": "gpu_vb_info"}',
             identity=(Identity(IdentityKind.VENDOR, uuid, Confidence.UNIQUE),) if uuid else (),
         )
+
+    def islands(self, scan: Scan) -> Sequence[Collection[str]]:
+        """See Driver; the GPUs that NVLink joins, directly or through NVSwitches."""
+        joined: list[set[str]] = []
+        for card in self.cards(scan):
+            ends = (parse_name(end) for end in self._gpu(scan, card.function).links)
+            island = {card.key, *(str(end) for end in ends if end is not None)}
+            for other in [other for other in joined if other & island]:
+                joined.remove(other)
+                island |= other
+            joined.append(island)
+        keys = {card.key for card in self.cards(scan)}
+        islands = (sorted(island & keys) for island in joined)
+        return sorted(island for island in islands if len(island) > 1)
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return the GPUs and their virtual functions, with what is known of their parts."""

@@ -35,7 +35,8 @@ class Gpu:
     ``error`` is the name of the error of NVML with which the GPU answers. Memory is in bytes,
     ``utilization`` in percent, ``temperature`` in degrees Celsius, ``power`` in milliwatts.
     ``recovery`` is a value of ``nvmlDeviceGpuRecoveryAction_t``. ``mig_instances`` are their
-    profiles, such as ``1g.10gb``.
+    profiles, such as ``1g.10gb``. ``links`` are the PCI addresses at the other ends of its NVLinks,
+    as NVML spells them: of GPUs, or of NVSwitches.
     """
 
     error: str | None = None
@@ -56,6 +57,7 @@ class Gpu:
     vbios: str | None = None
     ecc: bool | None = None
     ecc_pending: bool | None = None
+    links: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Gpu":
@@ -73,6 +75,9 @@ class Gpu:
             **{name: facts[name] for name in flags if isinstance(facts.get(name), bool)},
             mig_instances=tuple(filter(_is_text, instances))
             if isinstance(instances := facts.get("mig_instances"), list)
+            else (),
+            links=tuple(filter(_is_text, links))
+            if isinstance(links := facts.get("links"), list)
             else (),
         )
 

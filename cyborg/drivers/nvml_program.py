@@ -97,6 +97,19 @@ def _mig(handle: Any) -> Mapping[str, Any]:
     return {"mig": bool(current), "mig_pending": bool(pending), "mig_instances": instances}
 
 
+def _links(handle: Any) -> Mapping[str, Any]:
+    """Return the PCI addresses of what is at the other ends of the NVLinks that work."""
+    ends = set()
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED:
+                ends.add(_text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower())
+        except nvml.NVMLError:
+            # The GPU has fewer links, or the other end is not on the bus of the host.
+            continue
+    return {"links": sorted(ends)}
+
+
 _QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
     lambda handle: {"uuid": _text(nvml.nvmlDeviceGetUUID(handle))},
     lambda handle: {"serial": _text(nvml.nvmlDeviceGetSerial(handle))},
@@ -112,6 +125,7 @@ _QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
     },
     lambda handle: {"power": nvml.nvmlDeviceGetPowerUsage(handle)},
     _mig,
+    _links,
 )
 _FATAL = frozenset({nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED})
 
