@@ -156,6 +156,20 @@ def virtual_functions_option(driver: str) -> cfg.Opt:
     )
 
 
+def group_size_option(cards: str, links: str) -> cfg.Opt:
+    """Return a new option object for the number of cards that guests get together."""
+    return cfg.IntOpt(
+        "group_size",
+        default=1,
+        min=1,
+        max=64,
+        help=f"Number of {cards} that a guest gets together. Set it to the number of {cards} on "
+        f"the host if the {links} join them: otherwise the guests of single {cards} share these "
+        f"links. If the host has another number of whole {cards}, none is offered. With 1, each "
+        "is a unit of its own. Change it only while no instance has any of them.",
+    )
+
+
 def _fpga_options() -> dict[str, list[cfg.Opt]]:
     """Return the options of the drivers for FPGA cards, by group."""
     return {
@@ -236,8 +250,9 @@ def _card_options() -> dict[str, list[cfg.Opt]]:
         "amd_gpu": [
             clean_option("a GPU or a part of it"),
             virtual_functions_option("amd_gpu_driver"),
+            group_size_option("GPUs", "Infinity Fabric"),
         ],
-        "habana": [clean_option("a card")],
+        "habana": [clean_option("a card"), group_size_option("cards", "links of their board")],
         "intel_gpu": [
             clean_option("a GPU or a part of it"),
             virtual_functions_option("intel_gpu_driver"),

@@ -41,13 +41,17 @@ class AmdGpuDriver(ListedCardDriver):
     vendor_word: ClassVar[str] = "amd"
     trait_word: ClassVar[str] = "AMD"
     group: ClassVar[str] = "amd_gpu"
+    joinable: ClassVar[bool] = True
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._tool = VendorTool(host, "/opt/rocm/bin/amd-smi", "/usr/bin/amd-smi")
 
     def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
-        """See Driver; uncorrectable errors by block, and pages of memory that are bad."""
+        return self.each_card(scan, device_key, lambda key: self._signals(scan, key))
+
+    def _signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
+        """Yield the uncorrectable errors of one GPU by block, and its bad pages of memory."""
         verb = "check the health"
         self.served(scan, device_key, verb)
         errors = self._errors(device_key)
@@ -71,6 +75,8 @@ class AmdGpuDriver(ListedCardDriver):
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; files of amdgpu, and temperature and power by hwmon."""
+        if self.card(device_key, "stats", scan).unit is not None:
+            self._cannot(f"measure {device_key}, which is several cards")
         self.served(scan, device_key, "measure the use")
         figures = hwmon_figures(self.host, device_key)
         for file, figure, divisor in (

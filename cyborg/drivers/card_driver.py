@@ -9,7 +9,7 @@ reset are here, once for all drivers.
 import abc
 import contextlib
 import socket
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic
@@ -38,6 +38,7 @@ from cyborg.model.device import (
     DeviceType,
     Hardware,
 )
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress, deployable_name
 from cyborg.model.work import HandleTask
 
@@ -477,6 +478,8 @@ class ListedCardDriver(PhysicalCardDriver):
     vendor_word: ClassVar[str]
     trait_word: ClassVar[str]
     divisible: ClassVar[bool] = True
+    #: Whether guests can get all cards of the host together: the option ``group_size``.
+    joinable: ClassVar[bool] = False
     vendor_board_info: ClassVar[str | None] = None
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
@@ -484,6 +487,63 @@ class ListedCardDriver(PhysicalCardDriver):
         self._vfs_wanted: int | None = (
             conf[self.group].virtual_functions if self.divisible else None
         )
+        self._group_size: int = conf[self.group].group_size if self.joinable else 1
+        if self._group_size > 1 and self._vfs_wanted:
+            reason = f"Options [{self.group}] group_size and virtual_functions exclude each other."
+            raise exception.ConfigError(reason=reason)
+
+    def selected(self, scan: Scan) -> Iterator[Card]:
+        """See CardDriver; with ``group_size`` the cards that share links are one.
+
+        All cards of the driver belong to it: a group of some of them could get other members when
+        a card is added or fails.
+        """
+        cards = super().selected(scan)
+        if self._group_size == 1:
+            yield from cards
+            return
+        members: list[PciFunction] = []
+        for card in cards:
+            if card.parts == (card.present,) and not card.refused:
+                members.append(card.function)
+            else:
+                reason = card.reason or next(iter(card.refused.values()), None)
+                yield replace(
+                    card,
+                    parts=(),
+                    refused={},
+                    reason=reason
+                    or "it has virtual functions, and option group_size is for whole cards",
+                )
+        if members:
+            members.sort(key=lambda member: member.address)
+            count, reason = len(members), None
+            if count != self._group_size:
+                reason = f"{count} whole cards are there; option group_size is {self._group_size}"
+            first = members[0].address
+            yield Card(
+                *(first, members[0], tuple(members)),
+                unit=self.name_of(first),
+                together=True,
+                reason=reason,
+            )
+
+    def capability(self, scan: Scan, card: Card, function: PciFunction) -> dict[str, Any]:
+        capability = super().capability(scan, card, function)
+        if card.unit is not None:
+            capability["functions"] = [str(part.address) for part in card.parts]
+        return capability
+
+    def each_card(
+        self, scan: Scan, device_key: str, ask: Callable[[str], Iterable[Signal]]
+    ) -> Iterator[Signal]:
+        """Yield the signals of all cards of a device, with the address of the one that tells."""
+        card = self.card(device_key, "health", scan)
+        if card.unit is None:
+            yield from ask(device_key)
+        for part in card.parts if card.unit is not None else ():
+            for signal in ask(str(part.address)):
+                yield replace(signal, evidence=f"{part.address}: {signal.evidence}")
 
     def desired_vfs(self, function: PciFunction) -> int | None:
         return self._vfs_wanted
@@ -508,27 +568,35 @@ class ListedCardDriver(PhysicalCardDriver):
             vendor=f"{function.vendor:04x}",
             model=self.model(function, names),
             control_path=info_of(function.address),
-            deployables=tuple(
-                self.deployable(
-                    guest,
-                    resource_class=(
-                        self.resource_class if guest.parent is None else self.vf_resource_class
-                    ),
-                    driver_name=self.vendor_word,
-                    traits=self.traits(function),
-                )
-                for guest in card.guests
-            ),
+            deployables=self._units(card),
             std_board_info=dict(self.std_board_info(function)),
             vendor_board_info=self.vendor_board_info,
         )
+
+    def _units(self, card: Card) -> tuple[Deployable, ...]:
+        units = tuple(
+            self.deployable(
+                guest,
+                resource_class=(
+                    self.resource_class if guest.parent is None else self.vf_resource_class
+                ),
+                driver_name=self.vendor_word,
+                traits=self.traits(card.function),
+            )
+            for guest in card.guests
+        )
+        if card.unit is None:
+            return units
+        handles = tuple(handle for unit in units for handle in unit.handles)
+        return (replace(units[0], handles=handles, group_size=len(handles)),)
 
     def served(self, scan: Scan, device_key: str, verb: str) -> PciFunction:
         """Return the function of a card that a driver of the host has, so that it can be asked.
 
         Raises exception.DriverCannot, about ``verb``, for a card without a driver, or in a guest.
         """
-        function = self.card(device_key, verb, scan).function
+        parts = {str(part.address): part for card in self.cards(scan) for part in card.parts}
+        function = parts.get(device_key) or self.card(device_key, verb, scan).function
         if function.host_driver is None or function.on_vfio:
             self._cannot(f"{verb} of {device_key} while no driver of the host has it")
         return function

@@ -43,6 +43,7 @@ class HabanaDriver(ListedCardDriver):
     vendor_word: ClassVar[str] = "habana"
     trait_word: ClassVar[str] = "HABANA"
     group: ClassVar[str] = "habana"
+    joinable: ClassVar[bool] = True
     divisible: ClassVar[bool] = False
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
@@ -50,7 +51,10 @@ class HabanaDriver(ListedCardDriver):
         self._tool = VendorTool(host, "/usr/bin/hl-smi", "/bin/hl-smi")
 
     def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
-        """See Driver; the status of the card, and its uncorrectable errors since the start."""
+        return self.each_card(scan, device_key, lambda key: self._signals(scan, key))
+
+    def _signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
+        """Yield the status of one card, and its uncorrectable errors since the start."""
         verb = "check the health"
         self.served(scan, device_key, verb)
         status = self._status(device_key)
@@ -66,6 +70,8 @@ class HabanaDriver(ListedCardDriver):
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; what hl-smi tells, else temperature and power by hwmon."""
+        if self.card(device_key, "stats", scan).unit is not None:
+            self._cannot(f"measure {device_key}, which is several cards")
         self.served(scan, device_key, "measure the use")
         values = self._ask(device_key, [field for field, _, _ in _FIGURES])
         if values is None:
