@@ -19,6 +19,7 @@ from cyborg.agent.findings import Findings
 from cyborg.agent.guests import GuestReports
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.heartbeats import Heartbeats
+from cyborg.agent.lasting_settings import LastingSettings
 from cyborg.agent.layout_sync import LayoutSync
 from cyborg.agent.loop import AgentLoop
 from cyborg.agent.prepared_sync import PreparedUnitsSync
@@ -167,7 +168,8 @@ def make_parts(
         timeout=settings.poll_timeout,
         findings=_findings(settings, machine, store, clock=clock, worker=worker),
     )
-    reporter = _reporter(settings, driver_manager, checks, worker)
+    lasting = LastingSettings(store, worker)
+    reporter = _reporter(settings, driver_manager, checks, lasting=lasting, worker=worker)
     scan, full_check = settings.default.periodic_interval, options.full_check_interval
     schedule = Schedule(scan=scan, full_check=full_check, clock=clock, wake=wake)
     tasks = DeviceTasks(
@@ -181,6 +183,7 @@ def make_parts(
         health=checks.after_set_up,
         on_prepare=checks.note_prepare,
         on_reset=checks.note_reset,
+        settings=lasting,
     )
     providers = _providers(settings, schedule, conductor, placement)
     heartbeats = Heartbeats(
@@ -334,7 +337,12 @@ def _readings(
 
 
 def _reporter(
-    settings: Settings, driver_manager: DriverManager, checks: HealthChecks, worker: Worker
+    settings: Settings,
+    driver_manager: DriverManager,
+    checks: HealthChecks,
+    *,
+    lasting: LastingSettings,
+    worker: Worker,
 ) -> Reporter:
     return Reporter(
         driver_manager,
@@ -342,6 +350,7 @@ def _reporter(
         worker,
         timeout=settings.agent.scan_timeout,
         topology_traits=settings.agent.topology_traits,
+        settings=lasting,
     )
 
 

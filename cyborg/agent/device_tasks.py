@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cyborg import exception
+from cyborg.agent.lasting_settings import LastingSettings
 from cyborg.agent.state_store import TaskJournal
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import Driver, ImageFile, Progress, ResetLevel, clean_calls
@@ -60,6 +61,7 @@ class DeviceTasks:
     the host may have changed. ``health`` returns the health of a device that was just set up, by
     driver and key, if known. ``on_prepare`` gets driver, key and fault (None: none) of each prepare
     that depends on nothing but the device, ``on_reset`` driver and key after each reset.
+    ``settings`` are compared after each guest, None: nothing is.
     ``max_tasks`` is how many tasks are remembered by request key; the conductor repeats a request
     within seconds. A device that hangs delays no other device, and a driver that hangs no other
     driver.
@@ -79,6 +81,7 @@ class DeviceTasks:
         health: Callable[[str, str], DeviceHealth | None] = _no_health,
         on_prepare: Callable[[str, str, str | None], None] = lambda driver, key, fault: None,
         on_reset: Callable[[str, str], None] = lambda driver, key: None,
+        settings: LastingSettings | None = None,
     ) -> None:
         self._drivers = drivers
         self._journal = journal
@@ -92,6 +95,7 @@ class DeviceTasks:
         self._health = health
         self._on_prepare = on_prepare
         self._on_reset = on_reset
+        self._settings = settings
         self._lock = threading.Lock()
         #: The places of a driver for the devices that are worked on at a time.
         self._places = defaultdict[str, threading.Semaphore](lambda: threading.Semaphore(_DEVICES))
@@ -154,13 +158,21 @@ class DeviceTasks:
         return self._run(task, "prepare", run)
 
     def release(self, task: HandleTask) -> Outcome:
-        """Take a handle back from its guest, and run the driver's clean steps."""
+        """Take a handle back from its guest, and run the driver's clean steps.
+
+        A unit whose guest has changed it for good, such as its firmware, is not released.
+        """
         driver = self._driver(task.driver)
 
         def run() -> Outcome:
             progress = self._progress_of(task)
             self._call_in_order("release", lambda: driver.release(task, progress=progress), task)
-            return Outcome(task.request_key, cleaned=self._clean(driver, task))
+            # An erasure may take hours: what can be told before it is told before it.
+            self._check_settings(driver, task, complete=False)
+            cleaned = self._clean(driver, task)
+            # A reset can bring what the guest has written into use.
+            self._check_settings(driver, task, complete=True)
+            return Outcome(task.request_key, cleaned=cleaned)
 
         return self._run(task, "release", run)
 
@@ -496,6 +508,10 @@ class DeviceTasks:
             cleaned.append(CleanedStep(step.name, round(1000 * (time.monotonic() - begun))))
         self._unclean.discard(task.unit)
         return tuple(cleaned)
+
+    def _check_settings(self, driver: Driver, task: HandleTask, *, complete: bool) -> None:
+        if self._settings is not None:
+            self._settings.check(driver, task, complete=complete)
 
     def _step(self, task: HandleTask, run: Callable[[], None]) -> None:
         try:

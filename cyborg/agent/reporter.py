@@ -2,6 +2,7 @@
 """Scan the host: call every driver by itself, so that a driver that fails stops no other driver."""
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -9,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager
 from cyborg.agent.health import HealthChecks
+from cyborg.agent.lasting_settings import LastingSettings
 from cyborg.agent.topology_traits import with_topology_traits
 from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.scan import Scan
@@ -17,6 +19,7 @@ from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.report import DriverReport, DriverState, Report
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T", Device, Hardware, Backend, CardLayouts)
 
 
@@ -32,8 +35,9 @@ class Reporter:
 
     Idle drivers (installed, not enabled) are called once for the hardware that they support, and
     again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
-    after ``timeout`` seconds counts as failed, until it has answered. With ``topology_traits`` the
-    devices have traits that tell where they are.
+    after ``timeout`` seconds counts as failed, until it has answered. ``settings`` notes what
+    guests can change for good. With ``topology_traits`` the devices have traits that tell where
+    they are.
     """
 
     def __init__(
@@ -44,9 +48,11 @@ class Reporter:
         *,
         timeout: float = 60.0,
         topology_traits: bool = False,
+        settings: LastingSettings | None = None,
     ) -> None:
         self.driver_manager = driver_manager
         self._topology_traits = topology_traits
+        self._settings = settings
         self._checks = checks
         self._worker = worker
         self._timeout = timeout
@@ -163,8 +169,10 @@ class Reporter:
             devices = self._call_driver(name, "discover", lambda: driver.discover(scan), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return _Scanned(DriverReport(name, DriverState.FAILED, error=str(error)))
+        if self._settings is not None:
+            self._settings.note(driver, devices, scan)
         if self._topology_traits:
-            devices = tuple(map(with_topology_traits, devices))
+            devices = self._located(name, driver, devices, scan)
         report = DriverReport(name, DriverState.READY, devices)
         try:
             if getattr(driver.hardware, "__func__", None) is Driver.hardware:
@@ -181,6 +189,22 @@ class Reporter:
         except (exception.DriverFailed, exception.DriverCannot) as error:
             # The devices stay in the report: guests may use them.
             return _Scanned(replace(report, error=str(error)))
+
+    def _located(
+        self, name: str, driver: Driver, devices: tuple[Device, ...], scan: Scan
+    ) -> tuple[Device, ...]:
+        """Return devices with the traits of their places."""
+        try:
+            islands = self._worker.call_driver(name, "islands", lambda: driver.islands(scan))
+        except (exception.DriverFailed, exception.DriverCannot) as error:
+            LOG.debug("The islands of driver %s are not known: %s", name, error)
+            islands = ()
+        located = []
+        for device in devices:
+            switch = None if device.topology is None else device.topology.switch
+            nics = frozenset[str]() if switch is None else scan.nics_behind(switch)
+            located.append(with_topology_traits(device, nics, islands))
+        return tuple(located)
 
     def _with_hello(self, report: DriverReport) -> DriverReport:
         """Return the report with the type, version and options of its driver."""

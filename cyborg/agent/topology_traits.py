@@ -2,19 +2,24 @@
 """The traits that tell where a device is, for ``[agent] topology_traits``; pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from cyborg.model.device import Attribute, Deployable, Device
 from cyborg.model.provider import is_trait_name
 
 
-def with_topology_traits(device: Device) -> Device:
+def with_topology_traits(
+    device: Device, nics: Collection[str] = (), islands: Sequence[Collection[str]] = ()
+) -> Device:
     """Return a device whose deployables have a trait for each place that is known of it.
 
-    Deployables that an operator created keep the traits of the operator.
+    ``nics`` are the kinds of network cards behind the switch of the device, such as ``15b3:1021``.
+    ``islands`` are the groups of the driver's devices that fast links join. Deployables that an
+    operator created keep the traits of the operator.
     """
-    places = [(key, trait) for key, trait in _traits(device) if is_trait_name(trait)]
+    traits = (*_traits(device), *_shared(device, nics, islands))
+    places = [(key, trait) for key, trait in traits if is_trait_name(trait)]
     if not places or device.operator_created:
         return device
 
@@ -43,3 +48,16 @@ def _traits(device: Device) -> Iterator[tuple[str, str]]:
         ):
             if address is not None:
                 yield key, f"CUSTOM_PCI_{word}_{re.sub(r'[^A-Z0-9]', '_', address.upper())}"
+
+
+def _shared(
+    device: Device, nics: Collection[str], islands: Sequence[Collection[str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the traits that mean the same on all hosts, with the keys of their attributes."""
+    for kind in sorted(nics):
+        word = kind.upper().replace(":", "_")
+        yield f"trait_switch_with_nic_{word.lower()}", f"CUSTOM_PCI_SWITCH_WITH_NIC_{word}"
+    for number, island in enumerate(islands):
+        if device.key in island:
+            yield "trait_link_island", f"CUSTOM_LINK_ISLAND_{number}"
+            yield "trait_link_island_size", f"CUSTOM_LINK_ISLAND_OF_{len(island)}"

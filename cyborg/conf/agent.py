@@ -119,9 +119,13 @@ class AgentOptions(OptionGroup):
         help="Publish traits that tell where the devices of this host are: "
         "CUSTOM_NUMA_NODE_1, and CUSTOM_PCI_SWITCH_0000_41_00_0 and "
         "CUSTOM_PCI_ROOT_PORT_0000_40_01_0 with the PCI address of the nearest switch and of "
-        "the root port above the device. Turn it on if device profiles request devices of one "
-        "NUMA node or behind one switch. The addresses differ from host to host, and can "
-        "change when cards are added.",
+        "the root port above the device. The addresses differ from host to host, and can change "
+        "when cards are added. Others mean the same on all hosts: "
+        "CUSTOM_PCI_SWITCH_WITH_NIC_15B3_1021 for a device that shares a switch with such a "
+        "network card, by vendor and product id, and for GPUs that NVLink joins "
+        "CUSTOM_LINK_ISLAND_0 with the number of the island on the host, and "
+        "CUSTOM_LINK_ISLAND_OF_8 with the number of its GPUs. Turn it on if device profiles "
+        "request devices by their place.",
     )
     privileged_socket: str = option(
         cfg.StrOpt,

@@ -178,6 +178,20 @@ def virtual_functions_option(driver: str) -> cfg.Opt:
     )
 
 
+def group_size_option(cards: str, links: str) -> cfg.Opt:
+    """Return a new option object for the number of cards that guests get together."""
+    return cfg.IntOpt(
+        "group_size",
+        default=1,
+        min=1,
+        max=64,
+        help=f"Number of {cards} that a guest gets together. Set it to the number of {cards} on "
+        f"the host if the {links} join them: otherwise the guests of single {cards} share these "
+        f"links. If the host has another number of whole {cards}, none is offered. With 1, each "
+        "is a unit of its own. Change it only while no instance has any of them.",
+    )
+
+
 def _fpga_options() -> dict[str, list[cfg.Opt]]:
     """Return the options of the drivers for FPGA cards, by group."""
     return {
@@ -202,6 +216,18 @@ def _fpga_options() -> dict[str, list[cfg.Opt]]:
                 "a card after each guest, so that the next guest does not get the image of the "
                 "last one. Only root may be able to change the file. If empty, a card keeps the "
                 "image of its last guest.",
+            ),
+            cfg.StrOpt(
+                "guest_functions",
+                default="user",
+                choices=[
+                    ("user", "a guest gets the function for users alone"),
+                    ("all", "a guest gets the function for management as well"),
+                ],
+                help="Which functions of an Alveo card a guest gets. With the function for "
+                "management a guest can write the flash memory of the card, and with it the shell "
+                "that the next tenant gets. Set all only if you trust all tenants, or to keep the "
+                "units and the device profiles of an earlier release.",
             ),
             cfg.StrOpt(
                 "image_kind",
@@ -246,8 +272,9 @@ def _card_options() -> dict[str, list[cfg.Opt]]:
         "amd_gpu": [
             clean_option("a GPU or a part of it"),
             virtual_functions_option("amd_gpu_driver"),
+            group_size_option("GPUs", "Infinity Fabric"),
         ],
-        "habana": [clean_option("a card")],
+        "habana": [clean_option("a card"), group_size_option("cards", "links of their board")],
         "intel_gpu": [
             clean_option("a GPU or a part of it"),
             virtual_functions_option("intel_gpu_driver"),

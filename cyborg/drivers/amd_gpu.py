@@ -35,24 +35,23 @@ class AmdGpuDriver(ListedCardDriver):
 
     name = "amd_gpu_driver"
     type = DeviceType.GPU
-    vendor: ClassVar[int] = 0x1002
-    #: Physical functions; virtual functions have other ids.
-    products: ClassVar[frozenset[int]] = frozenset(
-        {0x738C, 0x738E, 0x7408, 0x740C, 0x740F, 0x74A0, 0x74A1, 0x74A2, 0x74A5}
-        | {0x75A0, 0x75A3, 0x75A8, 0x7461, 0x7362}
-    )
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x1002: ("03", "1200")}
     resource_class: ClassVar[str] = "PGPU"
     vf_resource_class: ClassVar[str] = "VGPU"
     vendor_word: ClassVar[str] = "amd"
     trait_word: ClassVar[str] = "AMD"
     group: ClassVar[str] = "amd_gpu"
+    joinable: ClassVar[bool] = True
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._tool = VendorTool(host, "/opt/rocm/bin/amd-smi", "/usr/bin/amd-smi")
 
     def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
-        """See Driver; uncorrectable errors by block, and pages of memory that are bad."""
+        return self.each_card(scan, device_key, lambda key: self._signals(scan, key))
+
+    def _signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
+        """Yield the uncorrectable errors of one GPU by block, and its bad pages of memory."""
         verb = "check the health"
         self.served(scan, device_key, verb)
         errors = self._errors(device_key)
@@ -76,6 +75,8 @@ class AmdGpuDriver(ListedCardDriver):
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; files of amdgpu, and temperature and power by hwmon."""
+        if self.card(device_key, "stats", scan).unit is not None:
+            self._cannot(f"measure {device_key}, which is several cards")
         self.served(scan, device_key, "measure the use")
         figures = hwmon_figures(self.host, device_key)
         for file, figure, divisor in (

@@ -239,6 +239,16 @@ class Driver(abc.ABC):
         """
         return ()
 
+    def settings(self, scan: Scan, device_key: str, handle_key: str) -> Mapping[str, str]:
+        """Return what a guest of a unit can change for good, as it is now; the method only reads.
+
+        The names, such as "firmware", are for operators. What is not known now, for example while a
+        guest has the device, is left out. The agent keeps the first value of each, and compares
+        after each guest: a unit with another value, or whose values cannot be read any more, is
+        not given out.
+        """
+        return {}
+
     def reset(
         self, device_key: str, level: ResetLevel, *, progress: Progress = no_progress
     ) -> None:
@@ -289,6 +299,13 @@ class Driver(abc.ABC):
     ) -> None:
         """Load the image file into the deployable; the same image may be loaded again."""
         self._cannot(f"program {task.deployable}")
+
+    def islands(self, scan: Scan) -> Sequence[Collection[str]]:
+        """Return groups of devices that fast links join, such as NVLink, by their keys.
+
+        The groups are in a stable order and have no device in common. The method only reads.
+        """
+        return ()
 
     def layouts(self, scan: Scan) -> Sequence[CardLayouts]:
         """Return the cards that this driver can divide, ordered by key.

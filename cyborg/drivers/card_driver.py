@@ -9,7 +9,7 @@ reset are here, once for all drivers.
 import abc
 import contextlib
 import socket
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import catalogue, function_cleaning, pci_ids, vf_layout
+from cyborg.drivers import catalogue, function_cleaning, lasting_settings, pci_ids, vf_layout
 from cyborg.drivers.base import CardLayouts, CleanStep, Driver, Progress, ResetLevel, no_progress
 from cyborg.drivers.catalogue import Entry
 from cyborg.drivers.files import read_if_exists
@@ -38,6 +38,7 @@ from cyborg.model.device import (
     DeviceType,
     Hardware,
 )
+from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress, deployable_name
 from cyborg.model.work import HandleTask
 
@@ -211,6 +212,12 @@ class CardDriver(Driver, Generic[C]):
         names = self.clean_names(scan, card, function)
         return [self.clean_step(name, card, task) for name in names]
 
+    def settings(self, scan: Scan, device_key: str, handle_key: str) -> Mapping[str, str]:
+        """See Driver; those of a unit that is a whole function."""
+        address = parse_name(handle_key)
+        function = None if address is None else scan.functions.get(address)
+        return {} if function is None else lasting_settings.read(self.host, function)
+
     def _function(self, scan: Scan, key: str) -> PciFunction:
         """Return the function that a unit is, or is a part of.
 
@@ -248,10 +255,11 @@ class CardDriver(Driver, Generic[C]):
         return sorted(items, key=lambda item: item.key)
 
     def functions(self, scan: Scan) -> Collection[PciAddress]:
-        """See Driver; the cards, and what guests could get of them."""
+        """See Driver; the cards, and what guests could get of them; no card of an unknown id."""
         return {
             address
             for card in self.cards(scan)
+            if card.parts or card.present is None
             for address in (card.address, *(part.address for part in card.parts))
         }
 
@@ -376,15 +384,36 @@ class CardDriver(Driver, Generic[C]):
 
 
 class PhysicalCardDriver(CardDriver[Card]):
-    """A driver whose devices are physical PCI functions, with their virtual functions if any."""
+    """A driver whose devices are physical PCI functions, with their virtual functions if any.
+
+    Which of them are its cards says the device catalogue (``driver`` of an entry), unless a
+    subclass selects them by vendor and class alone (``selects``). A card of ``kinds`` that the
+    catalogue lacks is listed with the remedy.
+    """
+
+    #: Vendor → first digits of the class codes of the cards that the driver is for.
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = MappingProxyType({})
 
     #: Whether the functions that guests get of a card belong together: all of them are offered, or
     #: none.
     together: ClassVar[bool] = False
 
-    @abc.abstractmethod
     def selects(self, function: PciFunction) -> bool:
         """Return whether a physical function is of the driver's kind."""
+        return self.entry(function).driver == self.name
+
+    def unknown_id(self, function: PciFunction) -> str | None:
+        """Return why a function is not known, as a clause; None if it is, or is no such card."""
+        digits, entry = f"{function.class_code:06x}", self.entry(function)
+        if not digits.startswith(self.kinds.get(function.vendor, ())):
+            return None
+        if entry.driver is not None or entry.names(function.vendor, function.product):
+            return None
+        ids = f"{function.vendor:04x}:{function.product:04x}"
+        return (
+            f"unknown id {ids}: the device catalogue does not have it; to offer the card, add an "
+            f"entry with pci_ids: [{ids}] and driver: {self.name} to [generic_driver] devices_dir"
+        )
 
     def guests(self, scan: Scan, function: PciFunction) -> Sequence[PciFunction]:
         """Return what guests get of a card, by default its virtual functions if it has any."""
@@ -396,6 +425,10 @@ class PhysicalCardDriver(CardDriver[Card]):
         None, by default: each function is a deployable.
         """
         return None
+
+    def no_guests(self, function: PciFunction) -> str:
+        """Return why guests get nothing of a card without ``guests``, as a clause."""
+        return "it has no function that a guest can have"
 
     def desired_vfs(self, function: PciFunction) -> int | None:
         """Return how many virtual functions the configuration requests for a card; None: any."""
@@ -409,38 +442,44 @@ class PhysicalCardDriver(CardDriver[Card]):
         return False
 
     def selected(self, scan: Scan) -> Iterator[Card]:
-        """See CardDriver; the physical functions of the driver's kind."""
+        """See CardDriver; the physical functions of the driver's kind, and those it may miss."""
         for function in scan.functions.values():
-            if function.parent is None and self.selects(function):
-                parts, desired = tuple(self.guests(scan, function)), self.desired_vfs(function)
-                yield Card(
-                    function.address,
-                    function,
-                    parts,
-                    unit=self.unit_name(parts),
-                    together=self.together,
-                    desired_vfs=desired,
-                    stopped=desired is not None and self.stopped(scan, function),
-                    reason=None if parts else "it has no function that a guest can have",
-                )
+            if function.parent is not None:
+                continue
+            if not self.selects(function):
+                if (reason := self.unknown_id(function)) is not None:
+                    yield Card(function.address, function, reason=reason)
+                continue
+            parts, desired = tuple(self.guests(scan, function)), self.desired_vfs(function)
+            entry = self.entry(function)
+            refused = entry.refused if entry.driver == self.name else None
+            yield Card(
+                *(function.address, function, parts),
+                unit=self.unit_name(parts),
+                together=self.together,
+                desired_vfs=desired,
+                stopped=desired is not None and self.stopped(scan, function),
+                refused={} if refused is None else {part.address: refused for part in parts},
+                reason=None if parts else self.no_guests(function),
+            )
 
 
 class ListedCardDriver(PhysicalCardDriver):
-    """A driver for the cards of one vendor, whose product ids it lists.
+    """A driver for the cards of one vendor that the device catalogue lists.
 
     Guests get whole cards in units of ``resource_class``, and virtual functions in units of
     ``vf_resource_class``. The option ``virtual_functions`` says how many each card gets, if the
     cards are ``divisible``.
     """
 
-    vendor: ClassVar[int]
-    products: ClassVar[frozenset[int]]
     resource_class: ClassVar[str]
     vf_resource_class: ClassVar[str]
     #: The name of the vendor in deployables, and the first word of the trait with the product id.
     vendor_word: ClassVar[str]
     trait_word: ClassVar[str]
     divisible: ClassVar[bool] = True
+    #: Whether guests can get all cards of the host together: the option ``group_size``.
+    joinable: ClassVar[bool] = False
     vendor_board_info: ClassVar[str | None] = None
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
@@ -448,16 +487,74 @@ class ListedCardDriver(PhysicalCardDriver):
         self._vfs_wanted: int | None = (
             conf[self.group].virtual_functions if self.divisible else None
         )
+        self._group_size: int = conf[self.group].group_size if self.joinable else 1
+        if self._group_size > 1 and self._vfs_wanted:
+            reason = f"Options [{self.group}] group_size and virtual_functions exclude each other."
+            raise exception.ConfigError(reason=reason)
 
-    def selects(self, function: PciFunction) -> bool:
-        return function.vendor == self.vendor and function.product in self.products
+    def selected(self, scan: Scan) -> Iterator[Card]:
+        """See CardDriver; with ``group_size`` the cards that share links are one.
+
+        All cards of the driver belong to it: a group of some of them could get other members when
+        a card is added or fails.
+        """
+        cards = super().selected(scan)
+        if self._group_size == 1:
+            yield from cards
+            return
+        members: list[PciFunction] = []
+        for card in cards:
+            if card.parts == (card.present,) and not card.refused:
+                members.append(card.function)
+            else:
+                reason = card.reason or next(iter(card.refused.values()), None)
+                yield replace(
+                    card,
+                    parts=(),
+                    refused={},
+                    reason=reason
+                    or "it has virtual functions, and option group_size is for whole cards",
+                )
+        if members:
+            members.sort(key=lambda member: member.address)
+            count, reason = len(members), None
+            if count != self._group_size:
+                reason = f"{count} whole cards are there; option group_size is {self._group_size}"
+            first = members[0].address
+            yield Card(
+                *(first, members[0], tuple(members)),
+                unit=self.name_of(first),
+                together=True,
+                reason=reason,
+            )
+
+    def capability(self, scan: Scan, card: Card, function: PciFunction) -> dict[str, Any]:
+        capability = super().capability(scan, card, function)
+        if card.unit is not None:
+            capability["functions"] = [str(part.address) for part in card.parts]
+        return capability
+
+    def each_card(
+        self, scan: Scan, device_key: str, ask: Callable[[str], Iterable[Signal]]
+    ) -> Iterator[Signal]:
+        """Yield the signals of all cards of a device, with the address of the one that tells."""
+        card = self.card(device_key, "health", scan)
+        if card.unit is None:
+            yield from ask(device_key)
+        for part in card.parts if card.unit is not None else ():
+            for signal in ask(str(part.address)):
+                yield replace(signal, evidence=f"{part.address}: {signal.evidence}")
 
     def desired_vfs(self, function: PciFunction) -> int | None:
         return self._vfs_wanted
 
     def traits(self, function: PciFunction) -> Sequence[str]:
-        """Return the traits of a card and of its virtual functions; none may change in use."""
-        return "OWNER_CYBORG", f"CUSTOM_{self.trait_word}_{function.product:04X}"
+        """Return the traits of a card and of its virtual functions; none may change in use.
+
+        Those of the device catalogue, such as CUSTOM_GAUDI3, follow the others.
+        """
+        own = "OWNER_CYBORG", f"CUSTOM_{self.trait_word}_{function.product:04X}"
+        return tuple(dict.fromkeys((*own, *self.entry(function).description.traits)))
 
     def std_board_info(self, function: PciFunction) -> Mapping[str, str | None]:
         """Return what the API shows as ``std_board_info``."""
@@ -471,27 +568,35 @@ class ListedCardDriver(PhysicalCardDriver):
             vendor=f"{function.vendor:04x}",
             model=self.model(function, names),
             control_path=info_of(function.address),
-            deployables=tuple(
-                self.deployable(
-                    guest,
-                    resource_class=(
-                        self.resource_class if guest.parent is None else self.vf_resource_class
-                    ),
-                    driver_name=self.vendor_word,
-                    traits=self.traits(function),
-                )
-                for guest in card.guests
-            ),
+            deployables=self._units(card),
             std_board_info=dict(self.std_board_info(function)),
             vendor_board_info=self.vendor_board_info,
         )
+
+    def _units(self, card: Card) -> tuple[Deployable, ...]:
+        units = tuple(
+            self.deployable(
+                guest,
+                resource_class=(
+                    self.resource_class if guest.parent is None else self.vf_resource_class
+                ),
+                driver_name=self.vendor_word,
+                traits=self.traits(card.function),
+            )
+            for guest in card.guests
+        )
+        if card.unit is None:
+            return units
+        handles = tuple(handle for unit in units for handle in unit.handles)
+        return (replace(units[0], handles=handles, group_size=len(handles)),)
 
     def served(self, scan: Scan, device_key: str, verb: str) -> PciFunction:
         """Return the function of a card that a driver of the host has, so that it can be asked.
 
         Raises exception.DriverCannot, about ``verb``, for a card without a driver, or in a guest.
         """
-        function = self.card(device_key, verb, scan).function
+        parts = {str(part.address): part for card in self.cards(scan) for part in card.parts}
+        function = parts.get(device_key) or self.card(device_key, verb, scan).function
         if function.host_driver is None or function.on_vfio:
             self._cannot(f"{verb} of {device_key} while no driver of the host has it")
         return function

@@ -4,14 +4,14 @@
 The data is in YAML files: those of this package in ``devices.d`` and those of the operator in
 ``[generic_driver] devices_dir``. A file is a list of entries. An entry has the options of a section
 ``[generic_driver:<name>]`` that describe a kind of device (``device_options.Description``), and the
-keys ``name``, ``platform`` and ``enable``.
+keys ``name``, ``platform``, ``enable``, ``driver`` and ``refused``.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ from cyborg.drivers.device_options import (
     parse,
     parse_backend_name,
     parse_optional,
+    parse_text,
     read_description,
 )
 from cyborg.drivers.generic_match import PciIds, includes
@@ -50,12 +51,14 @@ _OPTIONS = (
     "unit",
     "unit_functions",
 )
-_KEYS = ("name", *_OPTIONS, "platform", "enable")
-#: The keys that have an effect only if the devices of the entry can be offered.
+_KEYS = ("name", *_OPTIONS, "platform", "enable", "driver", "refused")
+#: The keys that have an effect only if the generic_driver can offer the devices of the entry.
 _OFFER = (
-    *("resource_class", "traits", "capabilities", "reset", "unit", "unit_functions"),
+    *("resource_class", "capabilities", "reset", "unit", "unit_functions"),
     "enable",
 )
+#: The name of a driver: that of its entry point.
+_DRIVER_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 #: Characters of a value, and items of a list, in an error message.
 _MOST_SHOWN = 200
 _DEFAULTS: Mapping[str, Any] = {
@@ -70,14 +73,17 @@ class Entry:
 
     ``platform`` says that only the host can use the functions. ``name`` is the name of the backend
     with which the generic_driver offers the devices, None if it cannot; with ``enable`` it does so
-    without being asked. ``options`` are the options that the entry sets, as
-    ``cyborg.conf.generic`` declares them. ``place`` is file and line.
+    without being asked. ``driver`` is the name of the driver that has the cards for its own;
+    ``refused`` says, as a clause, why that driver does not offer them. ``options`` are the options
+    that the entry sets, as ``cyborg.conf.generic`` declares them. ``place`` is file and line.
     """
 
     description: Description = field(default_factory=Description)
     name: str | None = None
     platform: bool = False
     enable: bool = False
+    driver: str | None = None
+    refused: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
 
@@ -90,6 +96,12 @@ class Entry:
     def rank(self) -> tuple[bool, int]:
         """Return how closely the conditions other than ``pci_ids`` select; larger is closer."""
         return bool(self.description.subsystems), max(map(len, self.description.classes), default=0)
+
+    def names(self, vendor: int, device: int) -> bool:
+        """Return whether the entry has this product, and not only all products of the vendor."""
+        return any(
+            ids.includes(vendor, device) and not ids.is_vendor for ids in self.description.ids
+        )
 
     def accepts(self, digits: str, subsystem: tuple[int, int] | None) -> bool:
         """Return whether class code and board satisfy the entry; ``pci_ids`` are not compared."""
@@ -142,7 +154,8 @@ class Catalogue:
 
         ``class_code`` has 24 bits; ``subsystem`` is vendor and id of the board, None if it is not
         known. Without an entry for the ids, it is that of the class code. A function that the
-        catalogue does not know has an entry without values.
+        catalogue does not know has an entry without values. An entry that names no driver leaves
+        the card to the driver that a less exact one, or one of this package, names.
         """
         function = vendor, device, class_code, subsystem
         if function not in self._entries:
@@ -153,18 +166,25 @@ class Catalogue:
         self, vendor: int, device: int, class_code: int, subsystem: tuple[int, int] | None
     ) -> Entry:
         digits = f"{class_code:06x}"
-        entries = chain.from_iterable(layer.candidates(vendor, device) for layer in self._layers)
-        by_id = next((entry for entry in entries if entry.accepts(digits, subsystem)), None)
+        by_ids = [
+            entry
+            for layer in self._layers
+            for entry in layer.candidates(vendor, device)
+            if entry.accepts(digits, subsystem)
+        ]
         keys = (digits, digits[:4], digits[:2])
         by_class = next(
             (layer.classes[key] for layer in self._layers for key in keys if key in layer.classes),
             Entry(),
         )
-        if by_id is None:
+        if not by_ids:
             return by_class
-        mine, theirs = by_id.description, by_class.description
+        owner = next((entry for entry in by_ids if entry.driver is not None), by_ids[0])
+        mine, theirs = by_ids[0].description, by_class.description
         return replace(
-            by_id,
+            by_ids[0],
+            driver=owner.driver,
+            refused=owner.refused,
             description=replace(
                 mine,
                 device_type=mine.device_type or theirs.device_type,
@@ -207,6 +227,13 @@ def read(conf: cfg.ConfigOpts) -> Catalogue:
         )
         raise exception.ConfigError(reason=reason)
     return Catalogue((_Layer.load(directory), _shipped()))
+
+
+def _parse_driver(text: str) -> str:
+    """Return the name of a driver; raises ValueError for any other text."""
+    if not _DRIVER_NAME.fullmatch(text):
+        raise ValueError("it is not the name of a driver, such as amd_gpu_driver")
+    return text
 
 
 def _overlap(mine: Sequence[PciIds], theirs: Sequence[PciIds]) -> bool:
@@ -312,6 +339,12 @@ class _Source:
         description = read_description(self)
         name = parse_optional(self, "name", parse_backend_name)
         platform, enable = self.value("platform") or False, self.value("enable") or False
+        driver = parse_optional(self, "driver", _parse_driver)
+        refused = parse_optional(self, "refused", parse_text)
+        if refused is not None and driver is None:
+            self.invalid("refused", "it has an effect only together with driver")
+        if driver is not None and not description.ids:
+            self.invalid("driver", "it has an effect only together with pci_ids")
         if not description.ids and (description.subsystems or not description.classes):
             entry_files.refuse(
                 self._file, self._line, "the entry must set pci_ids, or pci_classes alone"
@@ -320,12 +353,16 @@ class _Source:
             for key in _OFFER:
                 if key in self._values:
                     self.invalid(key, "it has an effect only together with name")
+            if description.traits and driver is None:
+                self.invalid("traits", "it has an effect only together with name or driver")
         elif description.resource_class is None:
             self.invalid("name", "resource_class must be set, too")
         if platform and name is not None:
             self.invalid("platform", "functions of the platform are never offered, so name must go")
         set_options = {key: value for key, value in self._values.items() if key in _OPTIONS}
-        return Entry(description, name, platform, enable, set_options, self.place)
+        return Entry(
+            *(description, name, platform, enable, driver, refused), set_options, self.place
+        )
 
     def value(self, option: str) -> Any:
         """See device_options.Source."""
@@ -354,6 +391,6 @@ class _Source:
             entry_files.refuse(self._file, node.start_mark.line + 1, f"{key} is not {form}")
         # The text, and not what YAML makes of it: 1e36 is not a number here.
         self._values[key] = str(node.value)
-        if key == "name":
+        if key in ("name", "driver", "refused"):
             return self._values[key]
         return parse(self, key, types.Boolean() if option is None else option.type)

@@ -40,6 +40,11 @@ class PciIds:
         return self.vendor == other.vendor and self.first <= other.last and other.first <= self.last
 
     @property
+    def is_vendor(self) -> bool:
+        """Return whether these are all ids of the vendor."""
+        return self.size == _LAST_ID + 1
+
+    @property
     def size(self) -> int:
         """Return the number of ids."""
         return self.last - self.first + 1

@@ -15,7 +15,6 @@ from cyborg.drivers.card_driver import ListedCardDriver
 from cyborg.drivers.card_readings import VendorTool, hwmon_figures, number, unintelligible
 from cyborg.drivers.files import is_missing
 from cyborg.drivers.host import Host
-from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import DeviceType
 from cyborg.model.health import Signal
@@ -38,29 +37,24 @@ class HabanaDriver(ListedCardDriver):
 
     name = "habana_driver"
     type = DeviceType.AICHIP
-    vendor: ClassVar[int] = 0x1DA3
-    #: Goya, Greco, Gaudi (also with secured firmware), Gaudi 2 and Gaudi 3.
-    products: ClassVar[frozenset[int]] = frozenset(
-        {0x0001, 0x0030, 0x1000, 0x1010, 0x1020, 0x1060, 0x1063}
-    )
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x1DA3: ("1200",)}
     resource_class: ClassVar[str] = "CUSTOM_GAUDI"
     vf_resource_class: ClassVar[str] = "CUSTOM_GAUDI"
     vendor_word: ClassVar[str] = "habana"
     trait_word: ClassVar[str] = "HABANA"
     group: ClassVar[str] = "habana"
+    joinable: ClassVar[bool] = True
     divisible: ClassVar[bool] = False
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._tool = VendorTool(host, "/usr/bin/hl-smi", "/bin/hl-smi")
 
-    def traits(self, function: PciFunction) -> Sequence[str]:
-        """Return also the traits of the device catalogue, such as CUSTOM_GAUDI3."""
-        entry = self.catalogue.entry(function.vendor, function.product, function.class_code)
-        return *super().traits(function), *entry.description.traits
-
     def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
-        """See Driver; the status of the card, and its uncorrectable errors since the start."""
+        return self.each_card(scan, device_key, lambda key: self._signals(scan, key))
+
+    def _signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:
+        """Yield the status of one card, and its uncorrectable errors since the start."""
         verb = "check the health"
         self.served(scan, device_key, verb)
         status = self._status(device_key)
@@ -76,6 +70,8 @@ class HabanaDriver(ListedCardDriver):
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
         """See Driver; what hl-smi tells, else temperature and power by hwmon."""
+        if self.card(device_key, "stats", scan).unit is not None:
+            self._cannot(f"measure {device_key}, which is several cards")
         self.served(scan, device_key, "measure the use")
         values = self._ask(device_key, [field for field, _, _ in _FIGURES])
         if values is None:

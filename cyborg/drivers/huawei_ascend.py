@@ -45,10 +45,7 @@ class HuaweiAscendDriver(ListedCardDriver):
 
     name = "huawei_ascend_driver"
     type = DeviceType.AICHIP
-    vendor: ClassVar[int] = 0x19E5
-    products: ClassVar[frozenset[int]] = frozenset(
-        {0xD100, 0xD105, 0xD107, 0xD500, 0xD801, 0xD802, 0xD803}
-    )
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x19E5: ("1200",)}
     resource_class: ClassVar[str] = "CUSTOM_NPU"
     vf_resource_class: ClassVar[str] = "CUSTOM_VNPU"
     vendor_word: ClassVar[str] = "huawei"

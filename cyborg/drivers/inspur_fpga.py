@@ -11,6 +11,7 @@ from cyborg.drivers.card_driver import ListedCardDriver
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.model.device import DeviceType
 
+_INSPUR = 0x1BD4
 #: The class code in 16 bits, and the name that it has in pci.ids. SSDs of Inspur have another one.
 _CLASS, _CLASS_NAME = 0x1200, "Processing accelerators"
 
@@ -20,8 +21,6 @@ class InspurFpgaDriver(ListedCardDriver):
 
     name = "inspur_fpga_driver"
     type = DeviceType.FPGA
-    vendor: ClassVar[int] = 0x1BD4
-    products: ClassVar[frozenset[int]] = frozenset()
     resource_class: ClassVar[str] = "FPGA"
     vf_resource_class: ClassVar[str] = "FPGA"
     vendor_word: ClassVar[str] = "INSPUR"
@@ -31,7 +30,7 @@ class InspurFpgaDriver(ListedCardDriver):
     vendor_board_info: ClassVar[str | None] = '{"vendor_info": "fpga_vb_info"}'
 
     def selects(self, function: PciFunction) -> bool:
-        return function.vendor == self.vendor and function.class_code >> 8 == _CLASS
+        return function.vendor == _INSPUR and function.class_code >> 8 == _CLASS
 
     def traits(self, function: PciFunction) -> Sequence[str]:
         """Return the traits of the existing service, under their keys, and the owner."""

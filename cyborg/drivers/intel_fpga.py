@@ -28,18 +28,6 @@ from cyborg.model.device import Device
 from cyborg.model.health import Signal
 from cyborg.model.pci import PciAddress
 
-_ARRIA10 = (0x8086, 0x09C4)
-#: Vendor and product of the physical functions; a virtual function has the next product.
-_CARDS = frozenset(
-    {
-        _ARRIA10,
-        *(
-            (0x8086, product)
-            for product in (0xBCBD, 0xBCC0, 0x0B2B, 0x0B30, 0xBCCE, 0xAF00, 0x0DDB)
-        ),
-        *((0x1C2C, product) for product in range(0x1000, 0x1004)),
-    }
-)
 _MAGIC = b"XeonFPGA\xb7GBSv001"
 _LENGTH = struct.Struct("<I")
 #: The most metadata that an image may have; that of known images has some hundred bytes.
@@ -119,10 +107,8 @@ class IntelFpgaDriver(FpgaDriver):
     name = "intel_fpga_driver"
     group = "intel_fpga"
     driver_name = "intel"
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x8086: ("1200",), 0x1C2C: ("1200",)}
     named_after_machine: ClassVar[bool] = True
-
-    def selects(self, function: PciFunction) -> bool:
-        return (function.vendor, function.product) in _CARDS
 
     def unit_name(self, guests: Sequence[PciFunction]) -> str:
         """Return the name of a card's deployable: that of its last function."""
@@ -131,10 +117,9 @@ class IntelFpgaDriver(FpgaDriver):
     def device(self, scan: Scan, card: Card) -> Device:
         function = card.function
         traits = ["CUSTOM_FPGA_INTEL"]
-        if (function.vendor, function.product) == _ARRIA10:
-            traits.append("CUSTOM_FPGA_INTEL_PAC_ARRIA10")
-        else:
-            traits.append(f"CUSTOM_FPGA_PRODUCT_ID_{function.product:04X}")
+        # The existing service has a trait of its own for one card.
+        product = f"CUSTOM_FPGA_PRODUCT_ID_{function.product:04X}"
+        traits += self.entry(function).description.traits or (product,)
         functions = (id_ for ids in self._functions(scan, card).values() for id_ in ids)
         traits += [f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{id_.upper()}" for id_ in uuids(functions)]
         traits += [f"CUSTOM_FPGA_REGION_INTEL_{id_.upper()}" for id_ in self._regions(card)]

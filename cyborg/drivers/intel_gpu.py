@@ -39,11 +39,8 @@ class IntelGpuDriver(ListedCardDriver):
 
     name = "intel_gpu_driver"
     type = DeviceType.GPU
-    vendor: ClassVar[int] = 0x8086
-    #: Flex, Max, Arc B580 and Arc Pro B; virtual functions have the ids of their GPU.
-    products: ClassVar[frozenset[int]] = frozenset(
-        {0x56C0, 0x56C1, 0x0B69, 0x0BD0, *range(0x0BD5, 0x0BDC), 0xE20B, 0xE211, 0xE212, 0xE223}
-    )
+    #: Virtual functions have the ids of their GPU.
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x8086: ("03",)}
     resource_class: ClassVar[str] = "PGPU"
     vf_resource_class: ClassVar[str] = "VGPU"
     vendor_word: ClassVar[str] = "intel"

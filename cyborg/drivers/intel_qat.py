@@ -5,11 +5,11 @@ Guests get virtual functions, or the whole card if it has none. Devices of gener
 the services that the configuration requests.
 
 Source: Documentation/ABI/testing/sysfs-driver-qat, sysfs-driver-qat_ras and debugfs-driver-qat of
-Linux 6.12; ids of the kernel's drivers in drivers/crypto/intel/qat.
+Linux 6.12; names of the kernel's drivers in drivers/crypto/intel/qat.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -28,11 +28,9 @@ from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
 from cyborg.model.health import Signal
 
-_INTEL = 0x8086
-#: Physical functions that have files below ``qat``, with the most services that one can combine.
-_CONFIGURABLE = {0x4940: 2, 0x4942: 2, 0x4944: 2, 0x4946: 2, 0x4948: 3}
-#: Physical functions of older generations, whose services are fixed.
-_FIXED = frozenset({0x0435, 0x18A0, 0x18EE, 0x19E2, 0x37C8, 0x6F54})
+#: The drivers of the kernel for cards whose services can be set, with the most services that one
+#: card can combine. Those of older generations are fixed.
+_MOST_SERVICES = {"4xxx": 2, "420xx": 2, "6xxx": 3}
 _SERVICES = ("sym", "asym", "dc", "dcc", "decomp")
 _RESOURCE_CLASS = "CUSTOM_QAT"
 _GROUP = "intel_qat"
@@ -46,17 +44,13 @@ class IntelQatDriver(PhysicalCardDriver):
     name = "intel_qat_driver"
     type = DeviceType.QAT
     group = _GROUP
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x8086: ("0b40",)}
     named_after_machine: ClassVar[bool] = True
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._services = _read_services(conf[_GROUP].services)
         self._vfs_wanted: int | None = conf[_GROUP].virtual_functions
-
-    def selects(self, function: PciFunction) -> bool:
-        return function.vendor == _INTEL and (
-            function.product in _CONFIGURABLE or function.product in _FIXED
-        )
 
     def desired_vfs(self, function: PciFunction) -> int | None:
         return self._vfs_wanted
@@ -115,7 +109,7 @@ class IntelQatDriver(PhysicalCardDriver):
         for card in self.cards(scan):
             requested, running = self._services, self._running(card)
             listed = divided.get(card.key)
-            most = _CONFIGURABLE.get(card.function.product)
+            most = _MOST_SERVICES.get(card.function.host_driver or "")
             if requested is None or most is None:
                 layouts += [listed] if listed is not None else []
                 continue

@@ -4,7 +4,7 @@
 Guests get virtual functions, or the whole port if it has none. A port that is mapped to a physical
 network is fit for ports of Neutron.
 
-Sources: the tables of the kernel's drivers i40e, ice and mlx5_core; ``devlink-health(8)``.
+Source: ``devlink-health(8)``.
 """
 
 import abc
@@ -31,7 +31,6 @@ from cyborg.model.pci import PciAddress
 _RESOURCE_CLASS = "CUSTOM_NIC"
 _DEVLINK = "/usr/sbin/devlink"
 _TIMEOUT = 5.0
-_INTEL, _MELLANOX = 0x8086, 0x15B3
 _AUXILIARY = "/sys/bus/auxiliary/devices"
 
 
@@ -86,8 +85,6 @@ class NicDriver(PhysicalCardDriver):
     """What the drivers for network cards have in common; ``ports`` come from its options."""
 
     type = DeviceType.NIC
-    #: Vendor and products of the physical functions.
-    ids: ClassVar[tuple[int, frozenset[int]]]
     vendor_word: ClassVar[str]
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
@@ -101,10 +98,6 @@ class NicDriver(PhysicalCardDriver):
     def card_traits(self, function: PciFunction) -> Sequence[str]:
         """Return the traits that every unit of a card has."""
         return ()
-
-    def selects(self, function: PciFunction) -> bool:
-        vendor, products = self.ids
-        return function.vendor == vendor and function.product in products
 
     def guests(self, scan: Scan, function: PciFunction) -> Sequence[PciFunction]:
         """Return the functions of a port that the options name, all if they name none."""
@@ -179,15 +172,12 @@ class NicDriver(PhysicalCardDriver):
 
 
 class IntelNicDriver(NicDriver):
-    """Ports of the cards X710, XXV710 and E810, each with its physical network if it has one."""
+    """Ports of the series 700 and 800, each with its physical network if it has one."""
 
     name = "intel_nic_driver"
     group = "nic_devices"
     named_after_machine: ClassVar[bool] = True
-    ids: ClassVar[tuple[int, frozenset[int]]] = (
-        _INTEL,
-        frozenset({0x1572, 0x158A, 0x158B, 0x1592, 0x1593, 0x159B}),
-    )
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x8086: ("0200",)}
     vendor_word: ClassVar[str] = "intel"
 
     def read_ports(self, conf: cfg.ConfigOpts) -> Sequence[Ports]:
@@ -195,37 +185,21 @@ class IntelNicDriver(NicDriver):
 
 
 class Mlx5Driver(NicDriver):
-    """Ports of NVIDIA ConnectX cards; the ports of DPUs and sub-functions are listed only."""
+    """Ports of NVIDIA ConnectX cards; the ports of DPUs and sub-functions are listed only.
+
+    BlueField cards are DPUs: the DPU manages its ports, and Nova its share of them.
+    """
 
     name = "mlx5_driver"
     group = "mlx5"
-    ids: ClassVar[tuple[int, frozenset[int]]] = (
-        _MELLANOX,
-        frozenset({0x1017, 0x1019, 0x101B, 0x101D, 0x101F, 0x1021, 0x1023}),
-    )
-    #: BlueField: the DPU manages its ports, and Nova its share of them.
-    _DPUS: ClassVar[frozenset[int]] = frozenset({0xA2D2, 0xA2D6, 0xA2D9, 0xA2DC})
+    kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x15B3: ("02",)}
     vendor_word: ClassVar[str] = "mellanox"
 
     def read_ports(self, conf: cfg.ConfigOpts) -> Sequence[Ports]:
         return [Ports.read(conf, "mlx5")]
 
-    def selects(self, function: PciFunction) -> bool:
-        return super().selects(function) or (
-            function.vendor == _MELLANOX and function.product in self._DPUS
-        )
-
     def card_traits(self, function: PciFunction) -> Sequence[str]:
         return ("OWNER_CYBORG", "HW_NIC_OFFLOAD_RDMA", f"CUSTOM_MLX5_{function.product:04X}")
-
-    def refusal(self, scan: Scan, function: PciFunction) -> str | None:
-        card = scan.functions.get(function.parent or function.address, function)
-        if card.product in self._DPUS:
-            return (
-                "it belongs to a DPU, which manages its ports: request them from Neutron as "
-                "remote-managed ports of Nova"
-            )
-        return super().refusal(scan, function)
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return the cards, and the sub-functions, which Nova cannot attach."""

@@ -11,7 +11,7 @@ NVIDIA.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -112,6 +112,20 @@ class NvidiaGpuDriver(CardDriver[Card]):
             vendor_board_info='{"vendor_info": "gpu_vb_info"}',
             identity=(Identity(IdentityKind.VENDOR, uuid, Confidence.UNIQUE),) if uuid else (),
         )
+
+    def islands(self, scan: Scan) -> Sequence[Collection[str]]:
+        """See Driver; the GPUs that NVLink joins, directly or through NVSwitches."""
+        joined: list[set[str]] = []
+        for card in self.cards(scan):
+            ends = (parse_name(end) for end in self._gpu(scan, card.function).links)
+            island = {card.key, *(str(end) for end in ends if end is not None)}
+            for other in [other for other in joined if other & island]:
+                joined.remove(other)
+                island |= other
+            joined.append(island)
+        keys = {card.key for card in self.cards(scan)}
+        islands = (sorted(island & keys) for island in joined)
+        return sorted(island for island in islands if len(island) > 1)
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return the GPUs and their virtual functions, with what is known of their parts."""
@@ -275,6 +289,17 @@ class NvidiaGpuDriver(CardDriver[Card]):
         if desired in {None, current} or scan.is_managed(self.name_of(part.address)):
             return None
         return f"it is to have the layout {desired}, and has {current or 'an unknown one'}"
+
+    def settings(self, scan: Scan, device_key: str, handle_key: str) -> Mapping[str, str]:
+        """See Driver; also what NVML says about a whole GPU."""
+        # A guest of a vGPU cannot change the GPU, and the agent itself divides GPUs.
+        if parse_name(device_key) in self._vgpu_types or handle_key != device_key:
+            return {}
+        settings = super().settings(scan, device_key, handle_key)
+        if not settings:
+            return {}
+        gpu = self._gpu(scan, self._selected(device_key, "settings", scan))
+        return {**settings, **nvidia_health.settings(gpu)}
 
     def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
         """See Driver; asks NVML about this GPU alone, so that another one cannot hold it up."""

@@ -50,3 +50,19 @@ def signals(gpu: Gpu) -> Iterator[Signal]:
         count = gpu.ecc_uncorrected
         plural = "s" if count > 1 else ""
         yield Signal("nvidia", "ecc", "uncorrected", f"{count} uncorrectable memory error{plural}")
+
+
+def settings(gpu: Gpu) -> dict[str, str]:
+    """Return what a guest can change for good; modes that wait for a reset have a name of theirs.
+
+    What NVML does not tell is left out. Source: nvmlDeviceSetEccMode and nvmlDeviceSetMigMode in
+    nvml.h: both modes persist.
+    """
+    modes = {
+        "ECC mode": gpu.ecc,
+        "ECC mode after a reset": gpu.ecc_pending,
+        "MIG mode": gpu.mig,
+        "MIG mode after a reset": gpu.mig_pending,
+    }
+    words = {name: "on" if mode else "off" for name, mode in modes.items() if mode is not None}
+    return words if gpu.vbios is None else {**words, "firmware": gpu.vbios}

@@ -66,7 +66,8 @@ class Gpu:
     ``recovery`` is a value of ``nvmlDeviceGpuRecoveryAction_t``. ``mig_instances`` are their
     profiles, such as ``1g.10gb``. ``mig_profiles`` maps the profiles that the GPU knows to their
     ids. ``vgpu_mixed`` says that the GPU is in the mode in which its vGPUs may have frame buffers
-    of several sizes.
+    of several sizes. ``links`` are the PCI addresses at the other ends of its NVLinks, as NVML
+    spells them: of GPUs, or of NVSwitches.
     """
 
     error: str | None = None
@@ -87,13 +88,20 @@ class Gpu:
     mig_profiles: Mapping[str, int] = field(default_factory=dict)
     vgpu_types: tuple[VgpuType, ...] = ()
     vgpu_mixed: bool | None = None
+    vbios: str | None = None
+    ecc: bool | None = None
+    ecc_pending: bool | None = None
+    links: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Gpu":
         """Return the valid ones of these facts; the others are not known."""
-        texts = ("error", "uuid", "serial")
+        texts = ("error", "uuid", "serial", "vbios")
         numbers = ("memory_total", "memory_used", "ecc_uncorrected", "recovery", "utilization")
-        flags = ("remap_pending", "remap_failure", "mig", "mig_pending", "vgpu_mixed")
+        flags = (
+            *("remap_pending", "remap_failure", "mig", "mig_pending", "vgpu_mixed"),
+            *("ecc", "ecc_pending"),
+        )
         return cls(
             **{name: facts[name] for name in texts if _is_text(facts.get(name))},
             **{
@@ -114,6 +122,9 @@ class Gpu:
             else {},
             vgpu_types=tuple(filter(None, map(VgpuType.of, types)))
             if isinstance(types := facts.get("vgpu_types"), list)
+            else (),
+            links=tuple(filter(_is_text, links))
+            if isinstance(links := facts.get("links"), list)
             else (),
         )
 

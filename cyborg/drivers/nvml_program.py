@@ -70,6 +70,11 @@ def _ecc(handle: Any) -> Mapping[str, Any]:
     return {"ecc_uncorrected": count}
 
 
+def _ecc_mode(handle: Any) -> Mapping[str, Any]:
+    current, pending = nvml.nvmlDeviceGetEccMode(handle)
+    return {"ecc": bool(current), "ecc_pending": bool(pending)}
+
+
 def _remapped(handle: Any) -> Mapping[str, Any]:
     _, _, pending, failure = nvml.nvmlDeviceGetRemappedRows(handle)
     return {"remap_pending": bool(pending), "remap_failure": bool(failure)}
@@ -152,11 +157,26 @@ def _profiles(handle: Any) -> dict[int, str]:
     return names
 
 
+def _links(handle: Any) -> Mapping[str, Any]:
+    """Return the PCI addresses of what is at the other ends of the NVLinks that work."""
+    ends = set()
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED:
+                ends.add(_text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower())
+        except nvml.NVMLError:
+            # The GPU has fewer links, or the other end is not on the bus of the host.
+            continue
+    return {"links": sorted(ends)}
+
+
 _QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
     lambda handle: {"uuid": _text(nvml.nvmlDeviceGetUUID(handle))},
     lambda handle: {"serial": _text(nvml.nvmlDeviceGetSerial(handle))},
     _memory,
+    lambda handle: {"vbios": _text(nvml.nvmlDeviceGetVbiosVersion(handle))},
     _ecc,
+    _ecc_mode,
     _remapped,
     _recovery,
     lambda handle: {"utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu},
@@ -166,6 +186,7 @@ _QUESTIONS: tuple[Callable[[Any], Mapping[str, Any]], ...] = (
     lambda handle: {"power": nvml.nvmlDeviceGetPowerUsage(handle)},
     _mig,
     _vgpus,
+    _links,
 )
 _FATAL = frozenset({nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED})
 

@@ -74,6 +74,9 @@ class Card:
 
         The functions that are refused for a reason of their own come first.
         """
+        if self.together and self.address not in refused:
+            address, reason = next(iter(refused.items()))
+            return f"{address}: {reason}"
         count = len(refused)
         return refused.get(self.address, f"none of its {count} virtual functions can be offered")
 

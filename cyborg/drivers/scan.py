@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round of reading the host, which all drivers share."""
 
+import contextlib
 import logging
 import re
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from cyborg.model.pci import PciAddress
 LOG = logging.getLogger(__name__)
 
 _MAX_NODE = 0xFFFF
+_NETWORK, _INFINIBAND = 0x02, 0x0C06
 #: The arguments of ``Scan.refusal``.
 _Question = tuple[PciAddress, bool, bool, bool, bool, Set[PciAddress]]
 
@@ -165,6 +167,25 @@ class Scan:
             identity=(*device.identity, *others),
         )
 
+    def nics_behind(self, switch: str) -> frozenset[str]:
+        """Return the kinds of network cards behind a PCIe switch, as ``15b3:1021``."""
+        with self._lock:
+            return frozenset(self._nics.get(switch, ()))
+
+    @cached_property
+    def _nics(self) -> Mapping[str, Set[str]]:
+        """The kinds of network cards by the address of their switch."""
+        kinds = defaultdict[str, set[str]](set)
+        for function in self.functions.values():
+            if function.parent is not None or not _is_network(function):
+                continue
+            # A card that has just gone is behind no switch.
+            with contextlib.suppress(exception.HostError):
+                topology = self._cards.topology(function)
+                if topology is not None and topology.switch is not None:
+                    kinds[topology.switch].add(f"{function.vendor:04x}:{function.product:04x}")
+        return kinds
+
     def mdev_types(self, address: PciAddress) -> Mapping[str, tuple[int, int]]:
         """Return the types of mediated devices of a function; see ``pci_scan.mdev_types``."""
         name = str(address)
@@ -211,6 +232,11 @@ class Scan:
     @cached_property
     def _ownership(self) -> Ownership:
         return Ownership(self._host, self._snapshot, self._parsed[0], self.claims)
+
+
+def _is_network(function: PciFunction) -> bool:
+    """Return whether a function is a network card: class 02, or InfiniBand of class 0c06."""
+    return function.class_code >> 16 == _NETWORK or function.class_code >> 8 == _INFINIBAND
 
 
 class RefusalLog:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The xilinx_fpga_driver: offers Alveo cards of AMD (Xilinx) and loads images into them.
 
-A card has a function for management (driver xclmgmt) and one for users (xocl). A guest gets both.
+A card has a function for management (driver xclmgmt) and one for users (xocl). The first can write
+the flash memory, so it stays on the host unless the configuration says otherwise.
 
 Sources: the drivers and tools of XRT; struct axlf in xclbin.h of XRT, which Linux has in
 include/uapi/linux/xclbin.h of its Alveo patches.
@@ -11,7 +12,7 @@ import json
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from oslo_config import cfg
@@ -32,9 +33,9 @@ from cyborg.model.health import Signal
 
 _XILINX = 0x10EE
 _PROCESSING_ACCELERATOR = 0x1200
-#: Products of cards with the golden image, which can only be flashed.
-_GOLDEN = frozenset({0xD000, 0xD004, 0xD00C, 0xD020})
 _MANAGEMENT, _USER = "xclmgmt", "xocl"
+#: The kind that the device catalogue gives to functions for management.
+_MANAGEMENT_KIND = "FPGA_MANAGEMENT"
 #: The tool that examines cards; XRT 2024.2 renamed it.
 _EXAMINERS = ("/opt/xilinx/xrt/bin/xrt-smi", "/opt/xilinx/xrt/bin/xbutil")
 _EXAMINE_TIMEOUT = 20.0
@@ -82,6 +83,7 @@ class XilinxFpgaDriver(FpgaDriver):
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
+        self._with_management: bool = conf[self.group].guest_functions == "all"
         self._image_kind = XilinxImage(conf[self.group].image_kind)
         if self._blank_image and self._image_kind is XilinxImage.BASE:
             raise exception.ConfigError(
@@ -94,9 +96,9 @@ class XilinxFpgaDriver(FpgaDriver):
         return _is_part(function) and function.address.function == 0
 
     def guests(self, scan: Scan, function: PciFunction) -> Sequence[PciFunction]:
-        """See CardDriver; up to two functions of the slot, as in the existing service."""
+        """See CardDriver; of up to two functions of the slot, as in the existing service."""
         slot = function.address
-        return tuple(
+        parts = [
             other
             for other in scan.functions.values()
             if _is_part(other)
@@ -104,16 +106,28 @@ class XilinxFpgaDriver(FpgaDriver):
             and other.address.function < 2
             and (other.address.domain, other.address.bus, other.address.device)
             == (slot.domain, slot.bus, slot.device)
+        ]
+        if self._with_management or self.entry(function).refused is not None:
+            return parts
+        return [part for part in parts if not self._manages(part, parts)]
+
+    def _manages(self, part: PciFunction, parts: Sequence[PciFunction]) -> bool:
+        """Return whether a function of a card is, or may be, the one for management.
+
+        It has no driver of the host while a guest has it.
+        """
+        return (
+            part.host_driver == _MANAGEMENT
+            or self.entry(part).description.kind == _MANAGEMENT_KIND
+            or (part.address.function == 0 and len(parts) > 1)
         )
 
-    def unit_name(self, guests: Sequence[PciFunction]) -> str:
+    def unit_name(self, guests: Sequence[PciFunction]) -> str | None:
         """Return the name of a card's deployable: that of its first function."""
-        return self.name_of(guests[0].address)
+        return self.name_of(replace(guests[0].address, function=0)) if guests else None
 
-    def refusal(self, scan: Scan, function: PciFunction) -> str | None:
-        if function.product in _GOLDEN:
-            return "it has its golden image; write a shell to it with xbmgmt program --base"
-        return None
+    def no_guests(self, function: PciFunction) -> str:
+        return "it has no function for users; load a shell that has one, or a driver of XRT"
 
     def device(self, scan: Scan, card: Card) -> Device:
         function, names = card.function, self.names(scan)
@@ -212,7 +226,7 @@ class XilinxFpgaDriver(FpgaDriver):
 
     def _part(self, card: Card, driver: str) -> PciFunction | None:
         """Return the function of a card that a driver of XRT has."""
-        return next((part for part in card.guests if part.host_driver == driver), None)
+        return next((part for part in _functions(card) if part.host_driver == driver), None)
 
     def _examine(self, card: Card, *reports: str) -> dict[str, Any] | None:
         """Return reports of XRT about a card; None without its tool.
@@ -243,14 +257,15 @@ class XilinxFpgaDriver(FpgaDriver):
     def _functions(self, card: Card) -> tuple[str, ...]:
         """Return the id of the image that users have loaded, as the drivers show it."""
         return uuids(
-            self.text(f"/sys/bus/pci/devices/{part.address}/xclbinuuid") for part in card.guests
+            self.text(f"/sys/bus/pci/devices/{part.address}/xclbinuuid")
+            for part in _functions(card)
         )
 
     def _regions(self, card: Card) -> tuple[str, ...]:
         """Return the ids of the interfaces of the shell; older shells have none."""
         texts = [
             self.text(f"/sys/bus/pci/devices/{part.address}/interface_uuids") or ""
-            for part in card.guests
+            for part in _functions(card)
         ]
         return uuids(line for text in texts for line in text.splitlines())
 
@@ -258,6 +273,11 @@ class XilinxFpgaDriver(FpgaDriver):
 _NOT_READY = Signal(
     "xrt", "ready", "false", "it is not ready: its shell is not the one that XRT expects"
 )
+
+
+def _functions(card: Card) -> Sequence[PciFunction]:
+    """Return the functions of a card that its drivers show, that for management first."""
+    return (card.function, *(part for part in card.guests if part != card.function))
 
 
 def _is_part(function: PciFunction) -> bool:

@@ -16,7 +16,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from cyborg import exception
-from cyborg.drivers import intel_fpga
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.intel_fpga import IntelFpgaDriver
 from cyborg.drivers.privileged.actions import Probe, ProgramIntelFpga, Reset, Unbind
@@ -63,11 +62,9 @@ with open(f"/dev/{{os.path.basename(engine)}}", "r+b", buffering=0) as device:
 
 
 @pytest.fixture
-def card(functions: Functions, undo: ExitStack, monkeypatch: pytest.MonkeyPatch) -> Card:
-    """Return a card with the driver dfl-pci, which intel_fpga_driver takes for one of Intel."""
+def card(functions: Functions, undo: ExitStack) -> Card:
+    """Return a card with the driver dfl-pci, which ``devices`` gives to the intel_fpga_driver."""
     [address] = functions.matching(DISPLAY)
-    vendor, product = (int(word, 16) for word in DISPLAY)
-    monkeypatch.setattr(intel_fpga, "_CARDS", frozenset({(vendor, product)}))
     functions.write(address, "enable", 1)
     card = Card(address, undo, region=REGION, word=FIRST)
     functions.write(address, "enable", 0)
@@ -84,8 +81,19 @@ def root() -> Root:
 
 
 @pytest.fixture
-def driver(tmp_path: Path, root: Root) -> IntelFpgaDriver:
-    return IntelFpgaDriver(LocalHost(privileged=root), written(tmp_path / "cyborg.conf", ""))
+def devices(tmp_path: Path) -> str:
+    """Return the configuration with which the intel_fpga_driver takes the display for a card."""
+    directory = tmp_path / "devices.d"
+    directory.mkdir()
+    ids = ":".join(word.removeprefix("0x") for word in DISPLAY)
+    entry = f"- {{pci_ids: [{ids}], driver: {IntelFpgaDriver.name}, device_type: FPGA}}\n"
+    (directory / "display.yaml").write_text(entry)
+    return f"[generic_driver]\ndevices_dir = {directory}\n"
+
+
+@pytest.fixture
+def driver(tmp_path: Path, root: Root, devices: str) -> IntelFpgaDriver:
+    return IntelFpgaDriver(LocalHost(privileged=root), written(tmp_path / "cyborg.conf", devices))
 
 
 @pytest.fixture
@@ -256,6 +264,7 @@ def test_instance_gets_the_function_of_its_profile_and_the_next_one_a_blank_card
     root: Root,
     tmp_path: Path,
     undo: ExitStack,
+    devices: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As libvirt does, the test gives the card to VFIO while its instance has it."""
@@ -268,7 +277,7 @@ def test_instance_gets_the_function_of_its_profile_and_the_next_one_a_blank_card
     glance.add(Path(image(SECOND)).read_bytes(), **{"accel:function_id": wanted})
     monkeypatch.setattr("socket.gethostname", lambda: Deployment.compute)
     file = tmp_path / "cyborg.conf"
-    file.write_text(f"[intel_fpga]\nblank_image = {image(BLANK)}\n")
+    file.write_text(f"{devices}[intel_fpga]\nblank_image = {image(BLANK)}\n")
     machine = LocalHost(privileged=root)
     deployment = Deployment(
         IntelFpgaDriver.name, tmp_path, undo, machine=machine, files=[file], glance=glance

@@ -70,6 +70,8 @@ class Behaviour:
     half_done: bool = False
     #: What ``release`` throws.
     stuck: Exception | None = None
+    #: What ``settings`` shows of each unit.
+    settings: dict[str, str] = field(default_factory=dict)
     #: Closed, it keeps ``discover``, ``prepare`` or ``release`` from ending.
     scanning: Gate = field(default_factory=Gate)
     preparing: Gate = field(default_factory=Gate)
@@ -143,6 +145,10 @@ class CardDriver(Driver):
             raise self.behaviour.stuck
         self.calls.append(("release", task.handle_key))
         self._machine.remove(f"{_PREPARED}/{task.handle_key}")
+
+    def settings(self, scan: Scan, device_key: str, handle_key: str) -> Mapping[str, str]:
+        """See Driver."""
+        return dict(self.behaviour.settings)
 
     def prepared(self, scan: Scan) -> Sequence[Unit]:
         """See Driver."""

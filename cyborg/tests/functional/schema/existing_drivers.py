@@ -420,6 +420,7 @@ def _xilinx() -> Iterator[OldHost]:
     """Two cards of two functions, which are two handles and an inventory of one."""
     yield OldHost(
         driver="xilinx_fpga_driver",
+        options="[xilinx_fpga]\nguest_functions = all\n",
         machine=lambda: scenario_hosts.load("alveo-u250"),
         devices=tuple(
             _device(

@@ -26,7 +26,10 @@ def configured(directory: Path, device: str) -> cfg.ConfigOpts:
 def test_mark_is_read_once(tmp_path: Path) -> None:
     out = io.StringIO()
     assert recovered.run(configured(tmp_path, "pci_driver/0000:81:00.0"), out) == 0
-    assert out.getvalue() == "The agent forgets the faults of 0000:81:00.0 at its next check.\n"
+    assert out.getvalue() == (
+        "The agent forgets the faults of 0000:81:00.0 at its next check, and accepts its settings "
+        "as they are.\n"
+    )
     faults = LastingFaults(StateStore(tmp_path, "compute-1"))
     assert faults.take_recovered() == {("pci_driver", "0000:81:00.0")}
     assert faults.take_recovered() == set()

@@ -160,6 +160,18 @@ int nvmlDeviceGetPowerUsage(struct device *gpu, unsigned int *milliwatts)
     return asked(gpu);
 }
 
+int nvmlDeviceGetEccMode(struct device *gpu, unsigned int *current, unsigned int *pending)
+{
+    *current = *pending = 1;
+    return asked(gpu);
+}
+
+int nvmlDeviceGetVbiosVersion(struct device *gpu, char *version, unsigned int length)
+{
+    snprintf(version, length, "%s", "96.00.61.00.01");
+    return asked(gpu);
+}
+
 int nvmlDeviceGetMigMode(struct device *gpu, unsigned int *current, unsigned int *pending)
 {
     *current = *pending = second(gpu) && state_is("mig");

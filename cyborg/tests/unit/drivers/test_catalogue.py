@@ -160,6 +160,9 @@ def test_other_files_and_empty_files_are_ignored(tmp_path: Path) -> None:
         (5, CARD + "  platform: true\n", "functions of the platform are never offered"),
         (5, CARD + CARD, "name cannot be 'card': "),
         (5, CARD + "- pci_ids: [1d5f:0001]\n", "pci_ids cannot be '1d5f:0001': "),
+        (2, "- pci_ids: [1d5f:0001]\n  driver: amd gpu\n", "driver cannot be 'amd gpu': it is not"),
+        (2, "- pci_ids: [1d5f:0001]\n  refused: it is old\n", "only together with driver"),
+        (2, "- pci_classes: ['12']\n  driver: amd_gpu_driver\n", "only together with pci_ids"),
         (2, "- pci_ids: ['1d5f:*']\n- pci_ids: ['1d5f:*']\n", ":1 has the same ids"),
         (2, "- kind: A\n  model: b: c\n", "it is not YAML: mapping values are not allowed"),
         (1, "name: card\n", "it is not a list of entries, each after '- '"),
@@ -279,10 +282,15 @@ def test_the_type_of_unknown_ids_follows_the_class_code(
 
 #: The ids of each kind: vendor, its devices, the class code that the cards have, and the type.
 KINDS = {
-    "NVIDIA": ("10de", "1eb8 20b5 2235 26b9 2331 2330 2335 2901 2941 2bb5", 0x030200, "GPU"),
+    "NVIDIA": (
+        "10de",
+        "1eb8 20b5 20b7 2235 2236 26b5 26b9 27b8 2321 2331 2330 2335 2901 2941 2bb5 3182",
+        0x030200,
+        "GPU",
+    ),
     "AMD": (
         "1002",
-        "738c 740f 740c 7408 74a0 74a1 74a2 74a5 75a0 75a3 75a8 74b5 74b9",
+        "738c 740f 740c 7408 74a0 74a1 74a2 74a5 74a9 75a0 75a3 75a8 74b5 74b9 74bd",
         0x120000,
         "GPU",
     ),
@@ -328,6 +336,7 @@ KINDS = {
     "Kunlun": ("1d22", "3684 3685", 0x120000, "AICHIP"),
     "Moore Threads": ("1ed5", "0222 0106", 0x030000, "GPU"),
     "Moore Threads audio": ("1ed5", "01ff", 0x040300, "PCI"),
+    "Xeon Phi": ("8086", "2250 225c 225d 225e 2262", 0x0B4000, "PCI"),
     "Vector Engine": ("1bcf", "001c", 0x0B4000, "PCI"),
     "DSA and IAA": ("8086", "0b25 0cfe", 0x088000, "PCI"),
     "VMD": ("8086", "201d 28c0", 0x010400, "PCI"),

@@ -29,6 +29,9 @@ HEALTHY = Gpu(
     power=63500,
     mig=False,
     mig_pending=False,
+    vbios="96.00.61.00.01",
+    ecc=True,
+    ecc_pending=True,
 )
 GIB = 2**30
 #: The limit of the program, in seconds, where the library hangs for ever.
