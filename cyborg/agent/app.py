@@ -168,10 +168,8 @@ def make_parts(
         timeout=settings.poll_timeout,
         findings=_findings(settings, machine, store, clock=clock, worker=worker),
     )
-    lasting = LastingSettings(store, worker)
-    reporter = _reporter(settings, driver_manager, checks, lasting=lasting, worker=worker)
-    scan, full_check = settings.default.periodic_interval, options.full_check_interval
-    schedule = Schedule(scan=scan, full_check=full_check, clock=clock, wake=wake)
+    reporter = _reporter(settings, driver_manager, checks, store=store, worker=worker)
+    schedule = _schedule(settings, clock=clock, wake=wake)
     tasks = DeviceTasks(
         drivers=driver_manager.drivers,
         journal=journal,
@@ -183,7 +181,7 @@ def make_parts(
         health=checks.after_set_up,
         on_prepare=checks.note_prepare,
         on_reset=checks.note_reset,
-        settings=lasting,
+        settings=reporter.settings,
     )
     providers = _providers(settings, schedule, conductor, placement)
     heartbeats = Heartbeats(
@@ -336,12 +334,19 @@ def _readings(
     )
 
 
+def _schedule(
+    settings: Settings, *, clock: Callable[[], float], wake: Callable[[], None]
+) -> Schedule:
+    scan, full_check = settings.default.periodic_interval, settings.agent.full_check_interval
+    return Schedule(scan=scan, full_check=full_check, clock=clock, wake=wake)
+
+
 def _reporter(
     settings: Settings,
     driver_manager: DriverManager,
     checks: HealthChecks,
     *,
-    lasting: LastingSettings,
+    store: StateStore,
     worker: Worker,
 ) -> Reporter:
     return Reporter(
@@ -350,7 +355,7 @@ def _reporter(
         worker,
         timeout=settings.agent.scan_timeout,
         topology_traits=settings.agent.topology_traits,
-        settings=lasting,
+        settings=LastingSettings(store, worker),
     )
 
 

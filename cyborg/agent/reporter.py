@@ -52,7 +52,7 @@ class Reporter:
     ) -> None:
         self.driver_manager = driver_manager
         self._topology_traits = topology_traits
-        self._settings = settings
+        self.settings = settings
         self._checks = checks
         self._worker = worker
         self._timeout = timeout
@@ -169,8 +169,8 @@ class Reporter:
             devices = self._call_driver(name, "discover", lambda: driver.discover(scan), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return _Scanned(DriverReport(name, DriverState.FAILED, error=str(error)))
-        if self._settings is not None:
-            self._settings.note(driver, devices, scan)
+        if self.settings is not None:
+            self.settings.note(driver, devices, scan)
         if self._topology_traits:
             devices = self._located(name, driver, devices, scan)
         report = DriverReport(name, DriverState.READY, devices)
