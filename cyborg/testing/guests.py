@@ -117,6 +117,12 @@ def pairs(guests: Sequence[Guest]) -> list[tuple[Guest, Guest]]:
     return chosen
 
 
+def own_changes(before: situations.Tree, after: situations.Tree) -> set[str]:
+    """Return the files that differ between two trees, without those of ``_ROOM``."""
+    changed = situations.changed(before, after)
+    return {path for path in changed if not path.endswith(_ROOM)}
+
+
 def trespass(
     before: FakeHost,
     after: FakeHost,
@@ -144,8 +150,8 @@ def trespass(
     for path, _ in after.writes:
         if is_foreign(path):
             return f"it writes to {path}"
-    for path in sorted(situations.changed(before.tree(), after.tree())):
-        if is_foreign(path) and not path.endswith(_ROOM):
+    for path in sorted(own_changes(before.tree(), after.tree())):
+        if is_foreign(path):
             return f"it changes {path}"
     nodes = before.open_files().devices if after.commands else {}
     for words in after.commands:

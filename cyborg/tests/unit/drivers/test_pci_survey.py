@@ -22,7 +22,8 @@ STEPS = {
     "Survey": {"card_driver"},
     "vf_layout.read": {"pci_survey"},
     "vf_layout.divide": {"card_driver"},
-    "CardLayouts": {"card_driver", "intel_qat"},
+    # The services of QAT cards and MIG are layouts of their own.
+    "CardLayouts": {"card_driver", "intel_qat", "nvidia_gpu"},
     "FunctionCleaner": {"card_driver"},
 }
 PF, VFS = servers.QAT_PF, servers.QAT_VFS

@@ -142,6 +142,7 @@ class TestContract(DriverContract):
         set_file(host, key.replace(".0", ".1"), "simulated", "{}")
 
 
+@pytest.mark.filterwarnings("ignore:.* has room for one guest")
 @pytest.mark.proves("xilinx_fpga_driver", "discover", "health", by="simulated")
 class TestFunctionsForUsers(TestContract):
     """Guests get the functions for users alone."""
