@@ -159,7 +159,10 @@ class CardDriver(Driver, Generic[C]):
     def discover(self, scan: Scan) -> list[Device]:
         cards = self.cards(scan)
         self._refusals.log(
-            (key, self.source(card), reason) for card in cards for key, reason in self.reasons(card)
+            (key, source, reason)
+            for card in cards
+            if (source := self.source(card)) is not None
+            for key, reason in self.reasons(card)
         )
         devices = []
         for card in cards:
@@ -362,8 +365,8 @@ class CardDriver(Driver, Generic[C]):
             function.vendor, function.product, function.class_code, subsystem=function.subsystem
         )
 
-    def source(self, card: C) -> str:
-        """Return what selects a card, for the log."""
+    def source(self, card: C) -> str | None:
+        """Return what selects a card, for the log; None for one that is only listed."""
         return f"driver {self.name}"
 
     def reasons(self, card: C) -> Iterator[tuple[str, str]]:
