@@ -276,7 +276,10 @@ class Findings:
         except ValueError:
             return None
         try:
-            return self._worker.read(address, lambda: pcie_health.read(self._machine, address))
+            # The scan has another key: where one of the two hangs, the other may get an answer.
+            return self._worker.read(
+                f"PCIe state of {address}", lambda: pcie_health.read(self._machine, address)
+            )
         except exception.HostError as error:
             LOG.debug("State of PCI function %s is not known: %s", address, error)
             return None

@@ -10,7 +10,7 @@ import abc
 import contextlib
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic
 
@@ -43,6 +43,18 @@ from cyborg.model.pci import PciAddress, deployable_name
 from cyborg.model.work import HandleTask
 
 
+@dataclass
+class _Surveyed(Generic[C]):
+    """The cards of a scan and of created devices, with what is computed of them when needed."""
+
+    scan: Scan
+    created: Mapping[str, Device]
+    by_key: Mapping[str, C]
+    names: pci_ids.Names | None = None
+    #: The names of clean steps, by card and function.
+    clean_names: dict[tuple[str, PciAddress], Sequence[str]] = field(default_factory=dict)
+
+
 class CardDriver(Driver, Generic[C]):
     """A driver whose devices come from the survey of the PCI bus.
 
@@ -68,8 +80,7 @@ class CardDriver(Driver, Generic[C]):
         self._name_cache = pci_ids.NameCache()
         self._refusals = RefusalLog()
         self._survey = Survey(self.host_name, self.refusal)
-        #: The last scan and the created devices, with the cards that follow from them.
-        self._cards: tuple[Scan, Mapping[str, Device], Mapping[str, C]] | None = None
+        self._surveyed: _Surveyed[C] | None = None
 
     def read_clean(self, conf: cfg.ConfigOpts) -> str | None:
         """Return the value of the option ``clean``."""
@@ -105,7 +116,7 @@ class CardDriver(Driver, Generic[C]):
     def capability(self, scan: Scan, card: C, function: PciFunction) -> dict[str, Any]:
         """Return what the list of hardware shows about a function of a card."""
         first, *others = (
-            self.clean_names(scan, card, guest) for guest in card.guests or (function,)
+            self.scanned_clean_names(scan, card, guest) for guest in card.guests or (function,)
         )
         clean = [name for name in first if all(name in other for other in others)]
         return {"pci_class": f"{function.class_code:06x}", "clean": clean}
@@ -113,6 +124,16 @@ class CardDriver(Driver, Generic[C]):
     def clean_names(self, scan: Scan, card: C, function: PciFunction) -> Sequence[str]:
         """Return the names of the safe clean steps of a function that guests get."""
         return function_cleaning.step_names(self.host, scan, function)
+
+    def scanned_clean_names(self, scan: Scan, card: C, function: PciFunction) -> Sequence[str]:
+        """Return ``clean_names``, which read the host, as they were when the scan first needed it.
+
+        ``card`` is one of ``cards``.
+        """
+        names, key = self._survey_of(scan).clean_names, (card.key, function.address)
+        if key not in names:
+            names[key] = self.clean_names(scan, card, function)
+        return names[key]
 
     def erasure(self, function: PciFunction) -> Erasure:
         """Return how the data on a card is erased; ``function`` is its physical function."""
@@ -150,17 +171,23 @@ class CardDriver(Driver, Generic[C]):
 
     def by_key(self, scan: Scan) -> Mapping[str, C]:
         """Return the cards of the driver's kind by their keys; see ``cards``."""
-        last = self._cards
-        if last is None or last[0] is not scan or last[1] is not self.operator_created:
+        return self._survey_of(scan).by_key
+
+    def _survey_of(self, scan: Scan) -> _Surveyed[C]:
+        last = self._surveyed
+        if last is None or last.scan is not scan or last.created is not self.operator_created:
             cards = self._survey.cards(scan, self.selected(scan))
             by_key = {card.key: self.completed(scan, card) for card in cards}
-            last = self._cards = scan, self.operator_created, by_key
-        return last[2]
+            last = self._surveyed = _Surveyed(scan, self.operator_created, by_key)
+        return last
 
     def discover(self, scan: Scan) -> list[Device]:
         cards = self.cards(scan)
         self._refusals.log(
-            (key, self.source(card), reason) for card in cards for key, reason in self.reasons(card)
+            (key, source, reason)
+            for card in cards
+            if (source := self.source(card)) is not None
+            for key, reason in self.reasons(card)
         )
         devices = []
         for card in cards:
@@ -188,7 +215,7 @@ class CardDriver(Driver, Generic[C]):
         All functions of the deployable must have a clean step.
         """
         functions = [self._function(scan, handle.key) for handle in unit.handles]
-        cleanable = all(self.clean_names(scan, card, function) for function in functions)
+        cleanable = all(self.scanned_clean_names(scan, card, function) for function in functions)
         return host_clean(self._clean, cleanable=cleanable)
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
@@ -348,10 +375,12 @@ class CardDriver(Driver, Generic[C]):
 
     def names(self, scan: Scan) -> pci_ids.Names:
         """Return the names of the cards' vendors and products, as far as the host knows them."""
-        functions = [card.present for card in self.cards(scan) if card.present is not None]
-        return self._name_cache.lookup(
-            self.host, [(function.vendor, function.product) for function in functions]
-        )
+        surveyed = self._survey_of(scan)
+        if surveyed.names is None:
+            functions = (card.present for card in surveyed.by_key.values())
+            ids = [(item.vendor, item.product) for item in functions if item is not None]
+            surveyed.names = self._name_cache.lookup(self.host, ids)
+        return surveyed.names
 
     def model(self, function: PciFunction, names: pci_ids.Names) -> str:
         """Return the name of a function's model."""
@@ -370,8 +399,8 @@ class CardDriver(Driver, Generic[C]):
             function.vendor, function.product, function.class_code, subsystem=function.subsystem
         )
 
-    def source(self, card: C) -> str:
-        """Return what selects a card, for the log."""
+    def source(self, card: C) -> str | None:
+        """Return what selects a card, for the log; None for one that is only listed."""
         return f"driver {self.name}"
 
     def reasons(self, card: C) -> Iterator[tuple[str, str]]:

@@ -301,7 +301,7 @@ class GenericDriver(CardDriver[GenericCard]):
         names: list[str] = []
         backend = card.backend
         if backend.attach_type is AttachType.PCI and card.parts:
-            each = [self.clean_names(scan, card, part) for part in card.parts]
+            each = [self.scanned_clean_names(scan, card, part) for part in card.parts]
             names = [name for name in FUNCTION_STEPS if all(name in other for other in each)]
             if backend.reset_after_release or backend.reset in (Reset.BUS, Reset.NONE):
                 names = [name for name in names if name != RESET]

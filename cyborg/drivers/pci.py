@@ -102,8 +102,8 @@ class PciDriver(CardDriver[_Listed]):
             f"configuration files that only root can change{self._force_refusal}",
         )
 
-    def source(self, card: _Listed) -> str:
-        return "the whitelist"
+    def source(self, card: _Listed) -> str | None:
+        return "the whitelist" if card.entries else None
 
     def reasons(self, card: _Listed) -> Iterator[tuple[str, str]]:
         """See CardDriver; one function each."""

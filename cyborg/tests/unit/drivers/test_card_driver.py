@@ -2,15 +2,17 @@
 """The base class of drivers for cards, by a driver of QuickAssist cards with nothing of its own."""
 
 import socket
-from collections.abc import Sequence
-from typing import ClassVar
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
 
 import pytest
 
 from cyborg import exception
 from cyborg.drivers.base import Driver, ResetLevel
-from cyborg.drivers.card_driver import PhysicalCardDriver, address_of, info_of
+from cyborg.drivers.card_driver import CardDriver, PhysicalCardDriver, address_of, info_of
 from cyborg.drivers.host import Host
+from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
@@ -59,6 +61,19 @@ class WholeCards(Cards):
         return str(function.address) == servers.FPGA
 
 
+class Counting(Cards):
+    """Offers functions of one kind; ``lists`` counts how often all cards are listed."""
+
+    lists = 0
+
+    def selects(self, function: PciFunction) -> bool:
+        return function.product == 0x20B5
+
+    def cards(self, scan: Scan) -> Collection[Card]:
+        self.lists += 1
+        return super().cards(scan)
+
+
 class Refusing(Cards):
     """Offers the first virtual function only."""
 
@@ -103,6 +118,36 @@ def test_virtual_functions_of_a_card_are_the_units_of_one_device() -> None:
 def test_a_card_without_virtual_functions_is_one_unit() -> None:
     (device,) = look(driver_on(servers.server(), WholeCards)).discover()
     assert [deployable.name for deployable in device.deployables] == [f"compute-1_{servers.FPGA}"]
+
+
+def host_with(count: int) -> FakeHost:
+    """Return a host with so many functions that can be reset."""
+    host = servers.bare()
+    for number in range(count):
+        place = servers.add_function(host, f"0000:c{number}:00.0", "10de:20b5:030200")
+        host.add_file(f"{place}/reset_method", "flr\n")
+    return host
+
+
+def test_a_scan_lists_the_cards_as_often_for_many_devices_as_for_one() -> None:
+    """Otherwise the time of a scan grows with the square of their number."""
+    lists = []
+    for count in (1, 9):
+        host = host_with(count)
+        driver, scan = Counting(host, configured()), Scan(host)
+        assert len(driver.discover(scan)) == len(driver.hardware(scan)) == count
+        lists.append(driver.lists)
+    assert lists[0] == lists[1]
+
+
+@pytest.mark.parametrize("kind", [Counting, PciDriver])
+def test_a_scan_reads_once_how_a_function_is_reset(kind: type[CardDriver[Any]]) -> None:
+    host = host_with(3)
+    driver, scan = kind(host, configured('{"vendor_id": "10de"}')), Scan(host)
+    reads: Counter[str] = Counter()
+    host.on_call = lambda path: reads.update([path] if path.endswith("/reset_method") else [])
+    assert len(driver.discover(scan)) == len(driver.hardware(scan)) == 3
+    assert sorted(reads.values()) == [1, 1, 1]
 
 
 def test_names_can_be_those_of_the_machine() -> None:

@@ -44,18 +44,24 @@ def host(gate: Gate) -> FakeHost:
         host.add_file(f"{path}/mdev_supported_types/kind/available_instances", "3\n")
         host.add_dir(f"{path}/mdev_supported_types/kind/devices")
 
-    def call(path: str) -> None:
-        if STUCK in path:
-            gate.hold()
-
-    host.on_call = call
+    hang(host, gate, STUCK)
     return host
 
 
-def scan_of(host: FakeHost) -> Scan:
+def hang(host: FakeHost, gate: Gate, part: str) -> None:
+    """Let calls about paths with this part wait for the gate, and no other calls."""
+
+    def call(path: str) -> None:
+        if part in path:
+            gate.hold()
+
+    host.on_call = call
+
+
+def scan_of(host: FakeHost, worker: Worker | None = None) -> Scan:
     """Return a scan that has read the bus, before the function hangs."""
     on_call, host.on_call = host.on_call, lambda path: None
-    scan = Scan(host, worker=Worker(patience=0.05))
+    scan = Scan(host, worker=worker or Worker(patience=0.05))
     assert len(scan.functions) == 2
     host.on_call = on_call
     return scan
@@ -80,19 +86,59 @@ def test_numbers_of_virtual_functions_and_types_are_given_up(host: FakeHost) -> 
 def test_function_that_hangs_keeps_no_other_one_from_being_checked(
     host: FakeHost, tmp_path: Path
 ) -> None:
-    findings = Findings(
+    findings = findings_of(host, tmp_path, Worker(patience=0.05))
+    eventually(
+        lambda: conditions(findings, OTHER) == [Condition.DEAD],
+        "the finding about the other function",
+    )
+    assert findings.of(("driver", STUCK)) is None
+
+
+def findings_of(host: FakeHost, directory: Path, worker: Worker) -> Findings:
+    return Findings(
         machine=host,
         policy=health_policy.shipped(),
-        baselines=HealthBaselines(StateStore(tmp_path, "host")),
-        lasting=LastingFaults(StateStore(tmp_path, "host")),
+        baselines=HealthBaselines(StateStore(directory, "host")),
+        lasting=LastingFaults(StateStore(directory, "host")),
         failed_prepares=1,
-        worker=Worker(patience=0.05),
+        worker=worker,
     )
+
+
+def conditions(findings: Findings, key: str) -> list[Condition]:
+    """Check both functions; return the conditions of one of them."""
     devices = [("driver", Device(key, DeviceType.QAT, "v", "m", {}, ())) for key in (STUCK, OTHER)]
+    result(in_thread(lambda: findings.check(devices)))
+    return [finding.condition for finding in findings.of(("driver", key)) or ()]
 
-    def conditions() -> list[Condition]:
-        result(in_thread(lambda: findings.check(devices)))
-        return [finding.condition for finding in findings.of(("driver", OTHER)) or ()]
 
-    eventually(lambda: conditions() == [Condition.DEAD], "the finding about the other function")
-    assert findings.of(("driver", STUCK)) is None
+def test_the_health_of_a_function_is_checked_while_a_read_of_the_scan_hangs(
+    host: FakeHost, gate: Gate, tmp_path: Path
+) -> None:
+    """The agent has one worker for both."""
+    hang(host, gate, f"{STUCK}/sriov_")
+    worker = Worker(patience=0.05)
+    findings, scan = findings_of(host, tmp_path, worker), scan_of(host, worker)
+    with pytest.raises(exception.HostError, match="did not answer"):
+        result(in_thread(lambda: scan.vfs(PciAddress.parse(STUCK))))
+    eventually(
+        lambda: conditions(findings, STUCK) == [Condition.DEAD],
+        "the finding about the function that hangs",
+    )
+
+
+def test_the_scan_reads_a_function_while_the_check_of_its_health_hangs(
+    host: FakeHost, gate: Gate, tmp_path: Path
+) -> None:
+    hang(host, gate, f"{STUCK}/config")
+    worker = Worker(patience=0.05)
+    findings, scan = findings_of(host, tmp_path, worker), scan_of(host, worker)
+    assert conditions(findings, STUCK) == []
+
+    def answered() -> bool:
+        # A busy machine may need longer than the limit.
+        with contextlib.suppress(exception.HostError):
+            return scan.vfs(PciAddress.parse(STUCK)) == (0, 4)
+        return False
+
+    eventually(answered, "the number of virtual functions")
