@@ -162,7 +162,9 @@ class Findings:
     ) -> list[tuple[str, Device]]:
         """Note the faults that events tell; return the devices that the events are about.
 
-        An event about a bridge is about all devices below it that are known by their topology.
+        An event about a bridge is about all devices below it that are known by their topology. A
+        device that ``devices`` does not have may recover as well: one that was removed is not
+        listed when it is added again.
         """
         affected: dict[Place, Device] = {}
         by_address: dict[str, list[tuple[str, Device]]] = {}
@@ -173,10 +175,11 @@ class Findings:
                 by_address.setdefault(str(address), []).append((driver, device))
         for event in events:
             named = set(_ADDRESS.findall(event.devpath)[-1:])
+            if event.fields.get("SUBSYSTEM") == "pci":
+                for place in self._places(named):
+                    self.note_recovery(place, *_RECOVERIES.get(event.action, ()))
             for driver, device in (item for name in named for item in by_address.get(name, ())):
                 affected[driver, device.key] = device
-                if event.fields.get("SUBSYSTEM") == "pci" and device.key in named:
-                    self.note_recovery((driver, device.key), *_RECOVERIES.get(event.action, ()))
                 for name, (kind, signal) in _FIELDS.items():
                     if name in event.fields:
                         text = f"kernel event {name}={event.fields[name]}"
@@ -268,6 +271,11 @@ class Findings:
                     record.reported = all(reasons.issuperset(item.reasons) for item in record.pcie)
                     for incident in record.incidents.values():
                         incident.reported |= reasons.issuperset(incident.finding.reasons)
+
+    def _places(self, keys: Collection[str]) -> list[Place]:
+        """Return the devices with these keys of which something is known, listed or not."""
+        with self._lock:
+            return [place for place in self._records if place[1] in keys]
 
     def _read(self, key: str) -> PcieState | None:
         """Return the state of a PCI function; None for another device, and without an answer."""
