@@ -45,6 +45,8 @@ _FIELDS: Final = {"ERROR_EVENT": ("pci", "recovery"), "WEDGED": ("drm", "wedged"
 _RECOVERIES: Final = {"bind": (Recovery.BIND,), "add": (Recovery.REPLUG,)}
 
 Place = tuple[str, str]
+#: In place of the driver: the device is a GPU that no driver has reported since its error.
+_NO_DRIVER: Final = ""
 
 
 @dataclass
@@ -103,6 +105,8 @@ class Findings:
         self._lasting = lasting
         self._boot = boot_id(machine)
         self._lock = threading.Lock()
+        #: One thread at a time reads the log.
+        self._log_lock = threading.Lock()
         #: When the log of the kernel is read again after a failure.
         self._deaf_until: float | None = None
         self._records: dict[Place, _Record] = {
@@ -190,13 +194,22 @@ class Findings:
     def read_log(self, devices: Collection[tuple[str, Device]]) -> list[tuple[str, Device]]:
         """Note the errors in the log of the kernel since the last call; return their devices.
 
-        An error of a GPU is also one of its virtual functions. It is left out if no driver has
-        reported its device. Where the log cannot be read, a warning says so once, and the next
-        attempt is a minute later.
+        An error of a GPU is also one of its virtual functions. While no driver reports a device of
+        the GPU, its errors wait for the first device that ``devices`` shows. Where the log cannot
+        be read, a warning says so once, and the next attempt is a minute later.
         """
+        with self._log_lock:
+            stored = self._read_errors()
+            affected = self._claim_errors(devices)
+            if stored or affected:
+                self._store_lasting()
+        return affected
+
+    def _read_errors(self) -> bool:
+        """Note the errors in the log as those of a GPU without a driver; return whether any are."""
         now = self._clock()
         if self._deaf_until is not None and now < self._deaf_until:
-            return []
+            return False
         try:
             errors = self._machine.privileged.run(ReadDeviceErrors(self._unread))
         except exception.HostError as error:
@@ -206,24 +219,40 @@ class Findings:
                     error,
                 )
             self._deaf_until = now + _RETRY
-            return []
+            return False
         self._deaf_until = None
-        if not errors:
-            return []
-        affected: dict[Place, tuple[str, Device]] = {}
-        for driver, device in devices:
-            siblings = () if device.topology is None else device.topology.siblings
-            slots = {address.rpartition(".")[0] for address in (device.key, *siblings)}
-            for logged in errors:
-                if logged.slot in slots:
-                    text = f"{logged.signal.capitalize()} {logged.code}"
-                    fault = Signal(logged.kind, logged.signal, logged.code, text)
-                    self._note_incident((driver, device.key), fault)
-                    affected[driver, device.key] = driver, device
+        for logged in errors:
+            text = f"{logged.signal.capitalize()} {logged.code}"
+            fault = Signal(logged.kind, logged.signal, logged.code, text)
+            self._note_incident((_NO_DRIVER, f"{logged.slot}.0"), fault, stored=True)
+        if errors:
+            with self._lock:
+                self._unread = errors[-1].sequence + 1
+        return bool(errors)
+
+    def _claim_errors(self, devices: Collection[tuple[str, Device]]) -> list[tuple[str, Device]]:
+        """Give errors that wait for a device to all devices of their GPU; return these devices."""
+        affected = []
         with self._lock:
-            self._unread = errors[-1].sequence + 1
-        self._store_lasting()
-        return list(affected.values())
+            waiting = {
+                _slot(key): record.incidents
+                for (driver, key), record in self._records.items()
+                if driver == _NO_DRIVER and record.incidents
+            }
+            claimed = set()
+            for driver, device in devices if waiting else ():
+                siblings = () if device.topology is None else device.topology.siblings
+                slots = waiting.keys() & {_slot(address) for address in (device.key, *siblings)}
+                if not slots:
+                    continue
+                record = self._records.setdefault((driver, device.key), _Record())
+                for name, incident in (item for slot in slots for item in waiting[slot].items()):
+                    self._add(record, name, incident.finding)
+                claimed |= slots
+                affected.append((driver, device))
+            for slot in claimed:
+                del self._records[_NO_DRIVER, f"{slot}.0"]
+        return affected
 
     def note_judgement(self, place: Place, judgement: Judgement) -> None:
         """Keep those of a driver's findings that last."""
@@ -233,19 +262,22 @@ class Findings:
 
     def note_recovery(self, place: Place, *recoveries: Recovery) -> bool:
         """End the faults of a device that one of these recovers; return whether there were some."""
+        ended = False
         with self._lock:
-            record = self._records.get(place, _Record())
-            ended = [
-                name
-                for name, incident in record.incidents.items()
-                if not incident.finding.until.isdisjoint(recoveries)
-            ]
-            for name in ended:
-                del record.incidents[name]
+            # Errors that wait for a report of the device end with those that it has.
+            for known in (place, (_NO_DRIVER, place[1])):
+                record = self._records.get(known, _Record())
+                lasting = {
+                    name: incident
+                    for name, incident in record.incidents.items()
+                    if incident.finding.until.isdisjoint(recoveries)
+                }
+                ended |= lasting.keys() != record.incidents.keys()
+                record.incidents = lasting
         if ended:
             LOG.info("Device %s of driver %s has recovered", place[1], place[0])
             self._store_lasting()
-        return bool(ended)
+        return ended
 
     def note_prepare(self, place: Place, fault: str | None) -> bool:
         """Note the result of a prepare, None: it succeeded; return whether a finding is new."""
@@ -335,17 +367,21 @@ class Findings:
         findings = self._policy.judge([signal]).findings
         if not findings:
             return False
+        # A later event about a recovery replaces an earlier one; a fault that lasts stays.
+        name = f"{signal.kind} {signal.name}"
+        name = f"{name} {signal.code}" if findings[0].until else name
         with self._lock:
-            record = self._records.setdefault(place, _Record())
-            # A later event about a recovery replaces an earlier one; a fault that lasts stays.
-            name = f"{signal.kind} {signal.name}"
-            name = f"{name} {signal.code}" if findings[0].until else name
-            previous = record.incidents.get(name)
-            repeated = previous is not None and previous.finding == findings[0]
-            reported = repeated and previous is not None and previous.reported
-            record.incidents[name] = _Incident(findings[0], self._clock(), reported)
-        if findings[0].until and not repeated and not stored:
+            new = self._add(self._records.setdefault(place, _Record()), name, findings[0])
+        if findings[0].until and new and not stored:
             self._store_lasting()
+        return new
+
+    def _add(self, record: _Record, name: str, finding: Finding) -> bool:
+        """Add the finding about an incident to a record; return whether it is new."""
+        previous = record.incidents.get(name)
+        repeated = previous is not None and previous.finding == finding
+        reported = repeated and previous is not None and previous.reported
+        record.incidents[name] = _Incident(finding, self._clock(), reported)
         return not repeated
 
     def _store_lasting(self) -> None:
@@ -357,3 +393,8 @@ class Findings:
                 if incident.finding.until and incident.finding.signal is not None
             ]
             self._lasting.store(self._boot, self._unread, faults)
+
+
+def _slot(address: str) -> str:
+    """Return a PCI address without its function."""
+    return address.rpartition(".")[0]

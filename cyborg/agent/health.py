@@ -145,9 +145,8 @@ class HealthChecks:
 
     def read_log(self) -> None:
         """Check the devices of which the kernel has logged an error since the last call."""
-        # Before the first scan nobody knows the devices.
-        if self._findings is not None and (devices := self._devices()):
-            self._check_affected(self._findings.read_log(devices))
+        if self._findings is not None:
+            self._check_affected(self._findings.read_log(self._devices()))
 
     def _check_affected(self, affected: Sequence[tuple[str, Device]]) -> None:
         if self._findings is not None and affected:
@@ -194,9 +193,12 @@ class HealthChecks:
     def poll_new(self, report: Report, scan: Scan) -> None:
         """Poll the devices that were never polled; wait for the answers for a limited time.
 
-        A device that is offered as soon as it is discovered is thus reported with its health.
+        A device that is offered as soon as it is discovered is thus reported with its health, and
+        with the errors that the kernel has logged about it.
         """
         if self._findings is not None:
+            devices = [(item.driver, device) for item in report.drivers for device in item.devices]
+            self._check_affected(self._findings.read_log(devices))
             self._findings.check(self._findings.unchecked(report))
         polls = {}
         for driver in report.drivers:

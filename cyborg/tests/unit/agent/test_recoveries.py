@@ -21,6 +21,8 @@ from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeClock
 
 GPU = Device(servers.GPU, DeviceType.GPU, "10de", "A100", {}, ())
+AUDIO = Device(f"{servers.GPU[:-1]}1", DeviceType.PCI, "10de", "Audio", {}, ())
+NIC = Device(servers.NIC_IDLE, DeviceType.NIC, "8086", "E810", {}, ())
 FUNCTION = servers.place(servers.GPU, servers.ROOT_PORT)
 
 
@@ -40,6 +42,7 @@ class Gpus:
     def __init__(self, state: Path) -> None:
         self.host = servers.server()
         self.host.add_file(f"{FUNCTION}/config", b"\xde\x10\xb5\x20" + bytes(60))
+        self.host.add_file(f"{servers.place(NIC.key)}/config", b"\x86\x80\x92\x15" + bytes(60))
         self.driver = SilentDriver(self.host, cfg.ConfigOpts())
         self.clock = FakeClock()
         self.state = state
@@ -122,3 +125,43 @@ def test_gpu_that_was_replaced_is_offered_again(gpus: Gpus) -> None:
     gpus.start()
     gpus.scan(GPU)
     assert gpus.reasons() == {servers.GPU: ()}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_error_of_a_gpu_without_a_driver_counts_when_it_is_reported(
+    gpus: Gpus, again: bool
+) -> None:
+    """The driver of the GPU has failed, and that of another device has not."""
+    gpus.start()
+    gpus.scan(NIC)
+    gpus.log(79)
+    gpus.checks.read_log()
+    assert gpus.reasons() == {NIC.key: ()}
+    if again:
+        gpus.start()
+    gpus.scan(NIC, GPU)
+    assert gpus.reasons() == {NIC.key: (), servers.GPU: ("Xid 79",)}
+
+
+def test_errors_since_the_boot_count_in_the_first_report(gpus: Gpus) -> None:
+    gpus.log(79)
+    gpus.log(94)
+    gpus.start()
+    gpus.scan(GPU)
+    assert gpus.reasons() == {servers.GPU: ("Xid 79",)}
+
+
+def test_error_counts_for_each_function_of_the_gpu(gpus: Gpus) -> None:
+    gpus.log(79)
+    gpus.scan(GPU, AUDIO, NIC)
+    assert gpus.reasons() == {servers.GPU: ("Xid 79",), AUDIO.key: ("Xid 79",), NIC.key: ()}
+
+
+@pytest.mark.parametrize("action", ["bind", "add"])
+def test_recovery_ends_the_errors_of_a_gpu_without_a_driver(gpus: Gpus, action: str) -> None:
+    gpus.scan(NIC)
+    gpus.log(119)
+    gpus.checks.read_log()
+    gpus.event(action)
+    gpus.scan(NIC, GPU)
+    assert gpus.reasons() == {NIC.key: (), servers.GPU: ()}
