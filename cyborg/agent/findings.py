@@ -170,7 +170,10 @@ class Findings:
         device that ``devices`` does not have may recover as well: one that was removed is not
         listed when it is added again.
         """
-        affected: dict[Place, Device] = {}
+        recovering = any(_recoveries(event) for event in events)
+        # The recovery ends the errors that the log already has.
+        logged = self.read_log(devices) if recovering else []
+        affected = {(driver, device.key): device for driver, device in logged}
         by_address: dict[str, list[tuple[str, Device]]] = {}
         for driver, device in devices:
             topology = device.topology
@@ -179,9 +182,8 @@ class Findings:
                 by_address.setdefault(str(address), []).append((driver, device))
         for event in events:
             named = set(_ADDRESS.findall(event.devpath)[-1:])
-            if event.fields.get("SUBSYSTEM") == "pci":
-                for place in self._places(named):
-                    self.note_recovery(place, *_RECOVERIES.get(event.action, ()))
+            for place in self._places(named):
+                self.note_recovery(place, *_recoveries(event))
             for driver, device in (item for name in named for item in by_address.get(name, ())):
                 affected[driver, device.key] = device
                 for name, (kind, signal) in _FIELDS.items():
@@ -393,6 +395,12 @@ class Findings:
                 if incident.finding.until and incident.finding.signal is not None
             ]
             self._lasting.store(self._boot, self._unread, faults)
+
+
+def _recoveries(event: Uevent) -> tuple[Recovery, ...]:
+    """Return what an event tells of the recovery of its PCI function."""
+    in_bus = event.fields.get("SUBSYSTEM") == "pci"
+    return _RECOVERIES.get(event.action, ()) if in_bus else ()
 
 
 def _slot(address: str) -> str:

@@ -181,7 +181,8 @@ class HealthChecks:
             self._on_change()
 
     def note_reset(self, name: str, key: str) -> None:
-        """Note that the agent has reset a device."""
+        """Note that the agent has reset a device: errors that the kernel logged before are over."""
+        self.read_log()
         if self._findings is not None and self._findings.note_recovery((name, key), Recovery.RESET):
             self._on_change()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors in the log of the kernel and the recoveries of their devices, in any order with scans."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from cyborg.testing.fake_host import FakeClock
 
 GPU = Device(servers.GPU, DeviceType.GPU, "10de", "A100", {}, ())
 AUDIO = Device(f"{servers.GPU[:-1]}1", DeviceType.PCI, "10de", "Audio", {}, ())
+ANOTHER = Device(servers.GPU_ON_VFIO, DeviceType.GPU, "10de", "A100", {}, ())
 NIC = Device(servers.NIC_IDLE, DeviceType.NIC, "8086", "E810", {}, ())
 FUNCTION = servers.place(servers.GPU, servers.ROOT_PORT)
 
@@ -165,3 +167,43 @@ def test_recovery_ends_the_errors_of_a_gpu_without_a_driver(gpus: Gpus, action: 
     gpus.event(action)
     gpus.scan(NIC, GPU)
     assert gpus.reasons() == {NIC.key: (), servers.GPU: ()}
+
+
+RECOVERIES = pytest.mark.parametrize(
+    "recover",
+    [lambda gpus: gpus.event("bind"), lambda gpus: gpus.event("add"), Gpus.reset],
+    ids=["bind", "replug", "reset"],
+)
+
+
+@RECOVERIES
+def test_error_before_the_recovery_is_over_although_it_was_not_read(
+    gpus: Gpus, recover: Callable[[Gpus], None]
+) -> None:
+    gpus.log(119)
+    recover(gpus)
+    gpus.checks.read_log()
+    assert gpus.reasons() == {servers.GPU: ()}
+    gpus.start()
+    gpus.scan(GPU)
+    assert gpus.reasons() == {servers.GPU: ()}
+
+
+@RECOVERIES
+def test_error_after_the_recovery_counts(gpus: Gpus, recover: Callable[[Gpus], None]) -> None:
+    gpus.log(119)
+    recover(gpus)
+    gpus.log(119)
+    gpus.checks.read_log()
+    assert gpus.reasons() == {servers.GPU: ("Xid 119",)}
+
+
+@RECOVERIES
+def test_recovery_of_one_gpu_ends_no_error_of_another(
+    gpus: Gpus, recover: Callable[[Gpus], None]
+) -> None:
+    gpus.scan(GPU, ANOTHER)
+    gpus.log(119, ANOTHER.key)
+    recover(gpus)
+    assert gpus.reasons() == {servers.GPU: (), ANOTHER.key: ("Xid 119",)}
+    assert gpus.changes
