@@ -1,30 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors in the log of the kernel and the recoveries of their devices, in any order with scans."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from oslo_config import cfg
 
+from cyborg.agent.device_tasks import DeviceTasks
 from cyborg.agent.findings import Findings
 from cyborg.agent.health import HealthChecks
-from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore
+from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore, TaskJournal
+from cyborg.clients.glance import Glance
 from cyborg.drivers import health_policy, kernel_log
 from cyborg.drivers.base import Driver
+from cyborg.drivers.generic import GenericDriver
+from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.uevents import Uevent
 from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import DeviceHealth
+from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.report import DriverReport, DriverState, Report
+from cyborg.model.work import HandleTask
 from cyborg.testing import servers
+from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeClock
+from cyborg.testing.kernel.guest import guest
+from cyborg.tests.fixtures.waiting import PATIENCE
+from cyborg.tests.unit.drivers.configured import configured, written
 
 GPU = Device(servers.GPU, DeviceType.GPU, "10de", "A100", {}, ())
 AUDIO = Device(f"{servers.GPU[:-1]}1", DeviceType.PCI, "10de", "Audio", {}, ())
 ANOTHER = Device(servers.GPU_ON_VFIO, DeviceType.GPU, "10de", "A100", {}, ())
 NIC = Device(servers.NIC_IDLE, DeviceType.NIC, "8086", "E810", {}, ())
+DISK, UUID = "0000:02:00.0", "11111111-2222-4333-8444-555555555555"
+RESET_AFTER_RELEASE = """\
+[generic_driver]
+backends = disks
+[generic_driver:disks]
+addresses = 0000:02:*.*
+resource_class = CUSTOM_SSD
+reset = FUNCTION
+reset_after_release = true
+"""
 FUNCTION = servers.place(servers.GPU, servers.ROOT_PORT)
 
 
@@ -36,6 +57,36 @@ class SilentDriver(Driver):
     def discover(self, scan: Scan) -> list[Device]:
         """See Driver."""
         return []
+
+
+def checks_of(
+    driver: Driver,
+    devices: Callable[[], Sequence[Device]],
+    state: Path,
+    *,
+    on_change: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> HealthChecks:
+    """Return the checks of an agent with one driver, whose last scan has these devices."""
+    policy, store = health_policy.shipped(), StateStore(state, "host")
+    return HealthChecks(
+        drivers={driver.name: driver},
+        devices=lambda: [(driver.name, device) for device in devices()],
+        last_scan=lambda: Scan(driver.host),
+        last_report=None,
+        policy=policy,
+        on_change=on_change,
+        worker=Worker(),
+        findings=Findings(
+            machine=driver.host,
+            policy=policy,
+            baselines=HealthBaselines(store),
+            lasting=LastingFaults(store),
+            failed_prepares=1,
+            worker=Worker(),
+            clock=clock,
+        ),
+    )
 
 
 class Gpus:
@@ -56,23 +107,12 @@ class Gpus:
     def start(self) -> None:
         """Start another agent process; its drivers have reported no device yet."""
         self.devices: tuple[Device, ...] = ()
-        self.checks = HealthChecks(
-            drivers={self.driver.name: self.driver},
-            devices=lambda: [(self.driver.name, device) for device in self.devices],
-            last_scan=lambda: Scan(self.host),
-            last_report=None,
-            policy=health_policy.shipped(),
+        self.checks = checks_of(
+            self.driver,
+            lambda: self.devices,
+            self.state,
             on_change=self._change,
-            worker=Worker(),
-            findings=Findings(
-                machine=self.host,
-                policy=health_policy.shipped(),
-                baselines=HealthBaselines(StateStore(self.state, "host")),
-                lasting=LastingFaults(StateStore(self.state, "host")),
-                failed_prepares=1,
-                worker=Worker(),
-                clock=self.clock.monotonic,
-            ),
+            clock=self.clock.monotonic,
         )
 
     def _change(self) -> None:
@@ -207,3 +247,33 @@ def test_recovery_of_one_gpu_ends_no_error_of_another(
     recover(gpus)
     assert gpus.reasons() == {servers.GPU: (), ANOTHER.key: ("Xid 119",)}
     assert gpus.changes
+
+
+@pytest.mark.parametrize("generic", [False, True])
+def test_reset_by_a_clean_step_ends_a_fault_that_lasts(tmp_path: Path, generic: bool) -> None:
+    """The driver nvme expects resets: it is not bound again, so no event tells of the reset."""
+    host = guest()
+    driver: Driver = PciDriver(host, configured('{"vendor_id": "*"}'))
+    if generic:
+        driver = GenericDriver(host, written(tmp_path / "cyborg.conf", RESET_AFTER_RELEASE))
+    device = next(each for each in look(driver).discover() if each.key == DISK)
+    checks = checks_of(driver, lambda: [device], tmp_path)
+    path = host.realpath(f"/sys/bus/pci/devices/{DISK}").removeprefix("/sys")
+    checks.note_events([Uevent("change", path, {"ERROR_EVENT": "FAILED_RECOVERY"})])
+    report = Report((DriverReport(driver.name, DriverState.READY, (device,)),))
+    assert checks.add_health(report).drivers[0].health[0].condition is Condition.DRAIN
+    tasks = DeviceTasks(
+        drivers={driver.name: driver},
+        journal=TaskJournal(StateStore(tmp_path, "host")),
+        glance=lambda: cast(Glance, None),
+        images=tmp_path / "images",
+        timeout=PATIENCE,
+        request_scan=lambda: None,
+        worker=Worker(),
+        on_reset=checks.note_reset,
+    )
+    unit, spec = device.deployables[0], {"clean": "reset"}
+    task = HandleTask("r", driver.name, DISK, unit.name, DISK, UUID, spec=spec)
+    assert tasks.release(task).fault is None
+    tasks.stop()
+    assert checks.add_health(report).drivers[0].health[0].condition is Condition.OK
