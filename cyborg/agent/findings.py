@@ -9,6 +9,7 @@ processes, until its recovery was seen: an event of the kernel, a reset by the a
 word of an operator.
 """
 
+import contextlib
 import logging
 import re
 import threading
@@ -19,7 +20,7 @@ from typing import Final
 
 from cyborg import exception
 from cyborg.agent.state_store import HealthBaselines, LastingFaults
-from cyborg.drivers import pcie_health
+from cyborg.drivers import kernel_log, pcie_health
 from cyborg.drivers.guests import boot_id
 from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host
@@ -109,6 +110,7 @@ class Findings:
         self._log_lock = threading.Lock()
         #: When the log of the kernel is read again after a failure.
         self._deaf_until: float | None = None
+        self._deaf_warned = False
         self._records: dict[Place, _Record] = {
             place: _Record(baseline) for place, baseline in baselines.load().items()
         }
@@ -198,7 +200,8 @@ class Findings:
 
         An error of a GPU is also one of its virtual functions. While no driver reports a device of
         the GPU, its errors wait for the first device that ``devices`` shows. Where the log cannot
-        be read, a warning says so once, and the next attempt is a minute later.
+        be read although a driver of the host may write such errors, a warning says so once. The
+        next attempt is a minute later.
         """
         with self._log_lock:
             stored = self._read_errors()
@@ -215,14 +218,16 @@ class Findings:
         try:
             errors = self._machine.privileged.run(ReadDeviceErrors(self._unread))
         except exception.HostError as error:
-            if self._deaf_until is None:
+            if not self._deaf_warned and _may_log_errors(self._machine):
+                self._deaf_warned = True
                 LOG.warning(
-                    "Errors of devices in the log of the kernel are noticed by polls only: %s",
+                    "The log of the kernel cannot be read, so errors of devices that only the "
+                    "kernel logs, such as an Xid, are not noticed: %s",
                     error,
                 )
             self._deaf_until = now + _RETRY
             return False
-        self._deaf_until = None
+        self._deaf_until, self._deaf_warned = None, False
         for logged in errors:
             text = f"{logged.signal.capitalize()} {logged.code}"
             fault = Signal(logged.kind, logged.signal, logged.code, text)
@@ -401,6 +406,16 @@ def _recoveries(event: Uevent) -> tuple[Recovery, ...]:
     """Return what an event tells of the recovery of its PCI function."""
     in_bus = event.fields.get("SUBSYSTEM") == "pci"
     return _RECOVERIES.get(event.action, ()) if in_bus else ()
+
+
+def _may_log_errors(machine: Host) -> bool:
+    """Return whether a driver that writes errors into the log of the kernel has a device."""
+    for name in kernel_log.DRIVERS:
+        # Without the directory the driver is not loaded.
+        with contextlib.suppress(exception.HostError):
+            if any(":" in entry for entry in machine.list_dir(f"/sys/bus/pci/drivers/{name}")):
+                return True
+    return False
 
 
 def _slot(address: str) -> str:

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 #: The file of the log.
 PATH: Final = "/dev/kmsg"
+#: The drivers of the host that write such errors.
+DRIVERS: Final = ("nvidia",)
 #: A record: priority, sequence number, microseconds and flags; then the text. Lines with more facts
 #: of the record begin with a space.
 _RECORD: Final = re.compile(r"[0-9]+,([0-9]+),[0-9]+,[^;]*;(.*)")

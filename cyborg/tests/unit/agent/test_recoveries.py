@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors in the log of the kernel and the recoveries of their devices, in any order with scans."""
 
+import errno
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -277,3 +278,20 @@ def test_reset_by_a_clean_step_ends_a_fault_that_lasts(tmp_path: Path, generic: 
     assert tasks.release(task).fault is None
     tasks.stop()
     assert checks.add_health(report).drivers[0].health[0].condition is Condition.OK
+
+
+@pytest.mark.parametrize("driver", ["nvidia", "vfio-pci"])
+def test_log_that_cannot_be_read_is_a_warning_where_it_may_have_errors(
+    gpus: Gpus, caplog: pytest.LogCaptureFixture, driver: str
+) -> None:
+    gpus.host.add_link(f"/sys/bus/pci/drivers/{driver}/{servers.GPU}", FUNCTION)
+    gpus.log(79)
+    gpus.host.faults[kernel_log.PATH] = errno.EACCES
+    for _ in range(3):
+        gpus.checks.read_log()
+        gpus.clock.advance(60)
+    warnings = [text for text in caplog.messages if "log of the kernel" in text]
+    assert ["Xid, are not noticed" in text for text in warnings] == [True] * (driver == "nvidia")
+    del gpus.host.faults[kernel_log.PATH]
+    gpus.checks.read_log()
+    assert gpus.reasons() == {servers.GPU: ("Xid 79",)}
