@@ -321,8 +321,6 @@ class HealthChecks:
 
         The answer of a driver that was replaced is dropped.
         """
-        if answer is not None and self._findings is not None:
-            self._findings.note_judgement(place, answer)
         name, key = place
         with self._lock:
             if self._drivers.get(name) is not driver:
@@ -334,6 +332,8 @@ class HealthChecks:
             else:
                 self._faults[place] = fault
             changed = before != (self._answers.get(place), fault)
+        if answer is not None and self._findings is not None:
+            self._findings.note_judgement(place, answer)
         if changed and fault is not None:
             LOG.warning("Health of device %s of driver %s is not known: %s", key, name, fault)
         return changed
