@@ -60,8 +60,8 @@ class DeviceTasks:
     an earlier agent process left there are removed. ``request_scan`` is called when the hardware of
     the host may have changed. ``health`` returns the health of a device that was just set up, by
     driver and key, if known. ``on_prepare`` gets driver, key and fault (None: none) of each prepare
-    that depends on nothing but the device, ``on_reset`` driver and key after each reset.
-    ``settings`` are compared after each guest, None: nothing is.
+    that depends on nothing but the device, ``on_reset`` driver and key of each device that a clean
+    step has reset. ``settings`` are compared after each guest, None: nothing is.
     ``max_tasks`` is how many tasks are remembered by request key; the conductor repeats a request
     within seconds. A device that hangs delays no other device, and a driver that hangs no other
     driver.
@@ -499,8 +499,9 @@ class DeviceTasks:
                 self._journal.end(task.request_key, str(error))
                 raise
             self._journal.end(task.request_key)
-            if isinstance(step.work, ResetLevel):
-                self._on_reset(task.driver, task.device_key)
+            reset = task.device_key if isinstance(step.work, ResetLevel) else step.resets
+            if reset is not None:
+                self._on_reset(task.driver, reset)
             LOG.info(
                 "Clean step %s of handle %s of deployable %s completed (request key %s)",
                 *(step.name, task.handle_key, task.deployable, task.request_key),

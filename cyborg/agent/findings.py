@@ -9,6 +9,7 @@ processes, until its recovery was seen: an event of the kernel, a reset by the a
 word of an operator.
 """
 
+import contextlib
 import logging
 import re
 import threading
@@ -19,7 +20,7 @@ from typing import Final
 
 from cyborg import exception
 from cyborg.agent.state_store import HealthBaselines, LastingFaults
-from cyborg.drivers import pcie_health
+from cyborg.drivers import kernel_log, pcie_health
 from cyborg.drivers.guests import boot_id
 from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host
@@ -45,6 +46,8 @@ _FIELDS: Final = {"ERROR_EVENT": ("pci", "recovery"), "WEDGED": ("drm", "wedged"
 _RECOVERIES: Final = {"bind": (Recovery.BIND,), "add": (Recovery.REPLUG,)}
 
 Place = tuple[str, str]
+#: In place of the driver: the device is a GPU that no driver has reported since its error.
+_NO_DRIVER: Final = ""
 
 
 @dataclass
@@ -103,8 +106,11 @@ class Findings:
         self._lasting = lasting
         self._boot = boot_id(machine)
         self._lock = threading.Lock()
+        #: One thread at a time reads the log.
+        self._log_lock = threading.Lock()
         #: When the log of the kernel is read again after a failure.
         self._deaf_until: float | None = None
+        self._deaf_warned = False
         self._records: dict[Place, _Record] = {
             place: _Record(baseline) for place, baseline in baselines.load().items()
         }
@@ -162,9 +168,14 @@ class Findings:
     ) -> list[tuple[str, Device]]:
         """Note the faults that events tell; return the devices that the events are about.
 
-        An event about a bridge is about all devices below it that are known by their topology.
+        An event about a bridge is about all devices below it that are known by their topology. A
+        device that ``devices`` does not have may recover as well: one that was removed is not
+        listed when it is added again.
         """
-        affected: dict[Place, Device] = {}
+        recovering = any(_recoveries(event) for event in events)
+        # The recovery ends the errors that the log already has.
+        logged = self.read_log(devices) if recovering else []
+        affected = {(driver, device.key): device for driver, device in logged}
         by_address: dict[str, list[tuple[str, Device]]] = {}
         for driver, device in devices:
             topology = device.topology
@@ -173,10 +184,10 @@ class Findings:
                 by_address.setdefault(str(address), []).append((driver, device))
         for event in events:
             named = set(_ADDRESS.findall(event.devpath)[-1:])
+            for place in self._places(named):
+                self.note_recovery(place, *_recoveries(event))
             for driver, device in (item for name in named for item in by_address.get(name, ())):
                 affected[driver, device.key] = device
-                if event.fields.get("SUBSYSTEM") == "pci" and device.key in named:
-                    self.note_recovery((driver, device.key), *_RECOVERIES.get(event.action, ()))
                 for name, (kind, signal) in _FIELDS.items():
                     if name in event.fields:
                         text = f"kernel event {name}={event.fields[name]}"
@@ -187,40 +198,68 @@ class Findings:
     def read_log(self, devices: Collection[tuple[str, Device]]) -> list[tuple[str, Device]]:
         """Note the errors in the log of the kernel since the last call; return their devices.
 
-        An error of a GPU is also one of its virtual functions. It is left out if no driver has
-        reported its device. Where the log cannot be read, a warning says so once, and the next
-        attempt is a minute later.
+        An error of a GPU is also one of its virtual functions. While no driver reports a device of
+        the GPU, its errors wait for the first device that ``devices`` shows. Where the log cannot
+        be read although a driver of the host may write such errors, a warning says so once. The
+        next attempt is a minute later.
         """
+        with self._log_lock:
+            stored = self._read_errors()
+            affected = self._claim_errors(devices)
+            if stored or affected:
+                self._store_lasting()
+        return affected
+
+    def _read_errors(self) -> bool:
+        """Note the errors in the log as those of a GPU without a driver; return whether any are."""
         now = self._clock()
         if self._deaf_until is not None and now < self._deaf_until:
-            return []
+            return False
         try:
             errors = self._machine.privileged.run(ReadDeviceErrors(self._unread))
         except exception.HostError as error:
-            if self._deaf_until is None:
+            if not self._deaf_warned and _may_log_errors(self._machine):
+                self._deaf_warned = True
                 LOG.warning(
-                    "Errors of devices in the log of the kernel are noticed by polls only: %s",
+                    "The log of the kernel cannot be read, so errors of devices that only the "
+                    "kernel logs, such as an Xid, are not noticed: %s",
                     error,
                 )
             self._deaf_until = now + _RETRY
-            return []
-        self._deaf_until = None
-        if not errors:
-            return []
-        affected: dict[Place, tuple[str, Device]] = {}
-        for driver, device in devices:
-            siblings = () if device.topology is None else device.topology.siblings
-            slots = {address.rpartition(".")[0] for address in (device.key, *siblings)}
-            for logged in errors:
-                if logged.slot in slots:
-                    text = f"{logged.signal.capitalize()} {logged.code}"
-                    fault = Signal(logged.kind, logged.signal, logged.code, text)
-                    self._note_incident((driver, device.key), fault)
-                    affected[driver, device.key] = driver, device
+            return False
+        self._deaf_until, self._deaf_warned = None, False
+        for logged in errors:
+            text = f"{logged.signal.capitalize()} {logged.code}"
+            fault = Signal(logged.kind, logged.signal, logged.code, text)
+            self._note_incident((_NO_DRIVER, f"{logged.slot}.0"), fault, stored=True)
+        if errors:
+            with self._lock:
+                self._unread = errors[-1].sequence + 1
+        return bool(errors)
+
+    def _claim_errors(self, devices: Collection[tuple[str, Device]]) -> list[tuple[str, Device]]:
+        """Give errors that wait for a device to all devices of their GPU; return these devices."""
+        affected = []
         with self._lock:
-            self._unread = errors[-1].sequence + 1
-        self._store_lasting()
-        return list(affected.values())
+            waiting = {
+                _slot(key): record.incidents
+                for (driver, key), record in self._records.items()
+                if driver == _NO_DRIVER and record.incidents
+            }
+            claimed = set()
+            for driver, device in devices if waiting else ():
+                siblings = () if device.topology is None else device.topology.siblings
+                slots = waiting.keys() & {_slot(address) for address in (device.key, *siblings)}
+                if not slots:
+                    continue
+                record = self._records.setdefault((driver, device.key), _Record())
+                for name, incident in (item for slot in slots for item in waiting[slot].items()):
+                    self._add(record, name, incident.finding)
+                claimed |= slots
+                affected.append((driver, device))
+            for slot in claimed:
+                del self._records[_NO_DRIVER, f"{slot}.0"]
+        return affected
 
     def note_judgement(self, place: Place, judgement: Judgement) -> None:
         """Keep those of a driver's findings that last."""
@@ -230,19 +269,22 @@ class Findings:
 
     def note_recovery(self, place: Place, *recoveries: Recovery) -> bool:
         """End the faults of a device that one of these recovers; return whether there were some."""
+        ended = False
         with self._lock:
-            record = self._records.get(place, _Record())
-            ended = [
-                name
-                for name, incident in record.incidents.items()
-                if not incident.finding.until.isdisjoint(recoveries)
-            ]
-            for name in ended:
-                del record.incidents[name]
+            # Errors that wait for a report of the device end with those that it has.
+            for known in (place, (_NO_DRIVER, place[1])):
+                record = self._records.get(known, _Record())
+                lasting = {
+                    name: incident
+                    for name, incident in record.incidents.items()
+                    if incident.finding.until.isdisjoint(recoveries)
+                }
+                ended |= lasting.keys() != record.incidents.keys()
+                record.incidents = lasting
         if ended:
             LOG.info("Device %s of driver %s has recovered", place[1], place[0])
             self._store_lasting()
-        return bool(ended)
+        return ended
 
     def note_prepare(self, place: Place, fault: str | None) -> bool:
         """Note the result of a prepare, None: it succeeded; return whether a finding is new."""
@@ -268,6 +310,11 @@ class Findings:
                     record.reported = all(reasons.issuperset(item.reasons) for item in record.pcie)
                     for incident in record.incidents.values():
                         incident.reported |= reasons.issuperset(incident.finding.reasons)
+
+    def _places(self, keys: Collection[str]) -> list[Place]:
+        """Return the devices with these keys of which something is known, listed or not."""
+        with self._lock:
+            return [place for place in self._records if place[1] in keys]
 
     def _read(self, key: str) -> PcieState | None:
         """Return the state of a PCI function; None for another device, and without an answer."""
@@ -330,17 +377,21 @@ class Findings:
         findings = self._policy.judge([signal]).findings
         if not findings:
             return False
+        # A later event about a recovery replaces an earlier one; a fault that lasts stays.
+        name = f"{signal.kind} {signal.name}"
+        name = f"{name} {signal.code}" if findings[0].until else name
         with self._lock:
-            record = self._records.setdefault(place, _Record())
-            # A later event about a recovery replaces an earlier one; a fault that lasts stays.
-            name = f"{signal.kind} {signal.name}"
-            name = f"{name} {signal.code}" if findings[0].until else name
-            previous = record.incidents.get(name)
-            repeated = previous is not None and previous.finding == findings[0]
-            reported = repeated and previous is not None and previous.reported
-            record.incidents[name] = _Incident(findings[0], self._clock(), reported)
-        if findings[0].until and not repeated and not stored:
+            new = self._add(self._records.setdefault(place, _Record()), name, findings[0])
+        if findings[0].until and new and not stored:
             self._store_lasting()
+        return new
+
+    def _add(self, record: _Record, name: str, finding: Finding) -> bool:
+        """Add the finding about an incident to a record; return whether it is new."""
+        previous = record.incidents.get(name)
+        repeated = previous is not None and previous.finding == finding
+        reported = repeated and previous is not None and previous.reported
+        record.incidents[name] = _Incident(finding, self._clock(), reported)
         return not repeated
 
     def _store_lasting(self) -> None:
@@ -352,3 +403,24 @@ class Findings:
                 if incident.finding.until and incident.finding.signal is not None
             ]
             self._lasting.store(self._boot, self._unread, faults)
+
+
+def _recoveries(event: Uevent) -> tuple[Recovery, ...]:
+    """Return what an event tells of the recovery of its PCI function."""
+    in_bus = event.fields.get("SUBSYSTEM") == "pci"
+    return _RECOVERIES.get(event.action, ()) if in_bus else ()
+
+
+def _may_log_errors(machine: Host) -> bool:
+    """Return whether a driver that writes errors into the log of the kernel has a device."""
+    for name in kernel_log.DRIVERS:
+        # Without the directory the driver is not loaded.
+        with contextlib.suppress(exception.HostError):
+            if any(":" in entry for entry in machine.list_dir(f"/sys/bus/pci/drivers/{name}")):
+                return True
+    return False
+
+
+def _slot(address: str) -> str:
+    """Return a PCI address without its function."""
+    return address.rpartition(".")[0]

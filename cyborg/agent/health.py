@@ -145,9 +145,8 @@ class HealthChecks:
 
     def read_log(self) -> None:
         """Check the devices of which the kernel has logged an error since the last call."""
-        # Before the first scan nobody knows the devices.
-        if self._findings is not None and (devices := self._devices()):
-            self._check_affected(self._findings.read_log(devices))
+        if self._findings is not None:
+            self._check_affected(self._findings.read_log(self._devices()))
 
     def _check_affected(self, affected: Sequence[tuple[str, Device]]) -> None:
         if self._findings is not None and affected:
@@ -182,7 +181,8 @@ class HealthChecks:
             self._on_change()
 
     def note_reset(self, name: str, key: str) -> None:
-        """Note that the agent has reset a device."""
+        """Note that the agent has reset a device: errors that the kernel logged before are over."""
+        self.read_log()
         if self._findings is not None and self._findings.note_recovery((name, key), Recovery.RESET):
             self._on_change()
 
@@ -194,9 +194,12 @@ class HealthChecks:
     def poll_new(self, report: Report, scan: Scan) -> None:
         """Poll the devices that were never polled; wait for the answers for a limited time.
 
-        A device that is offered as soon as it is discovered is thus reported with its health.
+        A device that is offered as soon as it is discovered is thus reported with its health, and
+        with the errors that the kernel has logged about it.
         """
         if self._findings is not None:
+            devices = [(item.driver, device) for item in report.drivers for device in item.devices]
+            self._check_affected(self._findings.read_log(devices))
             self._findings.check(self._findings.unchecked(report))
         polls = {}
         for driver in report.drivers:
@@ -318,8 +321,6 @@ class HealthChecks:
 
         The answer of a driver that was replaced is dropped.
         """
-        if answer is not None and self._findings is not None:
-            self._findings.note_judgement(place, answer)
         name, key = place
         with self._lock:
             if self._drivers.get(name) is not driver:
@@ -331,6 +332,8 @@ class HealthChecks:
             else:
                 self._faults[place] = fault
             changed = before != (self._answers.get(place), fault)
+        if answer is not None and self._findings is not None:
+            self._findings.note_judgement(place, answer)
         if changed and fault is not None:
             LOG.warning("Health of device %s of driver %s is not known: %s", key, name, fault)
         return changed

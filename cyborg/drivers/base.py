@@ -66,8 +66,10 @@ class CleanStep:
     device before the step has ended. An agent that stops waits for a step unless it is
     ``interruptible``; the next agent begins the release again. ``level`` is the least level of
     cleaning that includes the step: FULL for one that erases data. Such a step runs only after a
-    guest of this service. Raises ValueError for a name that is not a text of 1 to 255 printable
-    characters, and for other values that no agent can use.
+    guest of this service. ``resets`` is the key of the device that a function of the driver resets
+    by the step; None: it resets a part of a device only, or nothing. Faults of this device that
+    last until a reset end with the step. Raises ValueError for a name that is not a text of 1 to
+    255 printable characters, and for other values that no agent can use.
     """
 
     name: str
@@ -76,6 +78,7 @@ class CleanStep:
     timeout: float = 300.0
     interruptible: bool = False
     level: CleanLevel = CleanLevel.RESET
+    resets: str | None = None
 
     def __post_init__(self) -> None:
         # Drivers are not type-checked by all vendors; the agent must fail the release, not itself.
@@ -89,6 +92,7 @@ class CleanStep:
             # Neither infinite nor no number; a thread cannot wait any longer.
             and 0 < self.timeout <= TIMEOUT_MAX
             and self.level in (CleanLevel.RESET, CleanLevel.FULL)
+            and (self.resets is None or isinstance(self.resets, str))
         )
         if not valid:
             raise ValueError(f"{self!r} is not valid")

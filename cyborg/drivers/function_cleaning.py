@@ -129,7 +129,13 @@ class FunctionCleaner:
         steps = {
             # A card may need a reset of the function before new settings are valid.
             SETTINGS: CleanStep(SETTINGS, self._settings, priority=70, timeout=_RESET_LIMIT),
-            RESET: CleanStep(RESET, self._reset, priority=60, timeout=_RESET_LIMIT),
+            RESET: CleanStep(
+                RESET,
+                self._reset,
+                priority=60,
+                timeout=_RESET_LIMIT,
+                resets=str(self.function),
+            ),
             ERASE: CleanStep(
                 ERASE,
                 self._erase,

@@ -278,7 +278,12 @@ class GenericDriver(CardDriver[GenericCard]):
         if name == _RESET:
             level = ResetLevel.CARD if backend.reset is Reset.BUS else ResetLevel.FUNCTION
             function = address_of(task.handle_key)
-            return CleanStep(_RESET, lambda _: self.reset_function(function, level), priority=60)
+            return CleanStep(
+                _RESET,
+                lambda _: self.reset_function(function, level),
+                priority=60,
+                resets=str(function),
+            )
         if name != _COMMAND or command is None:
             return super().clean_step(name, card, task)
         values = card.values_of(task)

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 #: The file of the log.
 PATH: Final = "/dev/kmsg"
+#: The drivers of the host that write such errors.
+DRIVERS: Final = ("nvidia",)
 #: A record: priority, sequence number, microseconds and flags; then the text. Lines with more facts
 #: of the record begin with a space.
 _RECORD: Final = re.compile(r"[0-9]+,([0-9]+),[0-9]+,[^;]*;(.*)")
@@ -26,7 +28,10 @@ _XID: Final = re.compile(
 class DeviceError(NamedTuple):
     """An error as the health policy names it; ``slot`` is a PCI address without the function.
 
-    ``sequence`` is the number of its record, which rises as long as the kernel runs.
+    ``sequence`` is the number of its record, which rises as long as the kernel runs. It alone
+    orders errors and recoveries: printk takes the time of a record from local_clock(), which no
+    other clock follows, and an event of the kernel has no time (Linux: vprintk_store in
+    kernel/printk/printk.c).
     """
 
     sequence: int

@@ -638,6 +638,13 @@ def test_clean_steps_follow_a_release_in_their_order(
     assert journalled(tmp_path) == [("clean step low", None, True)]
 
 
+def test_step_says_which_device_it_has_reset(tasks: DeviceTasks, driver: Recorder) -> None:
+    """A unit may be a part of its device: a virtual function."""
+    driver.steps = [step(driver, "vf reset", resets="vf"), step(driver, "tidy", priority=1)]
+    assert tasks.release(task("o1")).fault is None
+    assert driver.calls == ["release k", "step vf reset", "recorder has reset vf", "step tidy"]
+
+
 @pytest.mark.parametrize(
     ("spec", "calls"),
     [

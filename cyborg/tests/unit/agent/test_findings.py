@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings about devices: what they are, how long they count, and what a restart keeps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +212,16 @@ def lasting(situation: Situation, request: pytest.FixtureRequest) -> Situation:
     return situation
 
 
-def tell(situation: Situation, action: str, path: str = FUNCTION, subsystem: str = "pci") -> None:
+def tell(
+    situation: Situation,
+    action: str,
+    path: str = FUNCTION,
+    subsystem: str = "pci",
+    *,
+    devices: Sequence[tuple[str, Device]] = DEVICES,
+) -> None:
     event = Uevent(action, path.removeprefix("/sys"), {"SUBSYSTEM": subsystem})
-    situation.findings.note_events([event], DEVICES)
+    situation.findings.note_events([event], devices)
 
 
 def test_fault_that_lasts_outlives_time_and_the_process(lasting: Situation) -> None:
@@ -232,9 +239,10 @@ def test_fault_that_lasts_outlives_time_and_the_process(lasting: Situation) -> N
     [
         lambda situation: tell(situation, "bind"),
         lambda situation: tell(situation, "add"),
+        lambda situation: tell(situation, "add", devices=[]),
         lambda situation: situation.findings.note_recovery(PLACE, Recovery.RESET),
     ],
-    ids=["bind", "replug", "reset"],
+    ids=["bind", "replug", "replug-after-a-scan", "reset"],
 )
 def test_recovery_ends_a_fault_that_lasts(
     lasting: Situation, end: Callable[[Situation], object]

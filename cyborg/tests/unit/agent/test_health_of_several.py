@@ -215,6 +215,22 @@ def test_card_that_was_set_up_is_checked_by_the_second_instance_of_a_driver_that
     assert health == DeviceHealth(FIRST, Condition.DRAIN, ("hot",))
 
 
+def test_answer_of_an_instance_that_was_replaced_is_no_fault_that_lasts(
+    tmp_path: Path, gates: list[Gate]
+) -> None:
+    replaced = Checked(signals=[Signal("drm", "wedged", "rebind", "it is wedged")])
+    checks = Checks(tmp_path, replaced)
+    replaced.gate = Gate()
+    gates.append(replaced.gate)
+    checks.checks.check_now("checked", [FIRST])
+    replaced.gate.reached()
+    checks.drivers["checked"] = Checked()
+    replaced.gate.set()
+    checks.end_polls()
+    checks.poll_new()
+    assert [health.condition for health in checks.health()] == [Condition.OK] * 2
+
+
 def test_check_that_hangs_after_a_set_up_does_not_keep_its_operation(
     tmp_path: Path, gates: list[Gate]
 ) -> None:
