@@ -272,8 +272,8 @@ class Findings:
         ended = False
         with self._lock:
             # Errors that wait for a report of the device end with those that it has.
-            for known in (place, (_NO_DRIVER, place[1])):
-                record = self._records.get(known, _Record())
+            for recorded in (place, (_NO_DRIVER, place[1])):
+                record = self._records.get(recorded, _Record())
                 lasting = {
                     name: incident
                     for name, incident in record.incidents.items()

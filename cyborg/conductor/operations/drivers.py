@@ -428,8 +428,8 @@ def _wait(run: Run[Any], tx: Transaction, reason: str) -> Waiting | Outcome:
         return Outcome(run.row.uuid, fault=OVERDUE)
     result = HostResult(run.spec["host"], ResultState.RUNNING, error=reason)
     # All hosts of the operation lock its row for that.
-    known = operations.result_of(tx, run.row.operation_id, result.host)
-    if known != (result.state.value, reason):
+    existing = operations.result_of(tx, run.row.operation_id, result.host)
+    if existing != (result.state.value, reason):
         operations.update_result(tx, run.row.operation_id, result)
     return Waiting()
 
