@@ -273,7 +273,7 @@ def test_later_event_does_not_replace_a_fault_that_lasts(situation: Situation) -
 class ReadFaults(LastingFaults):
     """The file of a process that ends before its first write."""
 
-    def store(self, boot: str, unread: int, faults: object) -> None:
+    def store(self, boot: str, unread: int, faults: object) -> bool:
         raise AssertionError("a start has nothing to write")
 
 
