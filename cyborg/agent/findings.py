@@ -446,9 +446,13 @@ class Findings:
 
 
 def _recoveries(event: Uevent) -> tuple[Recovery, ...]:
-    """Return what an event tells of the recovery of its PCI function."""
-    in_bus = event.fields.get("SUBSYSTEM") == "pci"
-    return _RECOVERIES.get(event.action, ()) if in_bus else ()
+    """Return what an event tells of the recovery of its PCI function.
+
+    Nothing has happened to the function if a program requested the event from the kernel (Linux:
+    Documentation/ABI/testing/sysfs-uevent, SYNTH_UUID).
+    """
+    in_bus, real = event.fields.get("SUBSYSTEM") == "pci", "SYNTH_UUID" not in event.fields
+    return _RECOVERIES.get(event.action, ()) if in_bus and real else ()
 
 
 def _may_log_errors(machine: Host) -> bool:
