@@ -106,17 +106,27 @@ class Findings:
         self._lasting = lasting
         self._boot = boot_id(machine)
         self._lock = threading.Lock()
-        #: One thread at a time reads the log.
+        #: One thread at a time reads the log, and one writes to the disk; no reader waits for it.
         self._log_lock = threading.Lock()
+        self._store_lock = threading.Lock()
         #: When the log of the kernel is read again after a failure.
         self._deaf_until: float | None = None
         self._deaf_warned = False
+        #: Until when an error that repeats has its devices not checked, by slot and code.
+        self._quiet_until: dict[tuple[str, str], float] = {}
+        #: Whether a finding has changed since the last check.
+        self._news = False
         self._records: dict[Place, _Record] = {
             place: _Record(baseline) for place, baseline in baselines.load().items()
         }
         self._unread, faults = lasting.load(self._boot)
         for place, signal in faults:
             self._note_incident(place, signal, stored=True)
+        #: What was written to the disk, the faults that it was tried with last, and the time from
+        #: which on it is tried without another fault.
+        self._stored: tuple[int, Sequence[tuple[Place, Signal]]] = self._unread, faults
+        self._attempted: Sequence[tuple[Place, Signal]] = faults
+        self._store_at = self._clock() + hold
 
     def of(self, place: Place) -> tuple[Finding, ...] | None:
         """Return the findings about a device; None if the agent cannot check it itself."""
@@ -128,8 +138,13 @@ class Findings:
             return (*record.pcie, *incidents)
 
     def check(self, devices: Iterable[tuple[str, Device]]) -> bool:
-        """Read the PCI functions of these devices; return whether a finding has changed."""
-        changed = stored = False
+        """Read the PCI functions of these devices; return whether a finding has changed.
+
+        What has changed by an event or an error in the log since the last call counts, too.
+        """
+        stored = False
+        with self._lock:
+            changed, self._news = self._news, False
         for place in self._lasting.take_recovered():
             changed |= self.note_recovery(place, *Recovery)
         for driver, device in devices:
@@ -185,14 +200,14 @@ class Findings:
         for event in events:
             named = set(_ADDRESS.findall(event.devpath)[-1:])
             for place in self._places(named):
-                self.note_recovery(place, *_recoveries(event))
+                self._note_news(self.note_recovery(place, *_recoveries(event)))
             for driver, device in (item for name in named for item in by_address.get(name, ())):
                 affected[driver, device.key] = device
                 for name, (kind, signal) in _FIELDS.items():
                     if name in event.fields:
                         text = f"kernel event {name}={event.fields[name]}"
                         fault = Signal(kind, signal, event.fields[name], text)
-                        self._note_incident((driver, device.key), fault)
+                        self._note_news(self._note_incident((driver, device.key), fault))
         return [(driver, device) for (driver, _), device in affected.items()]
 
     def read_log(self, devices: Collection[tuple[str, Device]]) -> list[tuple[str, Device]]:
@@ -204,17 +219,19 @@ class Findings:
         next attempt is a minute later.
         """
         with self._log_lock:
-            stored = self._read_errors()
-            affected = self._claim_errors(devices)
-            if stored or affected:
-                self._store_lasting()
+            affected = self._claim_errors(devices, self._read_errors())
+            self._store_lasting()
         return affected
 
-    def _read_errors(self) -> bool:
-        """Note the errors in the log as those of a GPU without a driver; return whether any are."""
-        now = self._clock()
+    def _read_errors(self) -> set[str]:
+        """Note the errors in the log as those of GPUs without a driver; return the slots to check.
+
+        A device is checked at once after an error of the policy's condition ``ignore``, too: it may
+        tell that a driver has more to say. An error that repeats has it checked once a minute.
+        """
+        now, slots = self._clock(), set[str]()
         if self._deaf_until is not None and now < self._deaf_until:
-            return False
+            return slots
         try:
             errors = self._machine.privileged.run(ReadDeviceErrors(self._unread))
         except exception.HostError as error:
@@ -226,19 +243,27 @@ class Findings:
                     error,
                 )
             self._deaf_until = now + _RETRY
-            return False
+            return slots
         self._deaf_until, self._deaf_warned = None, False
         for logged in errors:
             text = f"{logged.signal.capitalize()} {logged.code}"
             fault = Signal(logged.kind, logged.signal, logged.code, text)
             self._note_incident((_NO_DRIVER, f"{logged.slot}.0"), fault, stored=True)
+            if now >= self._quiet_until.get((logged.slot, logged.code), now):
+                self._quiet_until[logged.slot, logged.code] = now + self._hold
+                slots.add(logged.slot)
         if errors:
             with self._lock:
                 self._unread = errors[-1].sequence + 1
-        return bool(errors)
+        return slots
 
-    def _claim_errors(self, devices: Collection[tuple[str, Device]]) -> list[tuple[str, Device]]:
-        """Give errors that wait for a device to all devices of their GPU; return these devices."""
+    def _claim_errors(
+        self, devices: Collection[tuple[str, Device]], slots: Collection[str]
+    ) -> list[tuple[str, Device]]:
+        """Give errors that wait for a device to all devices of their GPU.
+
+        Return the devices that have a new finding, and those in these slots.
+        """
         affected = []
         with self._lock:
             waiting = {
@@ -246,17 +271,19 @@ class Findings:
                 for (driver, key), record in self._records.items()
                 if driver == _NO_DRIVER and record.incidents
             }
-            claimed = set()
-            for driver, device in devices if waiting else ():
+            claimed = set[str]()
+            for driver, device in devices if waiting or slots else ():
                 siblings = () if device.topology is None else device.topology.siblings
-                slots = waiting.keys() & {_slot(address) for address in (device.key, *siblings)}
-                if not slots:
-                    continue
-                record = self._records.setdefault((driver, device.key), _Record())
-                for name, incident in (item for slot in slots for item in waiting[slot].items()):
-                    self._add(record, name, incident.finding)
-                claimed |= slots
-                affected.append((driver, device))
+                own = {_slot(address) for address in (device.key, *siblings)}
+                new = False
+                for slot in own & waiting.keys():
+                    record = self._records.setdefault((driver, device.key), _Record())
+                    for name, incident in waiting[slot].items():
+                        new |= self._add(record, name, incident.finding)
+                    claimed.add(slot)
+                self._news |= new
+                if new or not own.isdisjoint(slots):
+                    affected.append((driver, device))
             for slot in claimed:
                 del self._records[_NO_DRIVER, f"{slot}.0"]
         return affected
@@ -272,8 +299,8 @@ class Findings:
         ended = False
         with self._lock:
             # Errors that wait for a report of the device end with those that it has.
-            for recorded in (place, (_NO_DRIVER, place[1])):
-                record = self._records.get(recorded, _Record())
+            for holder in (place, (_NO_DRIVER, place[1])):
+                record = self._records.get(holder, _Record())
                 lasting = {
                     name: incident
                     for name, incident in record.incidents.items()
@@ -310,6 +337,10 @@ class Findings:
                     record.reported = all(reasons.issuperset(item.reasons) for item in record.pcie)
                     for incident in record.incidents.values():
                         incident.reported |= reasons.issuperset(incident.finding.reasons)
+
+    def _note_news(self, changed: bool) -> None:
+        with self._lock:
+            self._news |= changed
 
     def _places(self, keys: Collection[str]) -> list[Place]:
         """Return the devices with these keys of which something is known, listed or not."""
@@ -395,20 +426,36 @@ class Findings:
         return not repeated
 
     def _store_lasting(self) -> None:
-        with self._lock:
-            faults = [
-                (place, incident.finding.signal)
-                for place, record in self._records.items()
-                for incident in record.incidents.values()
-                if incident.finding.until and incident.finding.signal is not None
-            ]
-            self._lasting.store(self._boot, self._unread, faults)
+        """Write the faults that last to the disk if they have changed.
+
+        How far the log was read is written with them, and alone once in ``hold`` seconds: what the
+        next process reads again then are errors that would still be findings.
+        """
+        with self._store_lock:
+            with self._lock:
+                unread = self._unread
+                faults = [
+                    (place, incident.finding.signal)
+                    for place, record in self._records.items()
+                    for incident in record.incidents.values()
+                    if incident.finding.until and incident.finding.signal is not None
+                ]
+            now, changed = self._clock(), faults != self._attempted
+            if (unread, faults) == self._stored or not (changed or now >= self._store_at):
+                return
+            self._attempted, self._store_at = faults, now + self._hold
+            if self._lasting.store(self._boot, unread, faults):
+                self._stored = unread, faults
 
 
 def _recoveries(event: Uevent) -> tuple[Recovery, ...]:
-    """Return what an event tells of the recovery of its PCI function."""
-    in_bus = event.fields.get("SUBSYSTEM") == "pci"
-    return _RECOVERIES.get(event.action, ()) if in_bus else ()
+    """Return what an event tells of the recovery of its PCI function.
+
+    Nothing has happened to the function if a program requested the event from the kernel (Linux:
+    Documentation/ABI/testing/sysfs-uevent, SYNTH_UUID).
+    """
+    in_bus, real = event.fields.get("SUBSYSTEM") == "pci", "SYNTH_UUID" not in event.fields
+    return _RECOVERIES.get(event.action, ()) if in_bus and real else ()
 
 
 def _may_log_errors(machine: Host) -> bool:

@@ -149,8 +149,7 @@ class HealthChecks:
             self._check_affected(self._findings.read_log(self._devices()))
 
     def _check_affected(self, affected: Sequence[tuple[str, Device]]) -> None:
-        if self._findings is not None and affected:
-            self._findings.check(affected)
+        if self._findings is not None and affected and self._findings.check(affected):
             self._on_change()
         for name in sorted({name for name, _ in affected}):
             self.check_now(name, [device.key for driver, device in affected if driver == name])

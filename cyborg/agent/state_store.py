@@ -375,24 +375,24 @@ class LastingFaults:
 
     def store(
         self, boot: str, unread: int, faults: Iterable[tuple[tuple[str, str], Signal]]
-    ) -> None:
-        """Write all faults to the disk, and the number of the first unread record."""
+    ) -> bool:
+        """Write all faults and the number of the first unread record; return whether it worked."""
         rows = [
             (*place, signal.kind, signal.name, str(signal.code), signal.evidence)
             for place, signal in faults
         ]
         value = self._NAME, json.dumps((boot, unread, rows))
-        self._store.run(
-            lambda file: file.execute("INSERT OR REPLACE INTO cache VALUES (?, ?)", value)
-        )
+        return self._write(value)
 
-    def mark_recovered(self, place: tuple[str, str]) -> bool:
-        """Have the running agent forget the faults of a device; return whether it is written."""
-        value = self._RECOVERED + json.dumps(place), ""
+    def _write(self, value: tuple[str, str]) -> bool:
         done = self._store.run(
             lambda file: file.execute("INSERT OR REPLACE INTO cache VALUES (?, ?)", value).rowcount
         )
         return done == 1
+
+    def mark_recovered(self, place: tuple[str, str]) -> bool:
+        """Have the running agent forget the faults of a device; return whether it is written."""
+        return self._write((self._RECOVERED + json.dumps(place), ""))
 
     def take_recovered(self) -> set[tuple[str, str]]:
         """Return the devices that an operator has recovered since the last call."""

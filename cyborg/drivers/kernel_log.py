@@ -2,7 +2,8 @@
 """The errors of devices that drivers of the host write into the log of the kernel.
 
 Only these errors leave the process that reads the log, which has addresses of the kernel and lines
-of other programs.
+of other programs. What a process wrote into the log is no error: the kernel lets nobody write with
+its own facility.
 
 Source: Documentation/ABI/testing/dev-kmsg of Linux, and XID Errors of NVIDIA,
 https://docs.nvidia.com/deploy/xid-errors/.
@@ -16,8 +17,8 @@ PATH: Final = "/dev/kmsg"
 #: The drivers of the host that write such errors.
 DRIVERS: Final = ("nvidia",)
 #: A record: priority, sequence number, microseconds and flags; then the text. Lines with more facts
-#: of the record begin with a space.
-_RECORD: Final = re.compile(r"[0-9]+,([0-9]+),[0-9]+,[^;]*;(.*)")
+#: of the record begin with a space. A priority above 7 has a facility: a process wrote the record.
+_RECORD: Final = re.compile(r"[0-7],([0-9]+),[0-9]+,[^;]*;(.*)")
 #: The driver names the GPU without its function, and adds the MIG instance where there is one.
 _XID: Final = re.compile(
     r"NVRM: Xid \(PCI:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-7])?(?: [^)]*)?\): ([0-9]+)\b",

@@ -261,6 +261,15 @@ def test_events_of_others_are_no_recovery(lasting: Situation) -> None:
     assert lasting.conditions() == [Condition.DRAIN]
 
 
+@pytest.mark.parametrize("action", ["add", "bind"])
+def test_event_that_a_program_requested_is_no_recovery(lasting: Situation, action: str) -> None:
+    """As ``udevadm trigger --action=add`` does for each device."""
+    fields = {"SUBSYSTEM": "pci", "SYNTH_UUID": "0"}
+    event = Uevent(action, FUNCTION.removeprefix("/sys"), fields)
+    assert lasting.findings.note_events([event], DEVICES) == DEVICES
+    assert lasting.conditions() == [Condition.DRAIN]
+
+
 def test_later_event_does_not_replace_a_fault_that_lasts(situation: Situation) -> None:
     for value in ("FAILED_RECOVERY", "BEGIN_RECOVERY"):
         event = Uevent("change", FUNCTION.removeprefix("/sys"), {"ERROR_EVENT": value})
@@ -273,7 +282,7 @@ def test_later_event_does_not_replace_a_fault_that_lasts(situation: Situation) -
 class ReadFaults(LastingFaults):
     """The file of a process that ends before its first write."""
 
-    def store(self, boot: str, unread: int, faults: object) -> None:
+    def store(self, boot: str, unread: int, faults: object) -> bool:
         raise AssertionError("a start has nothing to write")
 
 

@@ -3,7 +3,7 @@
 
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -11,19 +11,20 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.agent.device_tasks import DeviceTasks
-from cyborg.agent.findings import Findings
+from cyborg.agent.findings import HOLD, Findings
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore, TaskJournal
 from cyborg.clients.glance import Glance
 from cyborg.drivers import health_policy, kernel_log
 from cyborg.drivers.base import Driver
 from cyborg.drivers.generic import GenericDriver
+from cyborg.drivers.host import Host
 from cyborg.drivers.pci import PciDriver
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.uevents import Uevent
 from cyborg.drivers.worker import Worker
 from cyborg.model.device import Device, DeviceType
-from cyborg.model.health import Condition, DeviceHealth
+from cyborg.model.health import Condition, DeviceHealth, Signal
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.model.work import HandleTask
 from cyborg.testing import servers
@@ -60,33 +61,55 @@ class SilentDriver(Driver):
         return []
 
 
+class CountedFaults(LastingFaults):
+    """The file of an agent, which counts what it writes."""
+
+    writes = 0
+
+    def store(
+        self, boot: str, unread: int, faults: Iterable[tuple[tuple[str, str], Signal]]
+    ) -> bool:
+        """See LastingFaults."""
+        self.writes += 1
+        return super().store(boot, unread, faults)
+
+
 def checks_of(
     driver: Driver,
     devices: Callable[[], Sequence[Device]],
-    state: Path,
     *,
     on_change: Callable[[], None] = lambda: None,
-    clock: Callable[[], float] = time.monotonic,
+    findings: Findings,
 ) -> HealthChecks:
     """Return the checks of an agent with one driver, whose last scan has these devices."""
-    policy, store = health_policy.shipped(), StateStore(state, "host")
     return HealthChecks(
         drivers={driver.name: driver},
         devices=lambda: [(driver.name, device) for device in devices()],
         last_scan=lambda: Scan(driver.host),
         last_report=None,
-        policy=policy,
+        policy=health_policy.shipped(),
         on_change=on_change,
         worker=Worker(),
-        findings=Findings(
-            machine=driver.host,
-            policy=policy,
-            baselines=HealthBaselines(store),
-            lasting=LastingFaults(store),
-            failed_prepares=1,
-            worker=Worker(),
-            clock=clock,
-        ),
+        findings=findings,
+    )
+
+
+def findings_of(
+    host: Host,
+    state: Path,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    lasting: LastingFaults | None = None,
+) -> Findings:
+    store = StateStore(state, "host")
+    return Findings(
+        machine=host,
+        policy=health_policy.shipped(),
+        baselines=HealthBaselines(store),
+        lasting=lasting or LastingFaults(store),
+        failed_prepares=1,
+        worker=Worker(),
+        clock=clock,
     )
 
 
@@ -108,12 +131,12 @@ class Gpus:
     def start(self) -> None:
         """Start another agent process; its drivers have reported no device yet."""
         self.devices: tuple[Device, ...] = ()
+        self.faults = CountedFaults(StateStore(self.state, "host"))
+        self.findings = findings_of(
+            self.host, self.state, clock=self.clock.monotonic, lasting=self.faults
+        )
         self.checks = checks_of(
-            self.driver,
-            lambda: self.devices,
-            self.state,
-            on_change=self._change,
-            clock=self.clock.monotonic,
+            self.driver, lambda: self.devices, on_change=self._change, findings=self.findings
         )
 
     def _change(self) -> None:
@@ -258,7 +281,7 @@ def test_reset_by_a_clean_step_ends_a_fault_that_lasts(tmp_path: Path, generic: 
     if generic:
         driver = GenericDriver(host, written(tmp_path / "cyborg.conf", RESET_AFTER_RELEASE))
     device = next(each for each in look(driver).discover() if each.key == DISK)
-    checks = checks_of(driver, lambda: [device], tmp_path)
+    checks = checks_of(driver, lambda: [device], findings=findings_of(host, tmp_path))
     path = host.realpath(f"/sys/bus/pci/devices/{DISK}").removeprefix("/sys")
     checks.note_events([Uevent("change", path, {"ERROR_EVENT": "FAILED_RECOVERY"})])
     report = Report((DriverReport(driver.name, DriverState.READY, (device,)),))
@@ -295,3 +318,36 @@ def test_log_that_cannot_be_read_is_a_warning_where_it_may_have_errors(
     del gpus.host.faults[kernel_log.PATH]
     gpus.checks.read_log()
     assert gpus.reasons() == {servers.GPU: ("Xid 79",)}
+
+
+@pytest.mark.parametrize(("xid", "changes", "writes"), [(31, 0, 0), (94, 1, 0), (119, 1, 1)])
+def test_error_that_repeats_is_written_and_told_once(
+    gpus: Gpus, xid: int, changes: int, writes: int
+) -> None:
+    gpus.changes = gpus.faults.writes = 0
+    for _ in range(9):
+        gpus.log(xid)
+        gpus.checks.read_log()
+        gpus.clock.advance(1)
+    assert (gpus.changes, gpus.faults.writes) == (changes, writes)
+    # What was read is not read again by the next process, although no fault has changed.
+    gpus.clock.advance(HOLD)
+    gpus.checks.read_log()
+    gpus.checks.read_log()
+    assert gpus.faults.writes == writes + 1
+    gpus.start()
+    gpus.scan(GPU)
+    assert gpus.reasons() == {servers.GPU: ("Xid 119",) if xid == 119 else ()}
+
+
+@pytest.mark.parametrize("xid", [31, 154, 94])
+def test_error_that_repeats_has_its_gpu_checked_once_a_minute(gpus: Gpus, xid: int) -> None:
+    """Also one that is no fault: it may tell that the driver has more to say."""
+    devices = [(gpus.driver.name, GPU), (gpus.driver.name, NIC)]
+    checked = []
+    for _ in range(2 * int(HOLD)):
+        gpus.log(xid)
+        checked.append(gpus.findings.read_log(devices))
+        gpus.clock.advance(1)
+    expected = [devices[:1], *[[]] * (int(HOLD) - 1)]
+    assert checked == expected * 2

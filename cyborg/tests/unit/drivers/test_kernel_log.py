@@ -32,6 +32,8 @@ def test_xid_is_read_with_its_gpu(text: str, slot: str, code: int) -> None:
         # Another program quotes the driver.
         "13,7,5140900,-;systemd[1]: NVRM: Xid (PCI:0000:3b:00): 79, fallen off",
         " NVRM: Xid (PCI:0000:3b:00): 79, fallen off",
+        # A process wrote it: the facility is 1.
+        "12,7,5140900,-;NVRM: Xid (PCI:0000:3b:00): 79, fallen off",
         "4,7,5140900,-;NVRM: Xid (PCI:3b:00): 79, fallen off",
         "NVRM: Xid (PCI:0000:3b:00): 79, fallen off",
     ],
