@@ -105,7 +105,8 @@ class CardDriver(Driver, Generic[C]):
     def refusal(self, scan: Scan, function: PciFunction) -> str | None:
         """Return why the driver itself does not offer a function, as a clause; None if it does.
 
-        The guard is asked before: the method need not know what the host or others use.
+        The ownership check goes first, so the method need not know what the host or others use. A
+        virtual function whose card does not have its layout yet is refused without that check.
         """
         return None
 

@@ -86,13 +86,13 @@ class GenericCard(Card):
         return tuple(handles)[: self.units]
 
     def refusal(self, refused: Mapping[PciAddress, str]) -> str:
-        """See Card; the reason names the function of a device that has several."""
+        """See Card; the reason names the function of a device that has several, or is declared."""
         address, reason = next(iter(refused.items()))
         # That there is no IOMMU concerns all functions of the host.
-        if reason == NO_IOMMU or (self.unit is None and address == self.address):
-            return reason
         if self.backend.attach_type is AttachType.TEST_PCI:
             return f"{address}: {reason}"
+        if reason == NO_IOMMU or (self.unit is None and address == self.address):
+            return reason
         whole = "card" if self.backend.unit is UnitScope.CARD else "unit"
         return f"function {address} of the {whole}: {reason}"
 

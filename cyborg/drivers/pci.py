@@ -195,8 +195,9 @@ class PciDriver(CardDriver[_Listed]):
         Raises exception.ConfigError for an entry that is not valid.
         """
         scan, entries = Scan(self.host), whitelist.parse([entry])
+        interfaces = _interfaces(scan)
         return any(
-            entry.matches(function, _interfaces(scan), managed=False)
+            entry.matches(function, interfaces, managed=False)
             for function in scan.functions.values()
             for entry in entries
         )

@@ -703,6 +703,8 @@ def test_a_declared_device_that_the_host_uses_is_not_offered(file: Path) -> None
     host = server()
     driver = GenericDriver(host, written(file, text))
     assert servers.NVME_MOUNTED not in {device.key for device in look(driver).discover()}
+    (entry,) = (row for row in look(driver).hardware() if row.key == servers.NVME_MOUNTED)
+    assert str(entry.reason).startswith(f"{servers.NVME_MOUNTED}: ")
     with pytest.raises(exception.DriverFailed, match="mounted"):
         driver.program(image(servers.NVME_MOUNTED), "/image")
     assert host.commands == []

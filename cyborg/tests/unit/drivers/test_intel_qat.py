@@ -176,6 +176,20 @@ def test_a_card_whose_part_is_in_use_keeps_its_services(tmp_path: Path) -> None:
     assert card.refusal == "Nova has claimed it"
 
 
+def test_a_group_with_another_function_of_the_host_does_not_keep_the_services(
+    tmp_path: Path,
+) -> None:
+    """A change of the services takes nothing from that function; only guests need the group."""
+    host = host_with_gen4()
+    host.remove(f"{servers.place(GEN4)}/iommu_group")
+    group = host.readlink(f"/sys/bus/pci/devices/{servers.NIC_IDLE}/iommu_group")
+    host.add_link(f"{servers.place(GEN4)}/iommu_group", f"/sys/kernel/{group.split('kernel/')[1]}")
+    driver = driver_on(host, tmp_path, services="dc")
+    assert layouts(driver, host)[GEN4].refusal is None
+    (entry,) = (entry for entry in look(driver).hardware() if entry.key == GEN4)
+    assert f"has {servers.NIC_IDLE}, too" in str(entry.reason)
+
+
 def test_more_services_than_a_card_can_run_are_refused(tmp_path: Path) -> None:
     host = host_with_gen4()
     card = layouts(driver_on(host, tmp_path, services="sym;asym;dc"), host)[GEN4]

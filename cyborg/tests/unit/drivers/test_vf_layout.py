@@ -188,6 +188,18 @@ def test_card_that_gets_or_has_its_layout_is_no_warning(
     assert "is not offered: held through VFIO" in caplog.text
 
 
+def test_a_created_function_is_withheld_while_its_card_gets_another_layout(make: Make) -> None:
+    """The agent may remove the function at any time, unless the conductor keeps it."""
+    driver = make(machine(vfs=2), "vfs=4", address="0000:01:00.*")
+    driver.operator_created = made("disks", FIRST)
+    assert offered(driver) == []
+    assert reason(driver, key=FIRST) == f"its card {CARD} does not have its layout"
+    kept = Scan(driver.host, managed_deployables={f"compute-1_{FIRST}"})
+    assert offered(driver, kept) == [FIRST]
+    driver.partition(CARD, "vfs=4")
+    assert FIRST in offered(driver)
+
+
 def test_another_number_of_functions_is_reached_through_none(make: Make) -> None:
     host = machine(vfs=2)
     driver = make(host, "vfs=4")
