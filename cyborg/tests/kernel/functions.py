@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,18 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, f"not true within {PATIENCE:g} s"
         time.sleep(0.05)
+
+
+def catalogued(directory: Path, ids: tuple[str, str], driver: str, kind: str) -> str:
+    """Return the configuration with which a driver takes a card of the guest for one of its own.
+
+    ``ids`` are those of the card, vendor and product, and ``kind`` its type of device.
+    """
+    directory.mkdir()
+    name = ":".join(word.removeprefix("0x") for word in ids)
+    entry = f"- {{pci_ids: [{name}], driver: {driver}, device_type: {kind}}}\n"
+    (directory / "card.yaml").write_text(entry)
+    return f"[generic_driver]\ndevices_dir = {directory}\n"
 
 
 class Functions:

@@ -26,7 +26,7 @@ from cyborg.model.work import HandleTask, ProgramTask
 from cyborg.testing.driver_checks import change, look
 from cyborg.tests.kernel import dfl, vfio
 from cyborg.tests.kernel.dfl import Card
-from cyborg.tests.kernel.functions import BUS, DISPLAY, Functions
+from cyborg.tests.kernel.functions import BUS, DISPLAY, Functions, catalogued
 from cyborg.tests.kernel.test_reset import Root
 from cyborg.tests.unit.drivers.configured import written
 
@@ -83,12 +83,7 @@ def root() -> Root:
 @pytest.fixture
 def devices(tmp_path: Path) -> str:
     """Return the configuration with which the intel_fpga_driver takes the display for a card."""
-    directory = tmp_path / "devices.d"
-    directory.mkdir()
-    ids = ":".join(word.removeprefix("0x") for word in DISPLAY)
-    entry = f"- {{pci_ids: [{ids}], driver: {IntelFpgaDriver.name}, device_type: FPGA}}\n"
-    (directory / "display.yaml").write_text(entry)
-    return f"[generic_driver]\ndevices_dir = {directory}\n"
+    return catalogued(tmp_path / "devices.d", DISPLAY, IntelFpgaDriver.name, "FPGA")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from cyborg.drivers.privileged.actions import Reset
 from cyborg.drivers.privileged.disk_actions import FormatNamespace
 from cyborg.model.pci import PciAddress
 from cyborg.tests.kernel import vfio
-from cyborg.tests.kernel.functions import IGB, Functions
+from cyborg.tests.kernel.functions import IGB, Functions, catalogued
 from cyborg.tests.kernel.test_cleaning import CANARY, PLACES, read, write
 from cyborg.tests.kernel.test_reset import Root
 
@@ -86,17 +86,17 @@ def test_virtual_functions_of_a_port_go_to_instances_with_their_network(
     monkeypatch: pytest.MonkeyPatch,
     command: Callable[..., str],
 ) -> None:
-    """The card is not one of the driver's table of ids, which the test replaces."""
+    """The driver has no such card in its catalogue; the configuration adds it."""
     from cyborg.tests.kernel.deployment import Deployment
 
     [card] = functions.matching(IGB)
     interface = functions.interface(card)
     virtual, other = functions.create_vfs(card, 2)
-    monkeypatch.setattr(IntelNicDriver, "ids", (0x8086, frozenset({int(IGB[1], 16)})))
     monkeypatch.setattr("socket.gethostname", lambda: Deployment.compute)
     file = tmp_path / "cyborg.conf"
     file.write_text(
-        "[nic_devices]\nenabled_nic_types = igb\n"
+        catalogued(tmp_path / "devices.d", IGB, IntelNicDriver.name, "NIC")
+        + "[nic_devices]\nenabled_nic_types = igb\n"
         f"[igb]\ndevice_addresses = {virtual},{other}\n"
         f"physical_device_mappings = physnet1:{interface}\n"
     )
