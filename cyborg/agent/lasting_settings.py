@@ -8,7 +8,7 @@ import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from cyborg import exception
@@ -52,13 +52,15 @@ class LastingSettings:
         self._lock = threading.Lock()
         self._memory: dict[_Place, _Record] = {}
 
-    def note(self, driver: Driver, devices: Iterable[Device], scan: Scan) -> None:
+    def note(self, driver: Driver, devices: Collection[Device], scan: Scan) -> None:
         """Record the settings of the units of a driver's devices that were not seen before.
 
         A device with another number than the recorded one was exchanged, and is recorded again. A
         driver that fails is asked again in the next scan.
         """
-        records, added = self._records(), dict[_Place, _Record]()
+        if not devices:
+            return
+        records, added = self._records(driver.name), dict[_Place, _Record]()
         for device in devices:
             number = _number(device)
             for handle in (handle for part in device.deployables for handle in part.handles):
@@ -83,7 +85,7 @@ class LastingSettings:
         DriverFailed, whose reason has both values and the remedy.
         """
         place = _Place(driver.name, task.device_key, task.handle_key)
-        before = self._records().get(place, _NOTHING).settings
+        before = self._records(*place).get(place, _NOTHING).settings
         if not before:
             return
         now = self._read(driver, place, Scan(driver.host, all_managed=True))
@@ -105,13 +107,7 @@ class LastingSettings:
         """Forget the settings of a device; return whether the file has no record of it now."""
 
         def delete(file: sqlite3.Connection) -> bool:
-            names = [
-                name
-                for (name,) in file.execute("SELECT name FROM cache")
-                if name.startswith(_PREFIX)
-                and json.loads(name[len(_PREFIX) :])[:2] == [driver, device_key]
-            ]
-            file.executemany("DELETE FROM cache WHERE name = ?", [(name,) for name in names])
+            file.execute("DELETE FROM cache WHERE name BETWEEN ? AND ?", _names(driver, device_key))
             return True
 
         return bool(self._store.run(delete))
@@ -123,13 +119,20 @@ class LastingSettings:
             lambda: dict(driver.settings(scan, place.device, place.handle)),
         )
 
-    def _records(self) -> dict[_Place, _Record]:
-        """Return all records: those of the file, from which an operator may have removed some."""
-        query = "SELECT name, value FROM cache WHERE name LIKE ?"
-        rows = self._store.run(lambda file: file.execute(query, (f"{_PREFIX}%",)).fetchall())
+    def _records(self, *start: str) -> dict[_Place, _Record]:
+        """Return the records of the units whose places begin so.
+
+        They are those of the file, from which an operator may have removed some.
+        """
+        query, names = "SELECT name, value FROM cache WHERE name BETWEEN ? AND ?", _names(*start)
+        rows = self._store.run(lambda file: file.execute(query, names).fetchall())
         with self._lock:
             if rows is None:
-                return dict(self._memory)
+                return {
+                    place: record
+                    for place, record in self._memory.items()
+                    if place[: len(start)] == start
+                }
         records = {}
         for name, value in rows:
             try:
@@ -148,6 +151,12 @@ class LastingSettings:
         self._store.run(
             lambda file: file.executemany("INSERT OR REPLACE INTO cache VALUES (?, ?)", rows)
         )
+
+
+def _names(*start: str) -> tuple[str, str]:
+    """Return the first and the last name that a record of a place that begins so can have."""
+    first = f"{_PREFIX}{json.dumps(start)[:-1]}"
+    return first, f"{first}\U0010ffff"
 
 
 def _number(device: Device) -> str:

@@ -116,7 +116,7 @@ def readdress(host: FakeHost, addresses: Mapping[str, str]) -> None:
 
 
 def reboot(host: FakeHost) -> None:
-    """Let the kernel number everything in another order, as it does when it finds devices anew.
+    """Let the kernel number everything in another order, as it may do after a reboot.
 
     This concerns IOMMU groups and the names of devices, such as nvme0 and card1. The addresses, the
     names of interfaces and all that a driver has prepared are as before.

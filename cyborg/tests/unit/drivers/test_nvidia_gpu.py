@@ -80,6 +80,32 @@ class Nvml:
         return {"uuid": uuid, "recovery": 0, **self.facts.get(address, {})}
 
 
+class GpuContract(DriverContract):
+    """The driver contract on a host whose ``sys.executable`` is ``Nvml``.
+
+    A row of memory that could not be remapped is the fault.
+    """
+
+    commands_in_discover = True
+    selects_by_address = True
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+
+    def break_device(self, host: FakeHost, key: str) -> None:
+        _facts(host, key)["remap_failure"] = True
+
+    def mend_device(self, host: FakeHost, key: str) -> None:
+        del _facts(host, key)["remap_failure"]
+
+
+def _facts(host: FakeHost, key: str) -> dict[str, Any]:
+    program = host.programs[sys.executable]
+    assert isinstance(program, Nvml)
+    return program.facts.setdefault(key, {})
+
+
 def with_nvml(host: FakeHost, **facts: Any) -> FakeHost:
     """Give a host NVML, whose answer about the A100 has these facts."""
     program = Nvml()

@@ -14,10 +14,9 @@ from cyborg.drivers.nvidia_gpu import NvidiaGpuDriver
 from cyborg.drivers.scan import Scan
 from cyborg.testing import servers, situations
 from cyborg.testing.driver_checks import look
-from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import written
-from cyborg.tests.unit.drivers.test_nvidia_gpu import L40S, Nvml
+from cyborg.tests.unit.drivers.test_nvidia_gpu import L40S, GpuContract, Nvml
 from cyborg.tests.unit.drivers.test_nvidia_vfio import (
     FIRST,
     GIB,
@@ -95,31 +94,14 @@ def tools(host: FakeHost) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.proves("nvidia_gpu_driver", "partition", by="simulated")
-class TestContract(DriverContract):
+class TestContract(GpuContract):
     """The driver contract on a GPU that has its layout."""
-
-    commands_in_discover = True
-    selects_by_address = True
-
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self.tmp_path = tmp_path
 
     def make_host(self) -> FakeHost:
         return host_with_mig(mig=True, mig_instances=["1g.12gb", "1g.12gb", "3g.47gb"])
 
     def make_driver(self, host: FakeHost) -> Driver:
         return driver_on(host, self.tmp_path)
-
-    def break_device(self, host: FakeHost, key: str) -> None:
-        program = host.programs[sys.executable]
-        assert isinstance(program, Nvml)
-        program.facts[key]["remap_failure"] = True
-
-    def mend_device(self, host: FakeHost, key: str) -> None:
-        program = host.programs[sys.executable]
-        assert isinstance(program, Nvml)
-        del program.facts[key]["remap_failure"]
 
 
 def test_gpu_gets_its_layout_and_then_its_vgpus_are_offered(tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ from cyborg.model.device import AttachType, Device, Hardware
 from cyborg.model.work import HandleTask, Unit
 from cyborg.testing import scenario_hosts, servers, situations
 from cyborg.testing.driver_checks import change, look
-from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.host_driver import HostDriver, VgpuProfile
 from cyborg.testing.kernel.simulated import SimulatedKernel
 from cyborg.tests.unit.drivers.configured import written
-from cyborg.tests.unit.drivers.test_nvidia_gpu import L40S, UUID, Nvml
+from cyborg.tests.unit.drivers.test_nvidia_gpu import L40S, UUID, GpuContract, Nvml
 
 #: A card with four virtual functions; the sections give a type to the first three.
 FIRST, SECOND, THIRD, OTHER = VFS = tuple(f"0000:d8:00.{number}" for number in range(4, 8))
@@ -99,31 +98,14 @@ def set_type(host: FakeHost, address: str, number: int) -> None:
 
 
 @pytest.mark.proves("nvidia_gpu_driver", "discover", "bind", "cleaning", by="simulated")
-class TestContract(DriverContract):
+class TestContract(GpuContract):
     """The driver contract; each call of prepare and release is interrupted."""
-
-    commands_in_discover = True
-    selects_by_address = True
-
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self.tmp_path = tmp_path
 
     def make_host(self) -> FakeHost:
         return host_with_l40s()
 
     def make_driver(self, host: FakeHost) -> Driver:
         return driver_on(host, self.tmp_path)
-
-    def break_device(self, host: FakeHost, key: str) -> None:
-        program = host.programs[sys.executable]
-        assert isinstance(program, Nvml)
-        program.facts[key]["remap_failure"] = True
-
-    def mend_device(self, host: FakeHost, key: str) -> None:
-        program = host.programs[sys.executable]
-        assert isinstance(program, Nvml)
-        del program.facts[key]["remap_failure"]
 
 
 def test_virtual_functions_are_units_that_share_their_card(tmp_path: Path) -> None:

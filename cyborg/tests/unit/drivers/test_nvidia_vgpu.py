@@ -19,12 +19,11 @@ from cyborg.model.device import AttachType, Device, DeviceType
 from cyborg.model.work import HandleTask, Unit
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look, tasks_for
-from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.host_driver import HostDriver, MdevProfile, MdevType
 from cyborg.testing.kernel.simulated import SimulatedKernel
 from cyborg.tests.unit.drivers.configured import written
-from cyborg.tests.unit.drivers.test_nvidia_gpu import L40S, VFS, Nvml, add_l40s
+from cyborg.tests.unit.drivers.test_nvidia_gpu import L40S, VFS, GpuContract, Nvml, add_l40s
 
 #: A T4 with vGPUs, and one that stays whole.
 T4, WHOLE = "0000:3b:00.0", "0000:86:00.0"
@@ -73,32 +72,14 @@ def task_of(host: FakeHost, tmp_path: Path) -> HandleTask:
 
 
 @pytest.mark.proves("nvidia_gpu_driver", "discover", "health", by="simulated")
-class TestVgpus(DriverContract):
+class TestVgpus(GpuContract):
     """The driver contract on a host with vGPUs and with a whole card."""
-
-    commands_in_discover = True
-    selects_by_address = True
-
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self.tmp_path = tmp_path
 
     def make_host(self) -> FakeHost:
         return host_with_t4s()
 
     def make_driver(self, host: FakeHost) -> Driver:
         return driver_on(host, self.tmp_path)
-
-    def break_device(self, host: FakeHost, key: str) -> None:
-        self.answer(host, key, {"remap_failure": True})
-
-    def mend_device(self, host: FakeHost, key: str) -> None:
-        self.answer(host, key, {})
-
-    def answer(self, host: FakeHost, key: str, facts: dict[str, Any]) -> None:
-        program = host.programs[sys.executable]
-        assert isinstance(program, Nvml)
-        program.facts[key] = facts
 
 
 def test_existing_rows_keep_their_names_and_values(tmp_path: Path) -> None:
