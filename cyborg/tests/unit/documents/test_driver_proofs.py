@@ -100,7 +100,8 @@ def _has_tests(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
         return True
     bases = [ast.unparse(base) for base in node.bases]
     return any(
-        _has_tests(classes[base], classes) if base in classes else base == "DriverContract"
+        # A contract of another module, such as DriverContract, has tests.
+        _has_tests(classes[base], classes) if base in classes else base.endswith("Contract")
         for base in bases
     )
 
@@ -227,6 +228,7 @@ MARK = 'pytest.mark.proves("fake_driver", "health", by="simulated")'
         (f"pytestmark = [{MARK}]\ndef test_it(): ...", 1),
         (f"@{MARK}\nclass TestIt(DriverContract): ...", 1),
         (f"class Base(DriverContract): ...\n@{MARK}\nclass TestIt(Base): ...", 1),
+        (f"@{MARK}\nclass TestIt(GpuContract): ...", 1),
         (f"class TestIt:\n    @{MARK}\n    def test_it(self): ...", 1),
         (f"@pytest.mark.skip\nclass TestIt:\n    @{MARK}\n    def test_it(self): ...", 0),
         ("def test_it(): ...", 0),
