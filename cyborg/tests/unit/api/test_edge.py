@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tornado.iostream import IOStream
 
 from cyborg.api.server import ClientStream, HttpServer
 from cyborg.tests.fixtures.waiting import PATIENCE, Gate, NotInTime, acquired, eventually
@@ -98,6 +99,21 @@ def connect() -> Iterator[Callable[..., socket.socket]]:
 
 
 Connect = Callable[..., socket.socket]
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released each time that the server reads the end of what a client sends."""
+    read, ends = IOStream.read_from_fd, threading.Semaphore(0)
+
+    def noticed(stream: IOStream, buffer: bytearray | memoryview) -> int | None:
+        size = read(stream, buffer)
+        if size == 0:
+            ends.release()
+        return size
+
+    monkeypatch.setattr(IOStream, "read_from_fd", noticed)
+    return ends
 
 
 def received(client: socket.socket) -> bytes:
@@ -407,14 +423,15 @@ def test_full_queue_is_answered_with_503(serve: Serve, connect: Connect, app: Re
 
 
 def test_request_whose_client_has_left_the_queue_is_not_run(
-    serve: Serve, connect: Connect, app: Recorder
+    serve: Serve, connect: Connect, app: Recorder, ends: threading.Semaphore
 ) -> None:
     server = serve("api_workers = 1\n")
     app.go_on.clear()
     first = connect(server, GET)
     acquired(app.arrived)
     connect(server, GET).close()
-    # Refused without a thread, in later turns of the loop than the one that sees the end.
+    acquired(ends)
+    # Refused without a thread, in later turns of the loop than the one that saw the end.
     for _ in range(4):
         answer(connect(server, POST + b"Content-Length: 2000000\r\n\r\n"))
     last = connect(server, GET)
@@ -436,6 +453,7 @@ def test_client_that_closes_its_side_gets_its_answer(
     serve: Serve,
     connect: Connect,
     app: Recorder,
+    ends: threading.Semaphore,
     monkeypatch: pytest.MonkeyPatch,
     request_: bytes,
     size: int,
@@ -452,7 +470,8 @@ def test_client_that_closes_its_side_gets_its_answer(
     client = connect(server, request_)
     client.shutdown(socket.SHUT_WR)
     acquired(app.arrived)
-    # Refused without a thread, in later turns of the loop than the one that sees the end.
+    acquired(ends)
+    # Refused without a thread, in later turns of the loop than the one that saw the end.
     for _ in range(4):
         answer(connect(server, POST + b"Content-Length: 2000000\r\n\r\n"))
     first = len([stream for stream in reads if stream is reads[0]])
