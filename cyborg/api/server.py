@@ -438,6 +438,9 @@ class _Exchange(httputil.HTTPMessageDelegate):
         if isinstance(stream, ClientStream):
             # Who closes its side while all threads are busy has left the queue.
             stream.queue(queued=not self._front.pool.has_free_thread)
+            # tornado tells of a later end only.
+            if stream.closed():
+                return
         if not self._front.pool.submit(self):
             self._write(*_refusal(503, "The service is overloaded.", ("Retry-After", "1")))
             self.connection.finish()

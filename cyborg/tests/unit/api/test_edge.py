@@ -441,6 +441,40 @@ def test_request_whose_client_has_left_the_queue_is_not_run(
     assert len(app.requests) == 2
 
 
+def test_request_whose_client_leaves_at_once_is_not_run(
+    serve: Serve, connect: Connect, app: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server reads the end before it has passed the request on."""
+    server = serve("api_workers = 1\n")
+    app.go_on.clear()
+    first = connect(server, GET)
+    acquired(app.arrived)
+    read, waits, left = IOStream.read_from_fd, threading.Semaphore(0), Gate()
+
+    def held(stream: IOStream, buffer: bytearray | memoryview) -> int | None:
+        size = read(stream, buffer)
+        if size is None:
+            waits.release()
+        elif size == len(GET):
+            left.hold()
+        return size
+
+    monkeypatch.setattr(IOStream, "read_from_fd", held)
+    client = connect(server)
+    # The server has read nothing yet, and listens for more.
+    acquired(waits)
+    client.sendall(GET)
+    client.close()
+    left.set()
+    # Refused without a thread, in later turns of the loop.
+    for _ in range(4):
+        answer(connect(server, POST + b"Content-Length: 2000000\r\n\r\n"))
+    app.go_on.set()
+    assert answer(first).startswith(b"HTTP/1.1 200 ")
+    assert is_served(server, connect)
+    assert len(app.requests) == 2
+
+
 @pytest.mark.parametrize(
     ("request_", "size"),
     [

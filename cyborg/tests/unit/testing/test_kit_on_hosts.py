@@ -23,6 +23,7 @@ from cyborg.drivers.nvidia_gpu import NvidiaGpuDriver
 from cyborg.drivers.nvmf_spdk import NvmfSpdkDriver
 from cyborg.testing import scenario_hosts, subject
 from cyborg.testing.driver_absence import AbsenceContract
+from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.driver_reading import ReadingContract
 from cyborg.testing.fake_host import FakeHost
@@ -47,6 +48,7 @@ _SOME: Final = {
 }
 #: Driver → hosts that have its cards, too, and do not name it.
 _UNNAMED: Final = {
+    "intel_nic_driver": {"gaudi3"},
     "mlx5_driver": {"nvme-24", "qat-4xxx"},
     "nvme_driver": set(scenario_hosts.names()),
 }
@@ -160,3 +162,14 @@ def test_every_driver_is_tested_on_enough_hosts() -> None:
     assert len(kinds) == sum(map(len, _PAIRS.values()))
     corrupted = [kind for kind in kinds if kind.test_corrupted_hosts_do_no_harm is not None]
     assert len(corrupted) == (len(kinds) if choice.FULL else 1)
+
+
+@pytest.mark.parametrize("driver", _DRIVERS)
+def test_other_hosts_have_no_device(driver: str) -> None:
+    """All of them in each run, so that no later commit draws the first one that has one."""
+    found = {}
+    for host in others_of(driver):
+        made = Pair(driver, host, absent=True).subject
+        devices = look(made.make_driver(made.make_host())).discover()
+        found[host] = [device.key for device in devices]
+    assert not any(found.values()), found
