@@ -537,7 +537,8 @@ def _text(groups: Sequence[Group], stocks: Sequence[Stock], suggestion: Suggesti
     for change in suggestion.units:
         needed[change.word] += change.amount
     for word, amount in needed.items():
-        enough = f"; {amount} of them are enough" if amount < words[word] else ""
+        verb = "is" if amount == 1 else "are"
+        enough = f"; {amount} of them {verb} enough" if amount < words[word] else ""
         sentences.append(
             f"{words[word]} of {words.total()} matching units on host {host} {REMEDIES[word]}"
             f"{enough}."

@@ -116,7 +116,7 @@ def test_units_that_wait_for_the_operator_are_counted(
     assert (answer["fits"], answer["satisfiable"]) == (False, "when free")
     assert answer["summary"] == (
         f"4 of 4 matching units on host {rack.compute} are taken out of service: cyborg "
-        "accelerator-update --status ready offers them again; 1 of them are enough."
+        "accelerator-update --status ready offers them again; 1 of them is enough."
     )
     (step,) = (step for step in answer["steps"] if step["step"] == "state")
     assert (step["units"], step["words"]) == (0, {"maintaining": 4})
