@@ -439,7 +439,6 @@ def _freed(requests: Sequence[Group], stocks: Sequence[Stock]) -> list[UnitChang
         key=lambda stock: (
             -stock.supply.free,
             min((_ORDER.get(word, len(_ORDER)) for word in stock.words), default=0),
-            stock.device,
         ),
     )
     supplies = [stock.supply for stock in stocks]
