@@ -73,6 +73,8 @@ class StepName(StrEnum):
     COMPUTE = "compute"
     FLAVOR = "flavor"
     PLACEMENT = "placement"
+    #: The limits of the project; it changes nothing in what fits.
+    QUOTA = "quota"
 
 
 @dataclass(frozen=True)
@@ -252,6 +254,21 @@ def refereed(explanation: Explanation, *, fits: bool, claimed: str) -> Explanati
         reason = summary = claimed
     step = Step(StepName.PLACEMENT, None, "candidates", hosts if fits else 0, reason=reason)
     return replace(explanation, fits=fits, summary=summary, steps=[*explanation.steps, step])
+
+
+def with_quota(explanation: Explanation, project_id: str, over: Sequence[str]) -> Explanation:
+    """Return the explanation with the step of a project's quotas; ``over`` are those exceeded."""
+    reason = summary = ""
+    if over:
+        reason = f"Over the limits: {'; '.join(over)}."
+        summary = f" The quota of project {project_id} refuses it. {reason}"
+    hosts = sum(1 for answer in explanation.hosts if answer.fell is None)
+    step = Step(StepName.QUOTA, None, f"project {project_id}", hosts, reason=reason)
+    return replace(
+        explanation,
+        summary=f"{explanation.summary}{summary}",
+        steps=[*explanation.steps, step],
+    )
 
 
 class _Walk:

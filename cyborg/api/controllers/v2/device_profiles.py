@@ -3,6 +3,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.explaining import EXPLANATION, Answered, explained
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.db import deployables, device_profiles, events, providers
+from cyborg.db import deployables, device_profiles, events, projects, providers
 from cyborg.db.events import VisibleEvent
 from cyborg.db.listing import Page
 from cyborg.db.transaction import Transaction
@@ -39,7 +40,9 @@ from cyborg.model.device_profile import (
     parse_projects,
     refuse_denied,
     resource_classes,
+    units,
 )
+from cyborg.model.explanation import Explanation, with_quota
 from cyborg.model.satisfiability import Satisfiable, satisfiable
 from cyborg.model.satisfiability import warnings as supply_warnings
 from cyborg.rpc.verbs import CreateDeviceProfile, DeleteDeviceProfiles, UpdateDeviceProfile
@@ -237,6 +240,10 @@ class DeviceProfiles(Controller):
         )
         if not call.scope.shows_hosts:
             told = replace(told, summary=_FOR_MEMBERS[told.satisfiable])
+        try:
+            told = self._within_quota(told, profile, call.caller.project_id)
+        except exception.Unavailable as error:
+            notes.append(f"The limits of the project were not asked: {error.public}")
         return Answered(told, notes, failures)
 
     @expose(
@@ -312,6 +319,27 @@ class DeviceProfiles(Controller):
         for sentence in warnings:
             LOG.warning("Device profile %s (%s): %s", profile.name, profile.uuid, sentence)
         return replace(shown, warnings=warnings)
+
+    def _within_quota(
+        self, told: Explanation, profile: DeviceProfile, project_id: str | None
+    ) -> Explanation:
+        """Return the explanation with the step of the quotas of a project, if there are any."""
+        source = self.settings.unified_limits
+        if source is None or project_id is None:
+            return told
+        requested = Counter({projects.REQUESTS: sum(map(units, profile.groups))})
+        for group in profile.groups:
+            for name in resource_classes(group):
+                requested[projects.of_class(name)] += int(group[f"resources:{name}"])
+        limits = source.of_project(project_id, sorted(requested))
+        with self.reader.reader() as tx:
+            usage = projects.usage(tx, project_id)
+        over = [
+            f"{name}: {usage.get(name, 0)} used, {amount} requested, limit {limits.get(name, 0)}"
+            for name, amount in sorted(requested.items())
+            if 0 <= limits.get(name, 0) < usage.get(name, 0) + amount
+        ]
+        return with_quota(told, project_id, over)
 
     def _delete(self, call: Call, keys: Sequence[str]) -> None:
         if not keys:

@@ -11,7 +11,9 @@ from uuid import uuid4
 import pytest
 from keystoneauth1.adapter import Adapter
 
+from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
@@ -178,6 +180,57 @@ def test_disabled_compute_service_is_named(
     )
     (host,) = answer["hosts"]
     assert host["step"] == "compute"
+
+
+def test_flavor_needs_room_on_the_host(
+    rack: RackedCompute,
+    nova_api: SimulatedNova,
+    operator: Client,
+    profile: Profiles,
+    resource_class: str,
+) -> None:
+    """The compute has 8 VCPUs and 16 GiB."""
+    name = profile({f"resources:{resource_class}": "1"})
+    small = {"id": "1", "name": "g.small", "vcpus": 8, "ram": 16384, "disk": 0}
+    large = {"id": "2", "name": "g.large", "vcpus": 9, "ram": 16384, "disk": 0}
+    disk = {"id": "3", "name": "g.disk", "vcpus": 1, "ram": 1024, "disk": 10, "swap": ""}
+    nova_api.flavors = [small, large, disk]
+    nova_api.page = 1
+    try:
+        answer = explained(operator, name, flavor="1")
+        assert answer["fits"]
+        assert left(answer)["flavor VCPU:8, MEMORY_MB:16384"] == 1
+        answer = explained(operator, name, flavor="g.large")
+        assert (answer["fits"], answer["satisfiable"]) == (False, "now")
+        assert answer["summary"] == (
+            f"Host {rack.compute}: too little is left for the flavor: move or delete other servers."
+        )
+        assert [host["step"] for host in answer["hosts"]] == ["flavor"]
+        # No provider has a disk; only Placement's candidates tell of it.
+        answer = explained(operator, name, flavor="g.disk")
+        assert (answer["fits"], left(answer)["placement candidates"]) == (False, 0)
+        assert "Placement has no candidate" in answer["summary"]
+        operator.get(f"/device_profiles/{name}/explain", status=404, flavor="g.none")
+        nova_api.flavors[0] = small | {"extra_specs": {"hw:cpu_policy": "dedicated"}}
+        answer = explained(operator, name, flavor="g.small")
+        assert (answer["fits"], left(answer)["flavor PCPU:8, MEMORY_MB:16384"]) == (False, 0)
+    finally:
+        nova_api.flavors, nova_api.page = [], 1000
+
+
+def test_failed_requests_of_a_server_are_named(
+    racked: Racked, operator: Client, nova: Client, profile: Profiles, resource_class: str
+) -> None:
+    rack = racked(Traits(resource_class, prepare=True), cards={CARD: 1})
+    rack.driver.behaviour.fault = RuntimeError("the card is on fire")
+    name = profile({f"resources:{resource_class}": "1"})
+    instance = bind(nova, create(nova, name), rack.provider(), host=rack.compute)
+    eventually(lambda: explained(operator, name, instance=instance)["failures"])
+    (failure,) = explained(operator, name, instance=instance)["failures"]
+    assert failure["state"] == "BindFailed"
+    assert "the card is on fire" in failure["reason"]
+    assert failure["request_id"].startswith("req-")
+    assert explained(operator, name, instance=str(uuid4()))["failures"] == []
 
 
 def test_explanation_asks_placement_at_most_ten_times(
