@@ -204,9 +204,12 @@ def explain(
     hosts: dict[str, list[Stock]] = defaultdict(list)
     for stock in stocks:
         hosts[stock.host].append(stock)
-    steps = [
-        step for index, group in requests.items() for step in _steps(index, group, hosts, names)
-    ]
+    known: dict[tuple[tuple[str, str], ...], list[Step]] = {}
+    steps = []
+    for index, group in requests.items():
+        key = tuple(sorted(group.items()))
+        known[key] = known.get(key) or list(_steps(index, group, hosts, names))
+        steps += [replace(step, group=index) for step in known[key]]
     walk = _Walk(list(requests.values()), hosts)
     steps.append(_shape(walk, steps))
     free = "other units would have to be free"
@@ -423,12 +426,13 @@ def _suggestion(
 ) -> Suggestion | None:
     """Return the changes with the lowest cost: units of a host first, then the profile."""
     changed: dict[str, tuple[dict[str, str], ...]] = {}
+    kinds = _kinds({host: walk.hosts[host] for host in walk.shape or walk.hosts}, filters)
     if walk.shape:
-        candidates = {host: walk.hosts[host] for host in walk.shape}
+        candidates = {host: walk.hosts[host] for host in kinds}
     else:
         costs = {}
-        for host, stocks in walk.hosts.items():
-            found = _changed(groups, stocks, names)
+        for host in kinds:
+            found = _changed(groups, walk.hosts[host], names)
             if found is not None:
                 costs[host], changed[host] = found
         lowest = min(costs.values(), default=0)
@@ -446,6 +450,16 @@ def _suggestion(
             suggestion = Suggestion(host, "", wanted, tuple(freed), lifted)
             best = rank, replace(suggestion, text=_text(groups, stocks, suggestion))
     return best[1] if best else None
+
+
+def _kinds(hosts: Mapping[str, Sequence[Stock]], filters: Sequence[Filter]) -> list[str]:
+    """Return one of each kind of hosts: equal ones need the same changes."""
+    kinds: dict[tuple[object, ...], str] = {}
+    for host, stocks in sorted(hosts.items()):
+        parts = sorted((stock.supply, tuple(sorted(stock.words.items()))) for stock in stocks)
+        key = tuple(parts), tuple(host in each.hosts for each in filters)
+        kinds.setdefault(key, host)
+    return list(kinds.values())
 
 
 def _freed(requests: Sequence[Group], stocks: Sequence[Stock]) -> list[UnitChange] | None:
