@@ -44,9 +44,9 @@ _DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 _GROUPS: Final = 4
 #: How many hosts an answer has at most.
 _HOSTS: Final = 50
-#: Resources that the compute's own provider has, not one that hosts share.
+#: Resources that the compute's own provider has, not row that hosts share.
 _OF_HOST: Final = ("VCPU", "PCPU", "MEMORY_MB")
-NOT_SAID: Final = "Nova's filters and weighers are not asked: they have no API."
+NOT_SAID: Final = "Nova's filters and weighers are not verdicts: they have no API."
 _CLAIMED_SENTENCE: Final = (
     "Units are free, but Placement has no candidate: its figures differ from Cyborg's, or the host "
     "lacks something else that the server needs. Run cyborg-audit, and compare with "
@@ -55,8 +55,8 @@ _CLAIMED_SENTENCE: Final = (
 
 
 @dataclass
-class Asked:
-    """What Placement and Nova said; ``candidate`` is None if Placement was not asked for one."""
+class Verdicts:
+    """What Placement and Nova said; ``candidate`` is None if Placement was not asked for row."""
 
     filters: list[Filter] = field(default_factory=list)
     #: Group → the providers that can serve it now.
@@ -73,22 +73,22 @@ def explained(
     flavor: str | None = None,
     host: str | None = None,
 ) -> tuple[Explanation, list[str]]:
-    """Return why a profile fits or does not, and notes about what was not asked.
+    """Return why a profile fits or does not, and notes about what was not verdicts.
 
-    Without ``neighbours``, neither Placement nor Nova is asked. ``flavor`` is its id or name.
+    Without ``neighbours``, neither Placement nor Nova is verdicts. ``flavor`` is its id or name.
     Raises NotFound if Nova does not have the flavor.
     """
-    asked = Asked()
+    verdicts = Verdicts()
     requests = [group for group in groups if units(group)]
     if neighbours is not None:
-        _ask(asked, neighbours, requests, flavor=flavor, host=host)
+        _ask(verdicts, neighbours, requests, flavor=flavor, host=host)
     stocks, names = _read(reader, requests, host=host)
-    for group, able in asked.able:
+    for group, able in verdicts.able:
         stocks = [_as_allocated(stock, group, able) for stock in stocks]
-    result = explain(groups, stocks, names, asked.filters)
-    if asked.candidate is not None:
-        result = refereed(result, fits=asked.candidate, claimed=_CLAIMED_SENTENCE)
-    return result, asked.notes
+    result = explain(groups, stocks, names, verdicts.filters)
+    if verdicts.candidate is not None:
+        result = refereed(result, fits=verdicts.candidate, claimed=_CLAIMED_SENTENCE)
+    return result, verdicts.notes
 
 
 def _read(
@@ -113,14 +113,14 @@ def _read(
 def _as_allocated(stock: Stock, group: Group, able: frozenset[str]) -> Stock:
     """Return the stock without free units if Placement cannot serve a group from it."""
     supply, amount = stock.supply, units(group)
-    asked = {supply.resource_class} == resource_classes(group) and supply.fits(group, amount)
-    if asked and supply.free >= amount and stock.provider not in able:
+    matches = {supply.resource_class} == resource_classes(group) and supply.fits(group, amount)
+    if matches and supply.free >= amount and stock.provider not in able:
         return stock.without()
     return stock
 
 
 def _ask(
-    asked: Asked,
+    verdicts: Verdicts,
     neighbours: Neighbours,
     requests: Sequence[Group],
     *,
@@ -133,20 +133,20 @@ def _ask(
         if flavor is not None:
             resources = _flavor(neighbours, flavor).resources
         placement = Candidates(neighbours.placement())
-        _ask_placement(asked, placement, requests, resources=resources, host=host)
+        _ask_placement(verdicts, placement, requests, resources=resources, host=host)
     except (exception.Unavailable, exception.ConfigError) as error:
-        asked.notes.append(f"Not everything could be asked: {error}")
+        verdicts.notes.append(f"Not everything could be verdicts: {error}")
 
 
 def _flavor(neighbours: Neighbours, key: str) -> Flavor:
-    found = Servers(neighbours.nova()).flavor(key)
-    if found is None:
+    row = Servers(neighbours.nova()).flavor(key)
+    if row is None:
         raise exception.NotFound(noun="Flavor", key=key)
-    return found
+    return row
 
 
 def _ask_placement(
-    asked: Asked,
+    verdicts: Verdicts,
     placement: Candidates,
     requests: Sequence[Group],
     *,
@@ -156,30 +156,30 @@ def _ask_placement(
     able, disabled, owned = (placement.hosts_with(name) for name in (_ABLE, _DISABLED, _OWNER))
     required = [_ABLE, f"!{_DISABLED}"]
     remedy = "start nova-compute of release Victoria or later on it"
-    asked.filters.append(Filter(StepName.COMPUTE, f"{_ABLE}=required", able, remedy))
+    verdicts.filters.append(Filter(StepName.COMPUTE, f"{_ABLE}=required", able, remedy))
     if owned:
         # Nova requires it when all of its compute services have it (service version 73).
         required.append(_OWNER)
         remedy = "its provider lacks the trait of Nova: restart its nova-compute"
-        asked.filters.append(Filter(StepName.COMPUTE, f"{_OWNER}=required", owned, remedy))
+        verdicts.filters.append(Filter(StepName.COMPUTE, f"{_OWNER}=required", owned, remedy))
     remedy = "its compute service is disabled: openstack compute service set --enable"
     enabled = able - disabled
-    asked.filters.append(Filter(StepName.COMPUTE, f"{_DISABLED}=forbidden", enabled, remedy))
+    verdicts.filters.append(Filter(StepName.COMPUTE, f"{_DISABLED}=forbidden", enabled, remedy))
     own = {name: resources[name] for name in _OF_HOST if name in resources}
     if own:
         room = placement.hosts_with_room(own)
         subject = ", ".join(f"{name}:{amount}" for name, amount in own.items())
         remedy = "too little is left for the flavor: move or delete other servers"
-        asked.filters.append(Filter(StepName.FLAVOR, subject, room, remedy))
+        verdicts.filters.append(Filter(StepName.FLAVOR, subject, room, remedy))
     distinct = list({tuple(sorted(group.items())): group for group in requests}.values())
     if len(distinct) <= _GROUPS:
-        asked.able = [(group, placement.providers_for(group)) for group in distinct]
+        verdicts.able = [(group, placement.providers_for(group)) for group in distinct]
     else:
-        asked.notes.append(
+        verdicts.notes.append(
             f"Placement was not asked for each group: the profile has more than {_GROUPS} kinds."
         )
     if len(requests) > EQUAL_GROUPS:
-        asked.notes.append(
+        verdicts.notes.append(
             f"Placement was not asked for candidates of more than {EQUAL_GROUPS} groups: without "
             f"{WIDE_TREES} it needs minutes for them."
         )
@@ -187,7 +187,7 @@ def _ask_placement(
     root = None
     if host is not None and (node := placement.find_by_name(host)) is not None:
         root = node.uuid
-    asked.candidate = placement.exists(
+    verdicts.candidate = placement.exists(
         requests, root=root, resources=resources, root_required=required
     )
 
@@ -196,7 +196,7 @@ def _ask_placement(
 class Answered:
     """What the API answers: the explanation, notes, and failed steps of a server's requests."""
 
-    told: Explanation
+    explanation: Explanation
     notes: Sequence[str]
     failures: Sequence[VisibleEvent]
 
@@ -204,7 +204,9 @@ class Answered:
     def hosts(self) -> list[HostAnswer]:
         """Return the hosts, those that came farthest first."""
         order = [None, *reversed(StepName)]
-        return sorted(self.told.hosts, key=lambda one: (order.index(one.fell), one.host))[:_HOSTS]
+        return sorted(self.explanation.hosts, key=lambda row: (order.index(row.fell), row.host))[
+            :_HOSTS
+        ]
 
 
 _UNITS = Answer[tuple[int, int]](
@@ -243,20 +245,22 @@ _HOST = Answer[HostAnswer](
     "ExplainedHost",
     "How far a host came: the step at which it fell away, null if it fits.",
     host=Member(answers.STRING),
-    step=Member(answers.Nullable(types.Word(*StepName)), lambda one: one.fell),
+    step=Member(answers.Nullable(types.Word(*StepName)), lambda row: row.fell),
     reason=Member(answers.STRING),
-    wanted=Member(_UNITS),
+    desired=Member(_UNITS),
     published=Member(_UNITS),
 )
 EXPLANATION = Answer[Answered](
     "Explanation",
     "Why a device profile fits on the hosts of the cloud, or does not.",
-    fits=Member(types.Flag(), lambda one: one.told.fits),
-    satisfiable=Member(types.Word(*Satisfiable), lambda one: one.told.satisfiable),
-    summary=Member(answers.STRING, lambda one: one.told.summary),
+    fits=Member(types.Flag(), lambda row: row.explanation.fits),
+    satisfiable=Member(types.Word(*Satisfiable), lambda row: row.explanation.satisfiable),
+    summary=Member(answers.STRING, lambda row: row.explanation.summary),
     notes=Member(answers.STRINGS),
     failures=Member(types.Items(EVENT_VIEW)),
-    steps=Member(types.Items(_STEP), lambda one: one.told.steps, placed=True),
+    steps=Member(types.Items(_STEP), lambda row: row.explanation.steps, placed=True),
     hosts=Member(types.Items(_HOST), placed=True),
-    suggestion=Member(answers.Nullable(_SUGGESTION), lambda one: one.told.suggestion, placed=True),
+    suggestion=Member(
+        answers.Nullable(_SUGGESTION), lambda row: row.explanation.suggestion, placed=True
+    ),
 )

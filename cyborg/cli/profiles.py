@@ -57,8 +57,8 @@ class ProfileExplain(TableCommand):
         "host",
         "step",
         "reason",
-        total="wanted.total",
-        reserved="wanted.reserved",
+        total="desired.total",
+        reserved="desired.reserved",
         published_total="published.total",
         published_reserved="published.reserved",
     )

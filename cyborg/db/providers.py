@@ -137,7 +137,7 @@ def stocks(
         sa.select(*each.c, sa.func.count().label("amount")).group_by(*each.c).order_by(each.c.id)
     ).all()
     named = [] if traits is None else [Attribute.value.in_(sorted(traits))]
-    found = _traits_of(tx, _traits(*terms, *named)) if traits is None or traits else {}
+    traits_by_id = _traits_of(tx, _traits(*terms, *named)) if traits is None or traits else {}
     result = []
     for _, group in groupby(counted, key=attrgetter("id")):
         rows = list(group)
@@ -149,15 +149,15 @@ def stocks(
             continue
         supply = Supply(
             row.resource_class,
-            tuple(sorted(found.get(row.id, ()))),
+            tuple(sorted(traits_by_id.get(row.id, ()))),
             *(total - lost, words[UnitWord.FREE.value], row.size),
         )
-        wanted = total, sum(counts.amount for counts in rows if counts.reserved)
+        desired = total, sum(counts.amount for counts in rows if counts.reserved)
         published = None
         if row.published_total is not None:
             published = row.published_total, row.published_reserved or 0
         place = row.name, row.rp_uuid, row.uuid
-        result.append(Stock(*place, supply, +words, wanted, published))
+        result.append(Stock(*place, supply, +words, desired, published))
     return result
 
 

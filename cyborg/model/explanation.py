@@ -81,7 +81,7 @@ class StepName(StrEnum):
 class Stock:
     """The units of a resource provider. ``words`` are those of its host, by what they count as.
 
-    ``wanted`` are the total and reserved units that Placement shall show, lost units too,
+    ``desired`` are the total and reserved units that Placement shall show, lost units too,
     ``published`` those that the agent has published last; None: it has published no provider.
     """
 
@@ -90,7 +90,7 @@ class Stock:
     device: str
     supply: Supply
     words: Mapping[str, int]
-    wanted: tuple[int, int]
+    desired: tuple[int, int]
     published: tuple[int, int] | None
 
     def without(self) -> "Stock":
@@ -163,13 +163,13 @@ class Suggestion:
 class HostAnswer:
     """What is left of one host: the step at which it fell away, None if it did not.
 
-    ``wanted`` and ``published`` are the sums of the providers that can serve a group, see Stock.
+    ``desired`` and ``published`` are the sums of the providers that can serve a group, see Stock.
     """
 
     host: str
     fell: StepName | None
     reason: str
-    wanted: tuple[int, int]
+    desired: tuple[int, int]
     published: tuple[int, int]
 
 
@@ -204,12 +204,12 @@ def explain(
     hosts: dict[str, list[Stock]] = defaultdict(list)
     for stock in stocks:
         hosts[stock.host].append(stock)
-    known: dict[tuple[tuple[str, str], ...], list[Step]] = {}
+    steps_of: dict[tuple[tuple[str, str], ...], list[Step]] = {}
     steps = []
     for index, group in requests.items():
         key = tuple(sorted(group.items()))
-        known[key] = known.get(key) or list(_steps(index, group, hosts, names))
-        steps += [replace(step, group=index) for step in known[key]]
+        steps_of[key] = steps_of.get(key) or list(_steps(index, group, hosts, names))
+        steps += [replace(step, group=index) for step in steps_of[key]]
     walk = _Walk(list(requests.values()), hosts)
     steps.append(_shape(walk, steps))
     free = "other units would have to be free"
@@ -280,17 +280,17 @@ class _Walk:
     def __init__(self, requests: Sequence[Group], hosts: Mapping[str, Sequence[Stock]]) -> None:
         self.requests = requests
         self.hosts = hosts
-        known: dict[tuple[Supply, ...], tuple[bool, bool]] = {}
+        results: dict[tuple[Supply, ...], tuple[bool, bool]] = {}
         self.shape: set[str] = set()
         self.free: set[str] = set()
         for host, stocks in hosts.items():
             supplies = tuple(sorted(stock.supply for stock in stocks))
-            if supplies not in known:
-                known[supplies] = (
+            if supplies not in results:
+                results[supplies] = (
                     assign(requests, supplies, [supply.total for supply in supplies]) is not None,
                     assign(requests, supplies, [supply.free for supply in supplies]) is not None,
                 )
-            shape, free = known[supplies]
+            shape, free = results[supplies]
             if shape:
                 self.shape.add(host)
             if free:
@@ -393,7 +393,7 @@ def _whole(
 def _answer(host: str, walk: _Walk, filters: Sequence[Filter]) -> HostAnswer:
     """Return at which step a host fell away."""
     stocks = [stock for stock in walk.hosts[host] if _serves(stock, walk.requests)]
-    wanted = sum(stock.wanted[0] for stock in stocks), sum(stock.wanted[1] for stock in stocks)
+    desired = sum(stock.desired[0] for stock in stocks), sum(stock.desired[1] for stock in stocks)
     shown = [stock.published for stock in stocks if stock.published is not None]
     published = sum(total for total, _ in shown), sum(reserved for _, reserved in shown)
     fell, reason = None, ""
@@ -409,7 +409,7 @@ def _answer(host: str, walk: _Walk, filters: Sequence[Filter]) -> HostAnswer:
             if host not in each.hosts:
                 fell, reason = each.name, f"{each.remedy[0].upper()}{each.remedy[1:]}."
                 break
-    return HostAnswer(host, fell, reason, wanted, published)
+    return HostAnswer(host, fell, reason, desired, published)
 
 
 def _serves(stock: Stock, groups: Sequence[Group]) -> bool:
@@ -432,22 +432,22 @@ def _suggestion(
     else:
         costs = {}
         for host in kinds:
-            found = _changed(groups, walk.hosts[host], names)
-            if found is not None:
-                costs[host], changed[host] = found
+            change = _changed(groups, walk.hosts[host], names)
+            if change is not None:
+                costs[host], changed[host] = change
         lowest = min(costs.values(), default=0)
         candidates = {host: walk.hosts[host] for host, cost in costs.items() if cost == lowest}
     best: tuple[tuple[int, int, int, str], Suggestion] | None = None
     for host, stocks in candidates.items():
-        wanted = changed.get(host)
-        freed = _freed([group for group in wanted or groups if units(group)], stocks)
+        requested = changed.get(host)
+        freed = _freed([group for group in requested or groups if units(group)], stocks)
         if freed is None:
             continue
         lifted = tuple(each for each in filters if host not in each.hosts)
         hardest = max((_ORDER.get(change.word, len(_ORDER)) for change in freed), default=-1)
         rank = (len(lifted), hardest, sum(change.amount for change in freed), host)
         if best is None or rank < best[0]:
-            suggestion = Suggestion(host, "", wanted, tuple(freed), lifted)
+            suggestion = Suggestion(host, "", requested, tuple(freed), lifted)
             best = rank, replace(suggestion, text=_text(groups, stocks, suggestion))
     return best[1] if best else None
 

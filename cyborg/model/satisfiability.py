@@ -93,10 +93,10 @@ def assign(
             if supply.resource_class in classes and capacity
         ]
         order = sorted(indexes, key=lambda index: units(requests[index]), reverse=True)
-        found = _Assignment([requests[index] for index in order], offers).find()
-        if found is None:
+        places = _Assignment([requests[index] for index in order], offers).find()
+        if places is None:
             return None
-        chosen |= dict(zip(order, found, strict=False))
+        chosen |= dict(zip(order, places, strict=False))
     if len(chosen) < len(requests):
         return []
     return [chosen[index] for index in range(len(requests))]
@@ -144,7 +144,7 @@ def warnings(groups: Sequence[Group], supplies: Collection[Supply]) -> list[str]
     ``supplies`` are those of all hosts. Names that nothing has come with the nearest existing one.
     """
     classes = {supply.resource_class for supply in supplies}
-    known = {trait for supply in supplies for trait in supply.traits}
+    existing = {trait for supply in supplies for trait in supply.traits}
     sentences = []
     for index, group in enumerate(groups):
         if not units(group):
@@ -156,9 +156,9 @@ def warnings(groups: Sequence[Group], supplies: Collection[Supply]) -> list[str]
             if name not in classes
         ]
         missing += [
-            f"trait {name}{nearest_clause(name, known)}"
+            f"trait {name}{nearest_clause(name, existing)}"
             for name, word in sorted(traits(group).items())
-            if word == "required" and name not in known
+            if word == "required" and name not in existing
         ]
         sentences += [f"{place}: no resource provider has {what}." for what in missing]
         if not missing:

@@ -229,9 +229,9 @@ class DeviceProfiles(Controller):
             profile = _found(tx, call, key)
             if instance := query.get("instance"):
                 page = Page(limit=_EVENTS, sort_dir="desc")
-                found = events.page(tx, page, call.scope, {"instance": instance})
-                failures = [event for event in found if event.noun == "arq" and event.reason]
-        told, notes = explained(
+                rows = events.page(tx, page, call.scope, {"instance": instance})
+                failures = [event for event in rows if event.noun == "arq" and event.reason]
+        explanation, notes = explained(
             self.reader,
             self.settings.neighbours if call.scope.shows_hosts else None,
             profile.groups,
@@ -239,12 +239,12 @@ class DeviceProfiles(Controller):
             host=query.get("host"),
         )
         if not call.scope.shows_hosts:
-            told = replace(told, summary=_FOR_MEMBERS[told.satisfiable])
+            explanation = replace(explanation, summary=_FOR_MEMBERS[explanation.satisfiable])
         try:
-            told = self._within_quota(told, profile, call.caller.project_id)
+            explanation = self._within_quota(explanation, profile, call.caller.project_id)
         except exception.Unavailable as error:
             notes.append(f"The limits of the project were not asked: {error.public}")
-        return Answered(told, notes, failures)
+        return Answered(explanation, notes, failures)
 
     @expose(
         "cyborg:device_profile:create",
@@ -321,12 +321,12 @@ class DeviceProfiles(Controller):
         return replace(shown, warnings=warnings)
 
     def _within_quota(
-        self, told: Explanation, profile: DeviceProfile, project_id: str | None
+        self, explanation: Explanation, profile: DeviceProfile, project_id: str | None
     ) -> Explanation:
         """Return the explanation with the step of the quotas of a project, if there are any."""
         source = self.settings.unified_limits
         if source is None or project_id is None:
-            return told
+            return explanation
         requested = Counter({projects.REQUESTS: sum(map(units, profile.groups))})
         for group in profile.groups:
             for name in resource_classes(group):
@@ -339,7 +339,7 @@ class DeviceProfiles(Controller):
             for name, amount in sorted(requested.items())
             if 0 <= limits.get(name, 0) < usage.get(name, 0) + amount
         ]
-        return with_quota(told, project_id, over)
+        return with_quota(explanation, project_id, over)
 
     def _delete(self, call: Call, keys: Sequence[str]) -> None:
         if not keys:

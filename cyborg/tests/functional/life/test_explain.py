@@ -66,7 +66,7 @@ def test_steps_lead_to_the_hosts_that_fit(
         "host": rack.compute,
         "step": None,
         "reason": "",
-        "wanted": figures,
+        "desired": figures,
         "published": figures,
     }
     member = replace(nova, service=False, version="2.100")
@@ -123,7 +123,7 @@ def test_units_that_wait_for_the_operator_are_counted(
     (step,) = (step for step in answer["steps"] if step["step"] == "state")
     assert (step["units"], step["words"]) == (0, {"maintaining": 4})
     (host,) = answer["hosts"]
-    assert (host["step"], host["wanted"]) == ("free", {"total": 4, "reserved": 4})
+    assert (host["step"], host["desired"]) == ("free", {"total": 4, "reserved": 4})
     (change,) = answer["suggestion"]["units"]
     assert (change["state"], change["amount"]) == ("maintaining", 1)
     operator.post(f"/devices/{change['device']}/enable", status=204)

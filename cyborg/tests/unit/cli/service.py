@@ -53,7 +53,7 @@ EXPLANATION = {
             "host": "compute-1",
             "step": "free",
             "reason": "Units that are not free: 4 inactive.",
-            "wanted": {"total": 4, "reserved": 4},
+            "desired": {"total": 4, "reserved": 4},
             "published": {"total": 4, "reserved": 4},
         }
     ],
