@@ -30,13 +30,14 @@ from cyborg.api.controllers.v2.limits import Limits as LimitsController
 from cyborg.api.controllers.v2.operations import Operations
 from cyborg.api.controllers.v2.services import Services
 from cyborg.api.controllers.v2.usage import Usage
-from cyborg.api.expose import Controller, Settings
+from cyborg.api.expose import Controller, Neighbours, Settings
 from cyborg.api.framework import Application, WsgiApp
 from cyborg.api.middleware import auth_token
 from cyborg.api.middleware.body_limit import BodyLimit
 from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.api.middleware.metering import Metering, MetricsEndpoint
 from cyborg.api.readiness import ReadinessCheck, down_after
+from cyborg.clients.http import Sessions
 from cyborg.clients.limits import ProjectLimits, UnifiedLimits
 from cyborg.conf.api import ApiOptions
 from cyborg.conf.conductor import ConductorOptions, QuotaOptions
@@ -93,9 +94,10 @@ def build(
     reader: Reader,
     conductor: ConductorClient,
     limits: ProjectLimits | None = None,
+    neighbours: Neighbours | None = None,
 ) -> WsgiApp:
     """Return the application with the filters that the code defines; see ``core``."""
-    app = core(conf, reader=reader, conductor=conductor, limits=limits)
+    app = core(conf, reader=reader, conductor=conductor, limits=limits, neighbours=neighbours)
     return _outermost(behind_filters(app, conf), conf)
 
 
@@ -120,10 +122,12 @@ def core(
     reader: Reader,
     conductor: ConductorClient,
     limits: ProjectLimits | None = None,
+    neighbours: Neighbours | None = None,
 ) -> WsgiApp:
     """Return the API with its health check and metrics endpoint, without filters.
 
     ``limits`` are those of projects; None: those of Keystone, if quotas are enabled.
+    ``neighbours`` are Placement and Nova; None: those of the configuration.
     """
     auth_token.register_opts(conf)
     options = ApiOptions.read(conf)
@@ -133,6 +137,7 @@ def core(
         conductor=ConductorOptions.read(conf),
         service_roles=frozenset(conf.keystone_authtoken.service_token_roles),
         down_after=down_after(conf),
+        neighbours=neighbours or Sessions(conf),
         unified_limits=limits or (UnifiedLimits() if QuotaOptions.read(conf).enabled else None),
     )
     nouns = {noun.collection: noun(settings, reader, conductor) for noun in NOUNS}

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 from uuid import uuid4
 
 import webob
 import webob.exc
+from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, types
@@ -100,6 +101,18 @@ class Call(Viewer):
                 )
 
 
+class Neighbours(Protocol):
+    """The services that the API asks to explain a profile; see ``http.Sessions``."""
+
+    def placement(self) -> Adapter:
+        """Return the adapter of Placement; raise exception.ConfigError if it is unusable."""
+        ...
+
+    def nova(self) -> Adapter:
+        """Return the adapter of Nova; raise exception.ConfigError if it is unusable."""
+        ...
+
+
 @dataclass(frozen=True)
 class Settings:
     """The options of the API, and what is made of them; read once per process.
@@ -116,6 +129,7 @@ class Settings:
     down_after: Mapping[str, int]
     #: The limits of projects; None: they have no quotas.
     unified_limits: ProjectLimits | None
+    neighbours: Neighbours
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@
 """Commands for device profiles: named requests for accelerators."""
 
 import argparse
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from cyborg import exception
 from cyborg.cli.base import (
     DeleteCommand,
     ListCommand,
     ShowCommand,
+    TableCommand,
     column_paths,
     provided_values,
 )
@@ -37,6 +38,68 @@ class ProfileShow(ShowCommand):
 
     route = "profile-show"
     key_name, key_help = "profile", "Name or UUID of the profile."
+
+
+class ProfileExplain(TableCommand):
+    """Explain why servers with a device profile get their accelerators now, or do not."""
+
+    route = "profile-explain"
+    columns = column_paths(
+        "step",
+        "group",
+        asked="subject",
+        hosts_left="hosts",
+        units_left="units",
+        reason="reason",
+    )
+    essential = ("asked", "hosts_left", "units_left", "reason")
+    by_host: ClassVar[Mapping[str, str]] = column_paths(
+        "host",
+        "step",
+        "reason",
+        total="desired.total",
+        reserved="desired.reserved",
+        published_total="published.total",
+        published_reserved="published.reserved",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("key", metavar="<profile>", help="Name or UUID of the profile.")
+        parser.add_argument(
+            "--flavor",
+            metavar="<flavor>",
+            help="Name or ID of a flavor: hosts without room for its CPUs and memory fall away, "
+            "and Placement is asked for its disk as well.",
+        )
+        parser.add_argument("--host", metavar="<host>", help="Explain it for this host only.")
+        parser.add_argument(
+            "--instance",
+            metavar="<server>",
+            help="UUID of a server: say as well which of its last accelerator requests failed.",
+        )
+        parser.add_argument(
+            "--hosts",
+            action="store_true",
+            help="Print a row for each host instead: the step at which it fell away, and the "
+            "units that Placement shall show and those that the agent has published.",
+        )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Request the explanation; return the columns and rows of its steps or hosts."""
+        given = self.client.request(
+            self.route, parsed_args.key, values=provided_values(parsed_args)
+        )
+        self.print_note(f"{'Fits' if given['fits'] else 'Does not fit'}: {given['summary']}")
+        for failure in given["failures"]:
+            self.print_note(
+                f"{failure['at']}: {failure['action']} of request {failure['subject_uuid']}: "
+                f"{failure['reason']} ({failure['request_id']})"
+            )
+        for note in given["notes"]:
+            self.print_note(f"Note: {note}")
+        if parsed_args.hosts:
+            return self.table(parsed_args, self.by_host, given.get("hosts", ()))
+        return self.table(parsed_args, self.columns, given.get("steps", ()))
 
 
 class _ProfileWriteCommand(ShowCommand):

@@ -147,6 +147,12 @@ ROUTES: Final[Mapping[str, Route]] = {
         since=BASE,
     ),
     "profile-show": Route("GET", "/device_profiles/{}", wrapper="device_profile", since=BASE),
+    "profile-explain": Route(
+        "GET",
+        "/device_profiles/{}/explain",
+        query=("flavor", "host", "instance"),
+        wrapper="explanation",
+    ),
     "profile-create": Route(
         "POST",
         "/device_profiles",

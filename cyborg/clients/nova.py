@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import requests
@@ -68,6 +69,36 @@ class Server:
             if group.startswith("resources") and value.isdecimal():
                 units[name] = units.get(name, 0) + int(value)
         return units
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """A flavor as Nova shows it to an administrator; amounts are MiB of memory and GiB of disk."""
+
+    name: str
+    vcpus: int
+    memory: int
+    disk: int
+    extra_specs: dict[str, str]
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """Return what a server takes of its host: amount by resource class.
+
+        As ``nova.scheduler.utils.ResourceRequest`` of Nova 34: a ``resources:CLASS`` of the flavor
+        replaces an amount, and 0 removes it; dedicated processors are PCPU.
+        """
+        dedicated = self.extra_specs.get("hw:cpu_policy") == "dedicated"
+        amounts = {
+            "PCPU" if dedicated else "VCPU": self.vcpus,
+            "MEMORY_MB": self.memory,
+            "DISK_GB": self.disk,
+        }
+        for key, value in self.extra_specs.items():
+            group, _, name = key.partition(":")
+            if group == "resources" and value.isdecimal():
+                amounts[name] = int(value)
+        return {name: amount for name, amount in amounts.items() if amount}
 
 
 @dataclass(frozen=True)
@@ -234,6 +265,33 @@ class Servers(Nova):
     The account must see all of them, as with the role ``admin``.
     """
 
+    def flavor(self, key: str) -> Flavor | None:
+        """Return a flavor by id, or else by name; None if there is none.
+
+        Raises exception.Unavailable if Nova does not answer.
+        """
+        path = f"/flavors/{quote(key, safe='')}"
+        answer = self._ask("GET", path)
+        if answer.status_code == 200:
+            return _flavor(http.document(_PEER, answer)["flavor"])
+        if answer.status_code != 404:
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"GET {path} was answered {answer.status_code}"
+            )
+        query, page = {"is_public": "None", "limit": str(_PAGE)}, [{"id": ""}]
+        while page:
+            answer = self._ask("GET", f"/flavors/detail?{urlencode(query)}")
+            if answer.status_code != 200:
+                raise exception.Unavailable(
+                    peer=_PEER, reason=f"GET /flavors/detail was answered {answer.status_code}"
+                )
+            page = http.document(_PEER, answer)["flavors"]
+            for shown in page:
+                if shown["name"] == key:
+                    return _flavor(shown)
+            query["marker"] = page[-1]["id"] if page else ""
+        return None
+
     def vanished(self, uuids: Iterable[str]) -> frozenset[str]:
         """Return those of ``uuids``, in ascending order, that are not a server of any project.
 
@@ -274,3 +332,14 @@ class Servers(Nova):
                 peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
             )
         return [str(server["id"]) for server in http.document(_PEER, answer)["servers"]]
+
+
+def _flavor(shown: Mapping[str, Any]) -> Flavor:
+    """Return a flavor from Nova's answer; an old one may have an empty text for no swap."""
+    swap = -(-int(shown.get("swap") or 0) // 1024)
+    disk = int(shown["disk"]) + int(shown.get("OS-FLV-EXT-DATA:ephemeral") or 0) + swap
+    return Flavor(
+        str(shown["name"]),
+        *(int(shown["vcpus"]), int(shown["ram"]), disk),
+        dict(shown.get("extra_specs") or {}),
+    )

@@ -21,6 +21,8 @@ from cyborg.model.provider import Inventory
 MICROVERSION = "1.26"
 #: 1.28 generations of consumers, 1.31 one tree only, 1.33 words as suffixes, 1.34 mappings.
 _ALLOCATIONS_MICROVERSION = "1.34"
+#: 1.35: traits that the root must have.
+_ROOT_MICROVERSION = "1.35"
 #: Error codes of Placement's ``errors.py``.
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
@@ -265,23 +267,7 @@ class Allocations(Placement):
         left out, as Nova does. The list is empty if too few units are free, or if Placement does
         not have a requested class or trait.
         """
-        query: list[tuple[str, str]] = []
-        for index, group in enumerate(groups):
-            amounts = [
-                f"{key.removeprefix(_RESOURCES)}:{value}"
-                for key, value in group.items()
-                if key.startswith(_RESOURCES)
-            ]
-            if not amounts:
-                continue
-            query += [(f"resources_{index}", ",".join(amounts)), (f"in_tree_{index}", root)]
-            traits = [
-                ("!" if value == "forbidden" else "") + key.removeprefix(_TRAIT)
-                for key, value in group.items()
-                if key.startswith(_TRAIT)
-            ]
-            if traits:
-                query.append((f"required_{index}", ",".join(traits)))
+        query = _granular(groups, root)
         query += [("group_policy", "none"), ("limit", str(limit))]
         path = f"/allocation_candidates?{urlencode(query)}"
         try:
@@ -292,6 +278,92 @@ class Allocations(Placement):
             {int(name[1:]): providers[0] for name, providers in request["mappings"].items() if name}
             for request in http.document(_PEER, answer)["allocation_requests"]
         ]
+
+
+class Candidates(Placement):
+    """Ask Placement what Nova's scheduler asks it, for any host.
+
+    Placement refuses a query with a class or a trait that it does not have: nothing has them then.
+    """
+
+    def hosts_with(self, trait: str) -> frozenset[str]:
+        """Return the names of the providers that have a trait."""
+        return self._names({"required": trait})
+
+    def hosts_with_room(self, resources: Mapping[str, int]) -> frozenset[str]:
+        """Return the names of the providers that can allocate all these amounts by class."""
+        amounts = ",".join(f"{name}:{amount}" for name, amount in sorted(resources.items()))
+        return self._names({"resources": amounts})
+
+    def providers_for(self, group: Mapping[str, str]) -> frozenset[str]:
+        """Return the uuids of the providers that can serve a group of a profile now."""
+        query = {name.rpartition("_")[0]: value for name, value in _granular([group])}
+        return frozenset(node.uuid for node in self._found(query))
+
+    def exists(
+        self,
+        groups: Sequence[Mapping[str, str]],
+        *,
+        root: str | None = None,
+        resources: Mapping[str, int],
+        root_required: Sequence[str],
+    ) -> bool:
+        """Return whether there is a candidate for a profile.
+
+        ``resources`` are those that the host itself gives, ``root_required`` the traits that it
+        must have, or must not have if they begin with ``!``. ``root`` limits it to one host.
+        """
+        query = _granular(groups, root)
+        if resources:
+            amounts = ",".join(f"{name}:{amount}" for name, amount in sorted(resources.items()))
+            query.append(("resources", amounts))
+        if root_required:
+            query.append(("root_required", ",".join(root_required)))
+        query += [("group_policy", "none"), ("limit", "1")]
+        path = f"/allocation_candidates?{urlencode(query)}"
+        try:
+            answer = self._call("GET", path, microversion=_ROOT_MICROVERSION)
+        except exception.Invalid:
+            return False
+        return bool(http.document(_PEER, answer)["allocation_requests"])
+
+    def _names(self, query: dict[str, str]) -> frozenset[str]:
+        return frozenset(node.name for node in self._found(query))
+
+    def _found(self, query: dict[str, str]) -> list[Node]:
+        try:
+            return self._nodes(query)
+        except exception.Invalid:
+            return []
+
+
+def _granular(
+    groups: Sequence[Mapping[str, str]], root: str | None = None
+) -> list[tuple[str, str]]:
+    """Return the parts of a query for the groups of a profile; ``root`` limits them to its tree.
+
+    Groups without resources are left out, as Nova does.
+    """
+    query: list[tuple[str, str]] = []
+    for index, group in enumerate(groups):
+        amounts = [
+            f"{key.removeprefix(_RESOURCES)}:{value}"
+            for key, value in group.items()
+            if key.startswith(_RESOURCES)
+        ]
+        if not amounts:
+            continue
+        query.append((f"resources_{index}", ",".join(amounts)))
+        if root is not None:
+            query.append((f"in_tree_{index}", root))
+        traits = [
+            ("!" if value == "forbidden" else "") + key.removeprefix(_TRAIT)
+            for key, value in group.items()
+            if key.startswith(_TRAIT)
+        ]
+        if traits:
+            query.append((f"required_{index}", ",".join(traits)))
+    return query
 
 
 def _provider(uuid: str, *rest: str) -> str:

@@ -5,7 +5,7 @@ The desired state of a host, the audit and the views of devices read it here. ``
 has the rule for each unit.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,11 +16,12 @@ import sqlalchemy as sa
 
 from cyborg.db import units
 from cyborg.db.attach_handles import MAY_BE_SET_ASIDE
-from cyborg.db.models import AttachHandle, Attribute, Deployable, Device
+from cyborg.db.models import AttachHandle, Attribute, Deployable, Device, Host
 from cyborg.db.rows import column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 from cyborg.model.availability import UnitWord
+from cyborg.model.explanation import Names, Stock
 from cyborg.model.provider import Provider
 from cyborg.model.satisfiability import Supply
 
@@ -90,25 +91,81 @@ def supplies(
     ``classes`` limits it to providers of these resource classes. Units that their host does not
     report do not count.
     """
-    terms = () if classes is None else (Deployable.resource_class.in_(sorted(classes)),)
-    size = sa.func.coalesce(Deployable.group_size, 1)
-    keys = (Device.host_id, Deployable.id, Deployable.resource_class, size.label("size"))
-    each = units.join(sa.select(*keys, units.WORD.label("word"))).where(*terms).subquery()
-    columns = (each.c.host_id, each.c.id, each.c.resource_class, each.c.size)
-    counted = tx.execute(
-        sa.select(
-            *columns,
-            sa.func.count(sa.case((each.c.word == UnitWord.FREE.value, 1))),
-            sa.func.count(),
-        )
-        .where(each.c.word != UnitWord.LOST.value)
-        .group_by(*columns)
-    ).all()
-    traits = _traits_of(tx, _traits(*terms))
-    hosts: dict[int, list[Supply]] = defaultdict(list)
-    for host, id_, name, group_size, free, total in counted:
-        hosts[host].append(Supply(name, tuple(sorted(traits[id_])), total, free, group_size))
+    hosts: dict[str, list[Supply]] = defaultdict(list)
+    for stock in stocks(tx, classes):
+        hosts[stock.host].append(stock.supply)
     return {tuple(sorted(host)) for host in hosts.values()}
+
+
+def stocks(
+    tx: Transaction,
+    classes: Collection[str] | None = None,
+    *,
+    host: str | None = None,
+    traits: Collection[str] | None = None,
+) -> list[Stock]:
+    """Return the units that hosts report, by provider; in two statements.
+
+    ``classes`` limits it to providers of these resource classes, ``host`` to one host, and
+    ``traits`` to these traits. Units that their host does not report count as reserved only.
+    """
+    terms: list[sa.ColumnElement[bool]] = []
+    if classes is not None:
+        terms.append(Deployable.resource_class.in_(sorted(classes)))
+    if host is not None:
+        terms.append(sa.or_(Host.name == host, Host.service_host == host))
+    size = sa.func.coalesce(Deployable.group_size, 1)
+    each = (
+        units.join(
+            sa.select(
+                Deployable.id,
+                Host.name,
+                Device.uuid,
+                Deployable.rp_uuid,
+                Deployable.resource_class,
+                size.label("size"),
+                Deployable.published_total,
+                Deployable.published_reserved,
+                units.WORD.label("word"),
+                sa.case((units.RESERVED, 1), else_=0).label("reserved"),
+            )
+        )
+        .where(*terms)
+        .subquery()
+    )
+    counted = tx.execute(
+        sa.select(*each.c, sa.func.count().label("amount")).group_by(*each.c).order_by(each.c.id)
+    ).all()
+    named = [] if traits is None else [Attribute.value.in_(sorted(traits))]
+    traits_by_id = _traits_of(tx, _traits(*terms, *named)) if traits is None or traits else {}
+    result = []
+    for _, group in groupby(counted, key=attrgetter("id")):
+        rows = list(group)
+        row, words = rows[0], Counter[str]()
+        for counts in rows:
+            words[counts.word] += counts.amount
+        total, lost = words.total(), words.pop(UnitWord.LOST.value, 0)
+        if not words:
+            continue
+        supply = Supply(
+            row.resource_class,
+            tuple(sorted(traits_by_id.get(row.id, ()))),
+            *(total - lost, words[UnitWord.FREE.value], row.size),
+        )
+        desired = total, sum(counts.amount for counts in rows if counts.reserved)
+        published = None
+        if row.published_total is not None:
+            published = row.published_total, row.published_reserved or 0
+        place = row.name, row.rp_uuid, row.uuid
+        result.append(Stock(*place, supply, +words, desired, published))
+    return result
+
+
+def names(tx: Transaction) -> Names:
+    """Return the resource classes and traits that hosts report; in two statements."""
+    classes = tx.execute(sa.select(Deployable.resource_class).distinct()).scalars()
+    values = _traits().with_only_columns(Attribute.value).distinct()
+    return Names(frozenset(classes), frozenset(tx.execute(values).scalars()))
 
 
 def _traits(*terms: sa.ColumnElement[bool]) -> sa.Select[int, str]:
@@ -117,6 +174,7 @@ def _traits(*terms: sa.ColumnElement[bool]) -> sa.Select[int, str]:
         sa.select(Attribute.deployable_id, Attribute.value)
         .join(Deployable, Deployable.id == Attribute.deployable_id)
         .join(Device, Device.id == Deployable.device_id)
+        .join(Host, Host.id == Device.host_id)
         .where(
             Attribute.key.startswith("trait"),
             Attribute.origin == Origin.DISCOVERED.value,

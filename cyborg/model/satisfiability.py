@@ -45,7 +45,7 @@ class Supply:
     def has_traits(self, group: Group) -> bool:
         """Return whether the traits are those that a group requires and does not forbid."""
         return all(
-            (name in self.traits) is (word == "required") for name, word in _traits(group).items()
+            (name in self.traits) is (word == "required") for name, word in traits(group).items()
         )
 
     def fits(self, group: Group, amount: int) -> bool:
@@ -61,55 +61,67 @@ def satisfiable(groups: Sequence[Group], hosts: Iterable[Sequence[Supply]]) -> S
     requests = [group for group in groups if units(group)]
     result = Satisfiable.NEVER
     for host in hosts:
-        if _can_satisfy(requests, host, [supply.free for supply in host]):
+        if assign(requests, host, [supply.free for supply in host]) is not None:
             return Satisfiable.NOW
-        if result is Satisfiable.NEVER and _can_satisfy(
-            requests, host, [supply.total for supply in host]
+        if (
+            result is Satisfiable.NEVER
+            and assign(requests, host, [supply.total for supply in host]) is not None
         ):
             result = Satisfiable.WHEN_FREE
     return result
 
 
-def _can_satisfy(
+def assign(
     requests: Sequence[Group], host: Sequence[Supply], capacities: Sequence[int]
-) -> bool:
-    """Return whether each group finds a provider, if these have so many units."""
+) -> list[int] | None:
+    """Return the index of a provider for each group, if the providers have so many units.
+
+    The groups request units. Providers that come first are preferred. None: the host cannot
+    satisfy them. The list is empty if it was not found out whether the host can.
+    """
     # A provider has one class, so the groups of each class can be assigned on their own.
-    by_class: dict[frozenset[str], list[Group]] = defaultdict(list)
-    for group in requests:
-        by_class[resource_classes(group)].append(group)
-    for classes, same in by_class.items():
+    by_class: dict[frozenset[str], list[int]] = defaultdict(list)
+    for index, group in enumerate(requests):
+        by_class[resource_classes(group)].append(index)
+    chosen: dict[int, int] = {}
+    for classes, indexes in by_class.items():
         if len(classes) > 1:
-            return False
+            return None
         offers = [
-            (supply, capacity)
-            for supply, capacity in zip(host, capacities, strict=True)
+            (place, supply, capacity)
+            for place, (supply, capacity) in enumerate(zip(host, capacities, strict=True))
             if supply.resource_class in classes and capacity
         ]
-        if not _Assignment(sorted(same, key=units, reverse=True), offers).exists():
-            return False
-    return True
+        order = sorted(indexes, key=lambda index: units(requests[index]), reverse=True)
+        places = _Assignment([requests[index] for index in order], offers).find()
+        if places is None:
+            return None
+        chosen |= dict(zip(order, places, strict=False))
+    if len(chosen) < len(requests):
+        return []
+    return [chosen[index] for index in range(len(requests))]
 
 
 class _Assignment:
     """Assigns groups of one class, the largest first, to the providers of a host."""
 
-    def __init__(self, groups: Sequence[Group], offers: Sequence[tuple[Supply, int]]) -> None:
+    def __init__(self, groups: Sequence[Group], offers: Sequence[tuple[int, Supply, int]]) -> None:
         self._groups = [(group, units(group)) for group in groups]
-        self._supplies = [supply for supply, _ in offers]
-        self._capacities = tuple(capacity for _, capacity in offers)
+        self._places = [place for place, _, _ in offers]
+        self._supplies = [supply for _, supply, _ in offers]
+        self._capacities = tuple(capacity for _, _, capacity in offers)
         #: How many groups are assigned, and what the providers have left after that.
         self._failed: set[tuple[int, tuple[int, ...]]] = set()
 
-    def exists(self) -> bool:
-        """Return whether all groups can be assigned."""
+    def find(self) -> list[int] | None:
+        """Return the place of a provider for each group; see ``assign``."""
         return self._from(0, self._capacities)
 
-    def _from(self, index: int, left: tuple[int, ...]) -> bool:
+    def _from(self, index: int, left: tuple[int, ...]) -> list[int] | None:
         if index == len(self._groups):
-            return True
+            return []
         if (index, left) in self._failed:
-            return False
+            return None
         group, amount = self._groups[index]
         tried: set[tuple[Supply, int]] = set()
         for place, supply in enumerate(self._supplies):
@@ -119,10 +131,11 @@ class _Assignment:
                 continue
             tried.add(choice)
             after = (*left[:place], left[place] - amount, *left[place + 1 :])
-            if self._from(index + 1, after):
-                return True
+            rest = self._from(index + 1, after)
+            if rest is not None:
+                return [self._places[place], *rest]
         self._failed.add((index, left))
-        return len(self._failed) > _MAX_TRIED
+        return [] if len(self._failed) > _MAX_TRIED else None
 
 
 def warnings(groups: Sequence[Group], supplies: Collection[Supply]) -> list[str]:
@@ -131,21 +144,21 @@ def warnings(groups: Sequence[Group], supplies: Collection[Supply]) -> list[str]
     ``supplies`` are those of all hosts. Names that nothing has come with the nearest existing one.
     """
     classes = {supply.resource_class for supply in supplies}
-    traits = {trait for supply in supplies for trait in supply.traits}
+    existing = {trait for supply in supplies for trait in supply.traits}
     sentences = []
     for index, group in enumerate(groups):
         if not units(group):
             continue
         place, requested = f"groups[{index}]", sorted(resource_classes(group))
         missing = [
-            f"resource class {name}{_nearest(name, classes)}"
+            f"resource class {name}{nearest_clause(name, classes)}"
             for name in requested
             if name not in classes
         ]
         missing += [
-            f"trait {name}{_nearest(name, traits)}"
-            for name, word in sorted(_traits(group).items())
-            if word == "required" and name not in traits
+            f"trait {name}{nearest_clause(name, existing)}"
+            for name, word in sorted(traits(group).items())
+            if word == "required" and name not in existing
         ]
         sentences += [f"{place}: no resource provider has {what}." for what in missing]
         if not missing:
@@ -169,7 +182,7 @@ def _shortage(
         supply for supply in supplies if supply.resource_class == name and supply.has_traits(group)
     ]
     if not matching:
-        said = ", ".join(f"{trait}={word}" for trait, word in sorted(_traits(group).items()))
+        said = ", ".join(f"{trait}={word}" for trait, word in sorted(traits(group).items()))
         return [f"{place}: no resource provider of {name} has these traits together: {said}."]
     if any(supply.fits(group, amount) for supply in matching):
         return []
@@ -186,14 +199,20 @@ def _shortage(
     ]
 
 
-def _traits(group: Group) -> Mapping[str, str]:
+def traits(group: Group) -> Mapping[str, str]:
     """Return the traits of a group: ``required`` or ``forbidden`` by name."""
     return {key.partition(":")[2]: word for key, word in group.items() if key.startswith("trait:")}
 
 
-def _nearest(name: str, names: Collection[str]) -> str:
-    """Return a clause with the existing name that is most like this one; empty for none."""
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """Return the existing name that is most like this one; None: no other name is like it."""
     # The prefix makes all custom names alike.
     plain = {other.removeprefix(_CUSTOM): other for other in sorted(names)}
     close = get_close_matches(name.removeprefix(_CUSTOM), plain, n=1)
-    return f"; the nearest existing one is {plain[close[0]]}" if close else ""
+    return plain[close[0]] if close else None
+
+
+def nearest_clause(name: str, names: Collection[str]) -> str:
+    """Return a clause with the nearest existing name; empty for none."""
+    other = nearest(name, names)
+    return f"; the nearest existing one is {other}" if other else ""

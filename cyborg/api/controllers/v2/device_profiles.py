@@ -3,6 +3,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,9 +15,12 @@ import wsme
 from cyborg import exception
 from cyborg.api import answers, microversion, parsing, types
 from cyborg.api.answers import Answer, Member, Source
+from cyborg.api.explaining import EXPLANATION, Answered, explained
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.db import deployables, device_profiles, providers
+from cyborg.db import deployables, device_profiles, events, projects, providers
+from cyborg.db.events import VisibleEvent
+from cyborg.db.listing import Page
 from cyborg.db.transaction import Transaction
 from cyborg.model.device_profile import (
     CHOOSE_IMAGE,
@@ -36,7 +40,9 @@ from cyborg.model.device_profile import (
     parse_projects,
     refuse_denied,
     resource_classes,
+    units,
 )
+from cyborg.model.explanation import Explanation, with_quota
 from cyborg.model.satisfiability import Satisfiable, satisfiable
 from cyborg.model.satisfiability import warnings as supply_warnings
 from cyborg.rpc.verbs import CreateDeviceProfile, DeleteDeviceProfiles, UpdateDeviceProfile
@@ -46,6 +52,14 @@ LOG = logging.getLogger(__name__)
 _STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
 #: Limits of a TEXT column of MySQL: bytes of the stored groups, and characters of any kind.
 _MAX_GROUPS_BYTES = 65_535
+#: How many of the last events of a server are searched for failures.
+_EVENTS = 100
+#: What members of projects are told, because the whole answer tells about hosts.
+_FOR_MEMBERS = {
+    Satisfiable.NOW: "The cloud can give these accelerators now.",
+    Satisfiable.WHEN_FREE: "The cloud can give these accelerators when others are free again.",
+    Satisfiable.NEVER: "No host of the cloud can give these accelerators: ask an administrator.",
+}
 _DESCRIPTION = types.Text(16_000, lines=True)
 
 
@@ -59,6 +73,14 @@ class ProfileDeleteQuery(types.Declared):
     """The names or uuids of the profiles to delete."""
 
     value = wsme.wsattr(types.Commas(types.ANYTHING), mandatory=True)
+
+
+class ExplainQuery(types.Declared):
+    """For what a profile is explained: a server of this flavor, on this host, or this server."""
+
+    flavor = wsme.wsattr(types.NAME)
+    host = wsme.wsattr(types.NAME)
+    instance = wsme.wsattr(types.UUID_TYPE)
 
 
 #: ``cyborg.model`` validates names, groups and projects.
@@ -163,6 +185,7 @@ class DeviceProfiles(Controller):
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create", "DELETE": "delete_all"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
+        "*/explain": {"GET": "explain"},
     }
 
     @expose(
@@ -184,10 +207,44 @@ class DeviceProfiles(Controller):
     def show(self, call: Call, key: str) -> ShownProfile:
         """Return a profile by uuid or name; only this answer has an envelope."""
         with self.reader.reader() as tx:
-            profile = device_profiles.show(tx, types.canonical_uuid(key), key, call.scope)
-            if profile is None:
-                raise exception.NotFound(noun="Device profile", key=key)
-            return _shown(tx, call, [profile])[0]
+            return _shown(tx, call, [_found(tx, call, key)])[0]
+
+    @expose(
+        "cyborg:device_profile:get_one",
+        types.ANYTHING,
+        query=ExplainQuery,
+        since=microversion.EXTENDED,
+        answer=answers.Envelope(EXPLANATION, "explanation"),
+    )
+    def explain(self, call: Call, key: str, query: Mapping[str, Any]) -> Answered:
+        """Return why the hosts of the cloud can give what a profile requests now, or cannot.
+
+        Operators see each step with what is left after it, and Placement is asked, too. Members
+        of a project learn whether the profile can be satisfied.
+        """
+        if not call.scope.shows_hosts and query.keys() & {"flavor", "host"}:
+            raise exception.Forbidden(reason="Only operators may ask for a flavor or a host.")
+        failures: Sequence[VisibleEvent] = ()
+        with self.reader.reader() as tx:
+            profile = _found(tx, call, key)
+            if instance := query.get("instance"):
+                page = Page(limit=_EVENTS, sort_dir="desc")
+                rows = events.page(tx, page, call.scope, {"instance": instance})
+                failures = [event for event in rows if event.noun == "arq" and event.reason]
+        explanation, notes = explained(
+            self.reader,
+            self.settings.neighbours if call.scope.shows_hosts else None,
+            profile.groups,
+            flavor=query.get("flavor"),
+            host=query.get("host"),
+        )
+        if not call.scope.shows_hosts:
+            explanation = replace(explanation, summary=_FOR_MEMBERS[explanation.satisfiable])
+        try:
+            explanation = self._within_quota(explanation, profile, call.caller.project_id)
+        except exception.Unavailable as error:
+            notes.append(f"The limits of the project were not asked: {error.public}")
+        return Answered(explanation, notes, failures)
 
     @expose(
         "cyborg:device_profile:create",
@@ -263,6 +320,27 @@ class DeviceProfiles(Controller):
             LOG.warning("Device profile %s (%s): %s", profile.name, profile.uuid, sentence)
         return replace(shown, warnings=warnings)
 
+    def _within_quota(
+        self, explanation: Explanation, profile: DeviceProfile, project_id: str | None
+    ) -> Explanation:
+        """Return the explanation with the step of the quotas of a project, if there are any."""
+        source = self.settings.unified_limits
+        if source is None or project_id is None:
+            return explanation
+        requested = Counter({projects.REQUESTS: sum(map(units, profile.groups))})
+        for group in profile.groups:
+            for name in resource_classes(group):
+                requested[projects.of_class(name)] += int(group[f"resources:{name}"])
+        limits = source.of_project(project_id, sorted(requested))
+        with self.reader.reader() as tx:
+            usage = projects.usage(tx, project_id)
+        over = [
+            f"{name}: {usage.get(name, 0)} used, {amount} requested, limit {limits.get(name, 0)}"
+            for name, amount in sorted(requested.items())
+            if 0 <= limits.get(name, 0) < usage.get(name, 0) + amount
+        ]
+        return with_quota(explanation, project_id, over)
+
     def _delete(self, call: Call, keys: Sequence[str]) -> None:
         if not keys:
             raise exception.NotFound(noun="Device profile", key="''")
@@ -282,6 +360,14 @@ class DeviceProfiles(Controller):
                 field="groups", reason=f"more than {_MAX_GROUPS_BYTES} bytes of JSON"
             )
         return groups
+
+
+def _found(tx: Transaction, call: Call, key: str) -> DeviceProfile:
+    """Return the profile with this uuid or name; raise NotFound."""
+    profile = device_profiles.show(tx, types.canonical_uuid(key), key, call.scope)
+    if profile is None:
+        raise exception.NotFound(noun="Device profile", key=key)
+    return profile
 
 
 def _denied(call: Call, *rules: str) -> list[str]:

@@ -121,6 +121,8 @@ class Story:
         self._ask("device-profiles/create", self._admin, f"POST {path}", [profile], status=201)
         self._ask("device-profiles/list", self._admin, f"GET {path}")
         self._ask("device-profiles/show", self._admin, f"GET {path}/{_PROFILE}")
+        explain = f"GET {path}/{_PROFILE}/explain"
+        self._ask("device-profiles/explain-2.100", self._operator, explain)
         change = {"description": "one whole A100 card with 80 GiB"}
         self._ask(
             "device-profiles/update-2.100", self._operator, f"PATCH {path}/{_PROFILE}", change

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device profile is said to be, and what the real Placement answers for it."""
+"""What a device profile is said to be, and what the real Placement answers for it.
 
-from collections import Counter
+``CYBORG_TEST_FUZZ`` sets how many examples there are, see ``fixtures/properties.py``.
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from cyborg.clients.placement_sync import Publisher
+from cyborg.model.availability import UnitWord
+from cyborg.model.device import DeviceStatus
+from cyborg.model.explanation import Names, Stock, explain
 from cyborg.model.provider import Provider, ProviderTree, provider_uuid
 from cyborg.model.satisfiability import Satisfiable, Supply, satisfiable, warnings
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host, requested
@@ -42,6 +48,16 @@ class Card:
         """Return what the service knows of it."""
         traits = tuple(sorted(self.traits))
         return Supply(classes[self.number], traits, self.total, self.free, self.group_size)
+
+    def stock(self, host: str, place: int, classes: Sequence[str]) -> Stock:
+        """Return what the service knows of its units; those that are reserved are inactive."""
+        words = {
+            UnitWord.FREE.value: self.free,
+            UnitWord.USED.value: self.used,
+            DeviceStatus.INACTIVE.value: self.reserved,
+        }
+        wanted = self.total, self.reserved
+        return Stock(host, None, str(place), self.supply(classes), words, wanted, wanted)
 
 
 @st.composite
@@ -79,20 +95,7 @@ def test_profile_is_judged_as_by_placement(
     profiles: list[list[tuple[Mapping[int, int], Mapping[str, str]]]],
 ) -> None:
     """``never`` is no candidate in an empty cloud, ``now`` a candidate in this one."""
-    classes = [f"CUSTOM_{uuid4().hex.upper()}" for _ in range(3)]
-    # Placement refuses a query with a class or a trait that it does not have.
-    for name in classes:
-        placement.call("PUT", f"/resource_classes/{name}")
-    for name in TRAITS[:2]:
-        placement.call("PUT", f"/traits/{name}")
-    named = [
-        [
-            {f"resources:{classes[number]}": str(amount) for number, amount in amounts.items()}
-            | {f"trait:{trait}": word for trait, word in traits.items()}
-            for amounts, traits in profile
-        ]
-        for profile in profiles
-    ]
+    classes, named = _named(placement, profiles)
     empty = _candidates(placement, publisher, hosts, classes, named, in_use=False)
     used = _candidates(placement, publisher, hosts, classes, named, in_use=True)
     supplies = [[card.supply(classes) for card in host] for host in hosts]
@@ -106,6 +109,68 @@ def test_profile_is_judged_as_by_placement(
         single = len(profile) == 1
         if warnings(profile, every) or single:
             assert bool(warnings(profile, every)) is (word is Satisfiable.NEVER)
+
+
+@given(HOSTS, st.lists(groups(), min_size=1, max_size=4))
+@fuzzed(100)
+def test_explanation_agrees_with_placement_and_its_suggestion_helps(
+    placement: PlacementService,
+    publisher: Publisher,
+    hosts: list[list[Card]],
+    profile: list[tuple[Mapping[int, int], Mapping[str, str]]],
+) -> None:
+    """A profile that does not fit does so after the suggested change."""
+    classes, (named,) = _named(placement, [profile])
+    stocks = [
+        card.stock(str(number), place, classes)
+        for number, host in enumerate(hosts)
+        for place, card in enumerate(host)
+    ]
+    told = explain(named, stocks, Names(classes, TRAITS))
+    assert _candidates(placement, publisher, hosts, classes, [named], in_use=True) == [told.fits]
+    if told.fits:
+        assert told.suggestion is None
+        return
+    if not stocks:
+        assert told.suggestion is None
+        return
+    assert told.suggestion is not None
+    freed: dict[str, Counter[str]] = defaultdict(Counter)
+    for change in told.suggestion.units:
+        assert change.host == told.suggestion.host
+        freed[change.device][change.word] += change.amount
+    changed = [
+        replace(
+            card,
+            used=card.used - freed[str(place)][UnitWord.USED],
+            reserved=card.reserved - freed[str(place)][DeviceStatus.INACTIVE],
+        )
+        for place, card in enumerate(hosts[int(told.suggestion.host)])
+    ]
+    assert all(card.used >= 0 and card.reserved >= 0 for card in changed)
+    wanted = told.suggestion.groups or named
+    assert told.suggestion.groups is None or not told.fits
+    assert _candidates(placement, publisher, [changed], classes, [wanted], in_use=True) == [True]
+
+
+def _named(
+    placement: PlacementService,
+    profiles: Sequence[Sequence[tuple[Mapping[int, int], Mapping[str, str]]]],
+) -> tuple[list[str], list[list[dict[str, str]]]]:
+    """Create classes and traits, which Placement must have in a query; return the profiles."""
+    classes = [f"CUSTOM_{uuid4().hex.upper()}" for _ in range(3)]
+    for name in classes:
+        placement.call("PUT", f"/resource_classes/{name}")
+    for name in TRAITS[:2]:
+        placement.call("PUT", f"/traits/{name}")
+    return classes, [
+        [
+            {f"resources:{classes[number]}": str(amount) for number, amount in amounts.items()}
+            | {f"trait:{trait}": word for trait, word in traits.items()}
+            for amounts, traits in profile
+        ]
+        for profile in profiles
+    ]
 
 
 def _candidates(

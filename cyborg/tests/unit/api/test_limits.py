@@ -86,3 +86,27 @@ def test_limits_of_keystone_that_is_down_are_unavailable(
     fault = exception.Unavailable(peer="Keystone", reason="it is down", public="No Keystone.")
     answer = with_limits(FixedLimits({}, fault)).send("GET", PATH, version=VERSION)
     assert (answer.status, answer.fault) == (503, "No Keystone.")
+
+
+def test_explanation_of_a_profile_has_the_quota_of_the_project(
+    with_limits: Callable[[FixedLimits], Client],
+) -> None:
+    path = "/v2/device_profiles/gpu/explain"
+
+    def told(limits: FixedLimits) -> dict[str, Any]:
+        answer = with_limits(limits).send("GET", path, as_="member", version=VERSION)
+        assert answer.status == 200
+        explanation: dict[str, Any] = answer.body["explanation"]
+        return explanation
+
+    within = FixedLimits({"accelerator_requests": 5, "class:FPGA": 9, "class:GPU": 1})
+    assert "quota" not in told(within)["summary"]
+    over = told(FixedLimits({"accelerator_requests": 4, "class:FPGA": 9, "class:GPU": 1}))
+    assert over["summary"].endswith(
+        f" The quota of project {people.OWN} refuses it. Over the limits: accelerator_requests: "
+        "4 used, 1 requested, limit 4."
+    )
+    fault = exception.Unavailable(peer="Keystone", reason="it is down", public="No Keystone.")
+    assert told(FixedLimits({}, fault))["notes"][-1] == (
+        "The limits of the project were not asked: No Keystone."
+    )

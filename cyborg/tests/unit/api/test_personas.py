@@ -111,6 +111,11 @@ REQUESTS: Final[Mapping[str, list[tuple[str, Any]]]] = {
     "POST device_profiles": [("", [_PROFILE])],
     "DELETE device_profiles": [("?value=pair", None), ("?value=only-{x}", None)],
     "GET device_profiles/*": [("/gpu", None), ("/only-{x}", None), ("/<profile-{x}>", None)],
+    "GET device_profiles/*/explain": [
+        ("/gpu/explain", None),
+        ("/only-{x}/explain", None),
+        ("/gpu/explain?flavor=m1", None),
+    ],
     "PATCH device_profiles/*": [
         ("/pair", {"description": "d"}),
         ("/only-{x}", {"description": "d"}),

@@ -23,6 +23,42 @@ INSTANCE = "88888888-8888-4888-8888-888888888888"
 RESOURCES: dict[str, list[dict[str, Any]]] = json.loads(
     Path(__file__).with_name("resources.json").read_text()
 )
+EXPLANATION = {
+    "fits": False,
+    "satisfiable": "when free",
+    "summary": "4 of 4 matching units on host compute-1 wait for the operator.",
+    "notes": ["Nova's filters are not asked."],
+    "failures": [
+        {
+            "at": "2026-11-01T10:00:00+00:00",
+            "action": "BindFailed",
+            "subject_uuid": ARQ,
+            "reason": "the image is missing",
+            "request_id": "req-7",
+        }
+    ],
+    "steps": [
+        {
+            "step": "state",
+            "group": 0,
+            "subject": "units that can be given out now",
+            "hosts": 0,
+            "units": 0,
+            "words": {"inactive": 4},
+            "reason": "Units that are not free: 4 inactive.",
+        }
+    ],
+    "hosts": [
+        {
+            "host": "compute-1",
+            "step": "free",
+            "reason": "Units that are not free: 4 inactive.",
+            "desired": {"total": 4, "reserved": 4},
+            "published": {"total": 4, "reserved": 4},
+        }
+    ],
+    "suggestion": None,
+}
 PROCESS = RESOURCES["services"][0]
 #: Path of a collection → its key in RESOURCES, if the two differ.
 COLLECTIONS = {"accelerator_requests": "arqs"}
@@ -146,6 +182,8 @@ def _resource_answer(request: ReceivedRequest, collection: str, rest: str) -> tu
         return 201, resources[0] | {"uuid": str(uuid4())} | body
     if collection == "limits":
         return 200, {"limits": resources[0]}
+    if rest.endswith("/explain"):
+        return 200, {"explanation": EXPLANATION}
     if not rest:
         return 200, {key: list(_filtered(resources, request.query))}
     matches = [

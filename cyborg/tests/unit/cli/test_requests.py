@@ -78,6 +78,10 @@ READS = {
     f"accelerator-delete {DEVICE} --force": f"DELETE /devices/{DEVICE}?force=true",
     "profile-list --name a,b": "GET /device_profiles?name=a,b",
     "profile-show fpga": "GET /device_profiles/fpga",
+    "profile-explain fpga": "GET /device_profiles/fpga/explain",
+    f"profile-explain fpga --flavor m1 --host h --instance {INSTANCE} --hosts": (
+        f"GET /device_profiles/fpga/explain?flavor=m1&host=h&instance={INSTANCE}"
+    ),
     "profile-delete fpga": "DELETE /device_profiles/fpga",
     (f"arq-list --instance {INSTANCE} --state Bound --host h --profile fpga --project p"): (
         "GET /accelerator_requests?"

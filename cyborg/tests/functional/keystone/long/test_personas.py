@@ -107,6 +107,7 @@ LINES = {
     "accelerator-delete": Line(lambda scenario: scenario.spare, end="(HTTP 409)"),
     "profile-list": Line(lambda scenario: f"--name {scenario.profile}"),
     "profile-show": Line(lambda scenario: scenario.profile),
+    "profile-explain": Line(lambda scenario: scenario.profile),
     "profile-create": Line(
         lambda _scene: "made --group resources:FPGA=1",
         tidy=lambda scenario: scenario.sessions.cyborg("admin", "profile-delete made"),

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explain a device profile: read the units, ask Placement what Nova would ask, walk the steps.
+
+The database is read first and Placement afterwards, at most ``_REQUESTS`` requests whatever the
+number of hosts. What Placement or Nova do not answer is left out, and a note says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cyborg import exception
+from cyborg.api import answers, types
+from cyborg.api.answers import Answer, Member
+from cyborg.api.controllers.v2.events import EVENT_VIEW
+from cyborg.api.expose import Neighbours
+from cyborg.clients.nova import Flavor, Servers
+from cyborg.clients.placement import Candidates
+from cyborg.db import providers
+from cyborg.db.engine import Reader
+from cyborg.db.events import VisibleEvent
+from cyborg.model.device_profile import EQUAL_GROUPS, WIDE_TREES, Group, resource_classes, units
+from cyborg.model.explanation import (
+    Explanation,
+    Filter,
+    HostAnswer,
+    Names,
+    Step,
+    StepName,
+    Stock,
+    Suggestion,
+    UnitChange,
+    explain,
+    refereed,
+)
+from cyborg.model.satisfiability import Satisfiable, nearest, traits
+
+#: The traits that Nova's pre-filters add (``nova/scheduler/request_filter.py`` of Nova 34).
+_ABLE: Final = "COMPUTE_ACCELERATORS"
+_OWNER: Final = "OWNER_NOVA"
+_DISABLED: Final = "COMPUTE_STATUS_DISABLED"
+#: The largest number of groups for which Placement is asked on their own: with the three traits, a
+#: flavor, a host and the candidates these are ten requests.
+_GROUPS: Final = 4
+#: How many hosts an answer has at most.
+_HOSTS: Final = 50
+#: Resources that the compute's own provider has, not row that hosts share.
+_OF_HOST: Final = ("VCPU", "PCPU", "MEMORY_MB")
+NOT_SAID: Final = "Nova's filters and weighers are not verdicts: they have no API."
+_CLAIMED_SENTENCE: Final = (
+    "Units are free, but Placement has no candidate: its figures differ from Cyborg's, or the host "
+    "lacks something else that the server needs. Run cyborg-audit, and compare with "
+    "openstack allocation candidate list."
+)
+
+
+@dataclass
+class Verdicts:
+    """What Placement and Nova said; ``candidate`` is None if Placement was not asked for row."""
+
+    filters: list[Filter] = field(default_factory=list)
+    #: Group → the providers that can serve it now.
+    able: list[tuple[Group, frozenset[str]]] = field(default_factory=list)
+    candidate: bool | None = None
+    notes: list[str] = field(default_factory=lambda: [NOT_SAID])
+
+
+def explained(
+    reader: Reader,
+    neighbours: Neighbours | None,
+    groups: Sequence[Group],
+    *,
+    flavor: str | None = None,
+    host: str | None = None,
+) -> tuple[Explanation, list[str]]:
+    """Return why a profile fits or does not, and notes about what was not verdicts.
+
+    Without ``neighbours``, neither Placement nor Nova is verdicts. ``flavor`` is its id or name.
+    Raises NotFound if Nova does not have the flavor.
+    """
+    verdicts = Verdicts()
+    requests = [group for group in groups if units(group)]
+    if neighbours is not None:
+        _ask(verdicts, neighbours, requests, flavor=flavor, host=host)
+    stocks, names = _read(reader, requests, host=host)
+    for group, able in verdicts.able:
+        stocks = [_as_allocated(stock, group, able) for stock in stocks]
+    result = explain(groups, stocks, names, verdicts.filters)
+    if verdicts.candidate is not None:
+        result = refereed(result, fits=verdicts.candidate, claimed=_CLAIMED_SENTENCE)
+    return result, verdicts.notes
+
+
+def _read(
+    reader: Reader, requests: Sequence[Group], *, host: str | None
+) -> tuple[list[Stock], Names]:
+    """Return the units that matter: those of the classes, or all if they cannot serve a group."""
+    classes = {name for group in requests for name in resource_classes(group)}
+    named = {name for group in requests for name in traits(group)}
+    with reader.reader() as tx:
+        stocks = providers.stocks(tx, classes, host=host, traits=named)
+        if all(
+            any(stock.supply.fits(group, units(group)) for stock in stocks)
+            and len(resource_classes(group)) == 1
+            for group in requests
+        ):
+            return stocks, Names(classes, named)
+        names = providers.names(tx)
+        like = {nearest(name, names.traits) for name in named} - {None}
+        return providers.stocks(tx, host=host, traits={*named, *filter(None, like)}), names
+
+
+def _as_allocated(stock: Stock, group: Group, able: frozenset[str]) -> Stock:
+    """Return the stock without free units if Placement cannot serve a group from it."""
+    supply, amount = stock.supply, units(group)
+    matches = {supply.resource_class} == resource_classes(group) and supply.fits(group, amount)
+    if matches and supply.free >= amount and stock.provider not in able:
+        return stock.without()
+    return stock
+
+
+def _ask(
+    verdicts: Verdicts,
+    neighbours: Neighbours,
+    requests: Sequence[Group],
+    *,
+    flavor: str | None,
+    host: str | None,
+) -> None:
+    """Fill in what Nova and Placement say."""
+    resources: Mapping[str, int] = {}
+    try:
+        if flavor is not None:
+            resources = _flavor(neighbours, flavor).resources
+        placement = Candidates(neighbours.placement())
+        _ask_placement(verdicts, placement, requests, resources=resources, host=host)
+    except (exception.Unavailable, exception.ConfigError) as error:
+        verdicts.notes.append(f"Not everything could be verdicts: {error}")
+
+
+def _flavor(neighbours: Neighbours, key: str) -> Flavor:
+    row = Servers(neighbours.nova()).flavor(key)
+    if row is None:
+        raise exception.NotFound(noun="Flavor", key=key)
+    return row
+
+
+def _ask_placement(
+    verdicts: Verdicts,
+    placement: Candidates,
+    requests: Sequence[Group],
+    *,
+    resources: Mapping[str, int],
+    host: str | None,
+) -> None:
+    able, disabled, owned = (placement.hosts_with(name) for name in (_ABLE, _DISABLED, _OWNER))
+    required = [_ABLE, f"!{_DISABLED}"]
+    remedy = "start nova-compute of release Victoria or later on it"
+    verdicts.filters.append(Filter(StepName.COMPUTE, f"{_ABLE}=required", able, remedy))
+    if owned:
+        # Nova requires it when all of its compute services have it (service version 73).
+        required.append(_OWNER)
+        remedy = "its provider lacks the trait of Nova: restart its nova-compute"
+        verdicts.filters.append(Filter(StepName.COMPUTE, f"{_OWNER}=required", owned, remedy))
+    remedy = "its compute service is disabled: openstack compute service set --enable"
+    enabled = able - disabled
+    verdicts.filters.append(Filter(StepName.COMPUTE, f"{_DISABLED}=forbidden", enabled, remedy))
+    own = {name: resources[name] for name in _OF_HOST if name in resources}
+    if own:
+        room = placement.hosts_with_room(own)
+        subject = ", ".join(f"{name}:{amount}" for name, amount in own.items())
+        remedy = "too little is left for the flavor: move or delete other servers"
+        verdicts.filters.append(Filter(StepName.FLAVOR, subject, room, remedy))
+    distinct = list({tuple(sorted(group.items())): group for group in requests}.values())
+    if len(distinct) <= _GROUPS:
+        verdicts.able = [(group, placement.providers_for(group)) for group in distinct]
+    else:
+        verdicts.notes.append(
+            f"Placement was not asked for each group: the profile has more than {_GROUPS} kinds."
+        )
+    if len(requests) > EQUAL_GROUPS:
+        verdicts.notes.append(
+            f"Placement was not asked for candidates of more than {EQUAL_GROUPS} groups: without "
+            f"{WIDE_TREES} it needs minutes for them."
+        )
+        return
+    root = None
+    if host is not None and (node := placement.find_by_name(host)) is not None:
+        root = node.uuid
+    verdicts.candidate = placement.exists(
+        requests, root=root, resources=resources, root_required=required
+    )
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the API answers: the explanation, notes, and failed steps of a server's requests."""
+
+    explanation: Explanation
+    notes: Sequence[str]
+    failures: Sequence[VisibleEvent]
+
+    @property
+    def hosts(self) -> list[HostAnswer]:
+        """Return the hosts, those that came farthest first."""
+        order = [None, *reversed(StepName)]
+        return sorted(self.explanation.hosts, key=lambda row: (order.index(row.fell), row.host))[
+            :_HOSTS
+        ]
+
+
+_UNITS = Answer[tuple[int, int]](
+    "ProviderUnits",
+    "Total and reserved units.",
+    total=Member(types.INTEGER, lambda pair: pair[0]),
+    reserved=Member(types.INTEGER, lambda pair: pair[1]),
+)
+_STEP = Answer[Step](
+    "ExplanationStep",
+    "A step, and what is left after it.",
+    step=Member(types.Word(*StepName), lambda step: step.name),
+    group=Member(answers.Nullable(types.INTEGER)),
+    subject=Member(answers.STRING),
+    hosts=Member(types.INTEGER),
+    units=Member(answers.Nullable(types.INTEGER)),
+    words=Member(types.Members(types.INTEGER), lambda step: step.words or {}),
+    reason=Member(answers.STRING),
+)
+_CHANGE = Answer[UnitChange](
+    "UnitChange",
+    "Units of a device that must become free.",
+    device=Member(types.UUID_TYPE),
+    state=Member(answers.STRING, lambda change: change.word),
+    amount=Member(types.INTEGER),
+)
+_SUGGESTION = Answer[Suggestion](
+    "Suggestion",
+    "The smallest change that was found after which the profile fits on a host.",
+    text=Member(answers.STRING),
+    host=Member(answers.STRING),
+    groups=Member(answers.Nullable(types.Items(types.Members(answers.STRING)))),
+    units=Member(types.Items(_CHANGE)),
+)
+_HOST = Answer[HostAnswer](
+    "ExplainedHost",
+    "How far a host came: the step at which it fell away, null if it fits.",
+    host=Member(answers.STRING),
+    step=Member(answers.Nullable(types.Word(*StepName)), lambda row: row.fell),
+    reason=Member(answers.STRING),
+    desired=Member(_UNITS),
+    published=Member(_UNITS),
+)
+EXPLANATION = Answer[Answered](
+    "Explanation",
+    "Why a device profile fits on the hosts of the cloud, or does not.",
+    fits=Member(types.Flag(), lambda row: row.explanation.fits),
+    satisfiable=Member(types.Word(*Satisfiable), lambda row: row.explanation.satisfiable),
+    summary=Member(answers.STRING, lambda row: row.explanation.summary),
+    notes=Member(answers.STRINGS),
+    failures=Member(types.Items(EVENT_VIEW)),
+    steps=Member(types.Items(_STEP), lambda row: row.explanation.steps, placed=True),
+    hosts=Member(types.Items(_HOST), placed=True),
+    suggestion=Member(
+        answers.Nullable(_SUGGESTION), lambda row: row.explanation.suggestion, placed=True
+    ),
+)
