@@ -94,20 +94,24 @@ def explained(
 def _read(
     reader: Reader, requests: Sequence[Group], *, host: str | None
 ) -> tuple[list[Stock], Names]:
-    """Return the units that matter: those of the classes, or all if they cannot serve a group."""
-    classes = {name for group in requests for name in resource_classes(group)}
-    named = {name for group in requests for name in traits(group)}
+    """Return the units of the requested classes, or all units if a class does not exist."""
+    classes = frozenset(name for group in requests for name in resource_classes(group))
+    required = frozenset(name for group in requests for name in traits(group))
     with reader.reader() as tx:
-        stocks = providers.stocks(tx, classes, host=host, traits=named)
-        if all(
-            any(stock.supply.fits(group, units(group)) for stock in stocks)
-            and len(resource_classes(group)) == 1
-            for group in requests
-        ):
-            return stocks, Names(classes, named)
-        names = providers.names(tx)
-        like = {nearest(name, names.traits) for name in named} - {None}
-        return providers.stocks(tx, host=host, traits={*named, *filter(None, like)}), names
+        names = providers.names(tx, classes, required)
+        like: set[str] = set()
+        if names != Names(classes, required):
+            names = providers.names(tx)
+            like = {nearest(name, names.traits) or name for name in required}
+        return (
+            providers.stocks(
+                tx,
+                classes if classes <= names.classes else None,
+                host=host,
+                traits=required | like,
+            ),
+            names,
+        )
 
 
 def _as_allocated(stock: Stock, group: Group, able: frozenset[str]) -> Stock:

@@ -161,11 +161,21 @@ def stocks(
     return result
 
 
-def names(tx: Transaction) -> Names:
-    """Return the resource classes and traits that hosts report; in two statements."""
-    classes = tx.execute(sa.select(Deployable.resource_class).distinct()).scalars()
-    values = _traits().with_only_columns(Attribute.value).distinct()
-    return Names(frozenset(classes), frozenset(tx.execute(values).scalars()))
+def names(
+    tx: Transaction, classes: Collection[str] | None = None, traits: Collection[str] | None = None
+) -> Names:
+    """Return the resource classes and traits that hosts report; in two statements.
+
+    ``classes`` and ``traits`` limit it to those that are among them.
+    """
+    class_query = sa.select(Deployable.resource_class).distinct()
+    if classes is not None:
+        class_query = class_query.where(Deployable.resource_class.in_(sorted(classes)))
+    terms = [] if traits is None else [Attribute.value.in_(sorted(traits))]
+    trait_query = _traits(*terms).with_only_columns(Attribute.value).distinct()
+    return Names(
+        frozenset(tx.execute(class_query).scalars()), frozenset(tx.execute(trait_query).scalars())
+    )
 
 
 def _traits(*terms: sa.ColumnElement[bool]) -> sa.Select[int, str]:

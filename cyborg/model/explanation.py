@@ -189,8 +189,8 @@ class Explanation:
 class Names:
     """The resource classes and traits that exist."""
 
-    classes: Collection[str]
-    traits: Collection[str]
+    classes: frozenset[str]
+    traits: frozenset[str]
 
 
 def explain(

@@ -179,6 +179,22 @@ class WideTreeFigure:
     options: WideQuery | None
 
 
+@dataclass(frozen=True)
+class ExplanationFigure:
+    """Seconds of an explanation in a cloud of so many hosts with so many devices each.
+
+    For a profile that fits, and for one with a trait that no provider has: of the CPU of the
+    process (with SQLite, the database's are among them), and by the clock.
+    """
+
+    hosts: int
+    devices: int
+    fits_cpu: float
+    fits_clock: float
+    never_cpu: float
+    never_clock: float
+
+
 @dataclass
 class Results:
     """Everything of one run; ``floor`` holds the parts that the floors are made of."""
@@ -192,6 +208,7 @@ class Results:
     scans: list[ScanFigure] = field(default_factory=list)
     signing: list[SigningFigure] = field(default_factory=list)
     wide_trees: list[WideTreeFigure] = field(default_factory=list)
+    explanations: list[ExplanationFigure] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -211,6 +228,7 @@ class Results:
             "scans": [asdict(one) for one in self.scans],
             "signing": [asdict(one) for one in self.signing],
             "wide_trees": [asdict(one) for one in self.wide_trees],
+            "explanations": [asdict(one) for one in self.explanations],
         }
 
 
@@ -238,6 +256,9 @@ def tables(results: Results, *, in_process: bool) -> str:
     if results.wide_trees:
         ends += ["Queries of allocation candidates (seconds of CPU, and candidates)"]
         ends += [_wide_trees(results.wide_trees)]
+    if results.explanations:
+        ends += ["Explanations of profiles (seconds of the CPU of the process, and by the clock)"]
+        ends += [_explanations(results.explanations)]
     if not results.counts:
         return "\n\n".join([title, *ends])
     parts = [
@@ -363,6 +384,20 @@ def _wide_trees(figures: Sequence[WideTreeFigure]) -> str:
                 else [f"{query.seconds:.2f}", f"{query.candidates:,}"]
             )
         rows.append(row)
+    return aligned(rows)
+
+
+def _explanations(figures: Sequence[ExplanationFigure]) -> str:
+    rows = [["hosts", "devices each", "fits", "clock", "never", "clock"]]
+    rows += [
+        [
+            f"{one.hosts:,}",
+            str(one.devices),
+            *(f"{one.fits_cpu:.2f}", f"{one.fits_clock:.2f}"),
+            *(f"{one.never_cpu:.2f}", f"{one.never_clock:.2f}"),
+        ]
+        for one in figures
+    ]
     return aligned(rows)
 
 

@@ -10,7 +10,8 @@ Measure Cyborg: the statements, commits and RPC calls of each request against wh
 then requests per second and their times among 10, 1,000 and 10,000 unrelated accelerator requests,
 then agents' reports; each beside its floor, measured in the same run; an audit; a round of an
 agent on a large host; and signed messages. With --wide-tree, what Placement needs for many equal
-groups. Ends with status 1 if a request costs more than it may.
+groups; with --explain, what an explanation of a profile takes in a large cloud. Ends with status 1
+if a request costs more than it may.
 """
 
 
@@ -29,6 +30,7 @@ class Plan:
     scans: tuple[int, ...]
     signing: bool
     wide_trees: tuple[int, ...]
+    explanations: tuple[int, ...]
     #: The most CPU seconds of one query of allocation candidates.
     query_limit: int
     only_parts: bool
@@ -94,10 +96,18 @@ def parse(arguments: Sequence[str]) -> Plan:
         "Placement and a host with 8 devices, without and with the options of the installation "
         "guide; a query ends after 60 seconds of CPU (default: not measured; without N: 5 6 8)",
     )
+    parser.add_argument(
+        "--explain",
+        metavar="N",
+        type=int,
+        nargs="+",
+        help="measure only explanations of device profiles, in clouds of so many hosts with 16 "
+        "devices each (default: not measured)",
+    )
     asked = parser.parse_args(arguments)
     quick: bool = asked.quick
     only_parts: bool = bool(
-        asked.audit or asked.scan or asked.signing or asked.wide_tree is not None
+        asked.audit or asked.scan or asked.signing or asked.wide_tree is not None or asked.explain
     )
     return Plan(
         database_url=asked.database_url,
@@ -111,6 +121,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         scans=tuple(asked.scan or (() if only_parts else (100,))),
         signing=asked.signing or not only_parts,
         wide_trees=() if asked.wide_tree is None else tuple(asked.wide_tree or (5, 6, 8)),
+        explanations=tuple(asked.explain or ()),
         query_limit=5 if quick else 60,
         only_parts=only_parts,
     )

@@ -126,7 +126,7 @@ def test_explanation_agrees_with_placement_and_its_suggestion_helps(
         for number, host in enumerate(hosts)
         for place, card in enumerate(host)
     ]
-    told = explain(named, stocks, Names(classes, TRAITS))
+    told = explain(named, stocks, Names(frozenset(classes), frozenset(TRAITS)))
     assert _candidates(placement, publisher, hosts, classes, [named], in_use=True) == [told.fits]
     if told.fits:
         assert told.suggestion is None

@@ -24,6 +24,7 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
         scans=(40,),
         signing=True,
         wide_trees=(2,),
+        explanations=(3,),
         query_limit=60,
         only_parts=False,
     )
@@ -45,5 +46,7 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
     assert (signing.ratio is None) is plan.in_process is (signing.calls == 0)
     (wide,) = results.wide_trees
     assert [query and query.candidates for query in (wide.defaults, wide.options)] == [56, 56]
+    (explanation,) = results.explanations
+    assert (explanation.hosts, explanation.devices) == (3, 16)
     assert json.loads(json.dumps(results.document()))["figures"]
     assert any("10 unrelated" in sentence for sentence in told)
