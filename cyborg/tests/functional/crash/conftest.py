@@ -13,6 +13,7 @@ from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.crash.cloud import NOVA, SimulatedCloud
 from cyborg.tests.functional.crash.runs import Plan, Run, new_run
 from cyborg.tests.functional.crash.scenarios import attach
+from cyborg.tests.functional.crash.vgpus import VgpuCloud
 from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.functional.life.cards import Traits
 
@@ -31,7 +32,8 @@ def clouds(
                 prepare="prepared" in name,
                 programmable="programmable" in name,
             )
-            made[name] = SimulatedCloud(environment, placement, nova, traits, bare="bare" in name)
+            kind = VgpuCloud if "vgpus" in name else SimulatedCloud
+            made[name] = kind(environment, placement, nova, traits, bare="bare" in name)
             if "attach" in name:
                 made[name].units = 1
             made[name].image = glance.add(b"bitstream")
