@@ -260,8 +260,9 @@ def _offered(run: Run, card: str = CARD) -> int:
     return offered(run.cloud.placement, run.cloud.rack.provider(card))
 
 
-#: Kinds of units that a host prepares and releases: of the test's own driver, and vGPUs.
-KINDS = ("prepared units", "vgpus")
+#: Kinds of units that a host prepares and releases: of the test's own driver, vGPUs, and GPUs that
+#: a guest gets together.
+KINDS = ("prepared units", "vgpus", "partitions")
 SCENARIOS = (
     Scenario("bind", "requested", _bind, _is_bound, (CONDUCTOR,), given_up=_is_given_up),
     *(
