@@ -253,14 +253,20 @@ class NvidiaGpuDriver(CardDriver[Card]):
         return [*units, *self._made_vgpus(scan)] if self._offers_vfio else units
 
     def _active_units(self) -> list[Unit]:
-        """Return the GPUs of active partitions of the configured size."""
+        """Return the GPUs of active partitions of the configured size.
+
+        Partitions of other GPUs belong to another program.
+        """
         if self._fabric is None:
             return []
+        modules = set(self._fabric.modules.values())
         try:
             active = [
                 self._fabric.addresses(partition)
                 for partition in self._fabric.partitions(self.host)
-                if partition.active and len(partition.modules) == self._fabric.size
+                if partition.active
+                and len(partition.modules) == self._fabric.size
+                and partition.modules.keys() <= modules
             ]
         except (ValueError, exception.HostError) as error:
             raise exception.DriverFailed(

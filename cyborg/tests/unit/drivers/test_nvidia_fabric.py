@@ -364,11 +364,15 @@ def test_partition_with_a_gpu_in_use_is_not_offered(
     assert f"guests get it together with {HIGH[1]}" in str(reasons(driver)[HIGH[0]])
 
 
-def test_gpu_that_the_option_does_not_name_is_not_offered(host: FakeHost, tmp_path: Path) -> None:
+def test_gpu_that_the_option_does_not_name_is_not_offered(
+    host: FakeHost, tmp_path: Path, manager: FabricManager
+) -> None:
     modules = ", ".join(f"{GPUS[module]}={module}" for module in PARTITIONS[1])
     driver = driver_on(host, tmp_path, options(4, fabric_modules=modules))
     assert set(found(driver)) == {LOW[0]}
     assert reasons(driver) == dict.fromkeys(HIGH, "option fabric_modules does not name it")
+    manager.set(host, 2, active=True)
+    assert look(driver).prepared() == []
 
 
 def test_without_the_options_each_gpu_is_offered_alone(host: FakeHost, tmp_path: Path) -> None:
