@@ -162,7 +162,38 @@ def _gpu_options() -> list[cfg.Opt]:
             "for MIG mode without instances, or ADDRESS=off. A GPU is divided only while nobody "
             "can have it or a part of it. A GPU that is not in the list keeps its layout.",
         ),
+        *_fabric_options(),
         clean_option("a GPU, or a vGPU, which is removed"),
+    ]
+
+
+def _fabric_options() -> list[cfg.Opt]:
+    """Return new option objects about the NVSwitch fabric of a host."""
+    return [
+        cfg.StrOpt(
+            "fabric_command",
+            default="",
+            help="Command with which the agent activates partitions of an NVSwitch fabric for "
+            "guests: the path of NVIDIA's fmpm, or of a program with its arguments -l, -a and -d "
+            "and its output, and fixed arguments such as --unix-domain-socket PATH. Only root may "
+            "be able to change the program. The agent runs it as its own user. If empty, GPUs are "
+            "offered one by one, and nothing is activated.",
+        ),
+        cfg.IntOpt(
+            "fabric_partition_size",
+            min=1,
+            max=16,
+            help="Number of GPUs that a guest gets together with fabric_command: those of one "
+            "partition of this size, such as 1, 2, 4 or 8. GPUs without such a partition are not "
+            "offered. Change it only while no instance has any of the GPUs.",
+        ),
+        cfg.ListOpt(
+            "fabric_modules",
+            default=[],
+            help="Modules of all GPUs of the fabric: entries ADDRESS=MODULE, such as "
+            "0000:18:00.0=1. The module is the number that Fabric Manager calls the physical id, "
+            'and nvidia-smi -q the "GPU Module Id", while the driver nvidia has the GPU.',
+        ),
     ]
 
 

@@ -267,10 +267,11 @@ class Driver(abc.ABC):
         """Return the units of this driver that the host shows as prepared; the method only reads.
 
         With this method, the agent prepares the units again after a reboot, and releases those that
-        no request holds. A unit whose preparation is incomplete may be left out. Units that another
-        program prepared on the host are left out, as far as they can be distinguished. A unit that
-        the host knows only by the UUID of its attach handle, such as a mediated device, is listed
-        with this UUID as its key.
+        no request holds. A unit whose preparation is incomplete may be left out. If guests take
+        units ``group_size`` at a time, one that is prepared may bring the others of its group.
+        Units that another program prepared on the host are left out, as far as they can be
+        distinguished. A unit that the host knows only by the UUID of its attach handle, such as a
+        mediated device, is listed with this UUID as its key.
         """
         self._cannot("list the prepared units")
 

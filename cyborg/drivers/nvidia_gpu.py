@@ -3,7 +3,8 @@
 
 A card that is divided is not offered whole. A function with vGPUs is a device whose units are
 mediated devices. With vendor-specific VFIO (``nvidia_vfio``) the card is the device, and its units
-are its virtual functions. What NVML says about the GPUs comes from ``nvml``; without it the PCI
+are its virtual functions. On a host with an NVSwitch fabric (``nvidia_fabric``), the GPUs of a
+partition are one device. What NVML says about the GPUs comes from ``nvml``; without it the PCI
 functions alone decide.
 
 Sources: PCI Code and ID Assignment Specification (classes); "Virtual GPU Software User Guide" of
@@ -18,7 +19,15 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers import mediated, mig_layout, nvidia_health, nvidia_vfio, nvidia_vgpu, nvml
+from cyborg.drivers import (
+    mediated,
+    mig_layout,
+    nvidia_fabric,
+    nvidia_health,
+    nvidia_vfio,
+    nvidia_vgpu,
+    nvml,
+)
 from cyborg.drivers.base import (
     CardLayouts,
     CleanStep,
@@ -29,6 +38,7 @@ from cyborg.drivers.base import (
 )
 from cyborg.drivers.card_driver import CardDriver, address_of, info_of
 from cyborg.drivers.host import Host
+from cyborg.drivers.nvidia_fabric import Fabric, Partition
 from cyborg.drivers.pci_function import PciFunction, parse_name
 from cyborg.drivers.pci_survey import Card
 from cyborg.drivers.scan import Scan
@@ -55,6 +65,7 @@ _CONTROLLERS = {0x0300: "VGA compatible controller", 0x0302: "3D controller"}
 _HOST_DRIVER = "nvidia"
 _VENDOR_WORD = "NVIDIA"
 _OWNER = "OWNER_CYBORG"
+_HEALTH = "check the health of"
 #: The clean step of vGPUs, by the name that operators read.
 _REMOVAL = "vGPU removal"
 _LISTED = "vGPUs of vendor-specific VFIO are offered with [gpu_devices] vendor_vfio = offer only"
@@ -76,8 +87,15 @@ class NvidiaGpuDriver(CardDriver[Card]):
         self._filter_vfs: bool = conf.gpu_devices.filter_sriov_vfs
         self._offers_vfio: bool = conf.gpu_devices.vendor_vfio == "offer"
         self._mig_layouts = mig_layout.read_layouts(conf)
+        self._fabric = nvidia_fabric.read(conf)
+        nvidia_fabric.check_other_uses(
+            self._fabric,
+            {"a section [vgpu_<type>]": self._vgpu_types, "mig_layouts": self._mig_layouts},
+        )
         #: The last scan with what NVML said in it, and the last error, which is logged once.
         self._answer: tuple[Scan, nvml.Answer] | None = None
+        #: The last scan with the partitions of the fabric in it, or why they are not known.
+        self._partitions: tuple[Scan, Sequence[Partition], str | None] | None = None
         self._logged: str | None = None
 
     def device(self, scan: Scan, card: Card) -> Device:
@@ -91,12 +109,7 @@ class NvidiaGpuDriver(CardDriver[Card]):
         elif kind is not None:
             deployables = (self._vgpus(scan, function, kind),)
         else:
-            traits = (_OWNER, f"CUSTOM_NVIDIA_{function.product:04X}")
-            deployables = (
-                self.deployable(
-                    function, resource_class="PGPU", driver_name=_VENDOR_WORD, traits=traits
-                ),
-            )
+            deployables = (self._whole(card),)
         return Device(
             key=card.key,
             type=self.type,
@@ -112,6 +125,29 @@ class NvidiaGpuDriver(CardDriver[Card]):
             vendor_board_info='{"vendor_info": "gpu_vb_info"}',
             identity=(Identity(IdentityKind.VENDOR, uuid, Confidence.UNIQUE),) if uuid else (),
         )
+
+    def _whole(self, card: Card) -> Deployable:
+        """Return a GPU as a deployable, or all GPUs of a partition, which a guest gets together."""
+        units = [
+            self.deployable(
+                guest,
+                resource_class="PGPU",
+                driver_name=_VENDOR_WORD,
+                traits=(_OWNER, f"CUSTOM_NVIDIA_{card.function.product:04X}"),
+            )
+            for guest in card.guests
+        ]
+        if card.unit is None:
+            return units[0]
+        handles = tuple(handle for unit in units for handle in unit.handles)
+        return replace(units[0], handles=handles, group_size=len(handles), prepare=True)
+
+    def capability(self, scan: Scan, card: Card, function: PciFunction) -> dict[str, Any]:
+        """See CardDriver; also which GPUs a partition has."""
+        capability = super().capability(scan, card, function)
+        if card.unit is not None:
+            capability["functions"] = [str(part.address) for part in card.parts]
+        return capability
 
     def islands(self, scan: Scan) -> Sequence[Collection[str]]:
         """See Driver; the GPUs that NVLink joins, directly or through NVSwitches."""
@@ -152,9 +188,13 @@ class NvidiaGpuDriver(CardDriver[Card]):
     ) -> None:
         """See Driver; create the mediated device, which Nova finds by the uuid of the handle.
 
-        A virtual function with vendor-specific VFIO gets its type. Whole GPUs need nothing.
+        A virtual function with vendor-specific VFIO gets its type. For a GPU of a fabric, the
+        partition is activated. Other whole GPUs need nothing.
         """
-        if _is_vfio(task):
+        if self._in_fabric(task.handle_key):
+            self._switch(task, "prepare")
+            return
+        if self._is_vfio(task):
             self._assign(task)
             return
         function = self._selected(task.device_key, "prepare", Scan(self.host))
@@ -169,8 +209,14 @@ class NvidiaGpuDriver(CardDriver[Card]):
             raise exception.DriverFailed(driver=self.name, verb="prepare", reason=reason)
 
     def release(self, task: HandleTask, *, progress: Progress = no_progress) -> None:
-        """See Driver; remove the vGPU, also a mediated device of Nova: Nova removes none."""
-        if _is_vfio(task):
+        """See Driver; remove the vGPU, also a mediated device of Nova: Nova removes none.
+
+        The partition of a GPU of a fabric is deactivated with the first GPU that is released: a
+        guest has all GPUs of its partition, or none.
+        """
+        if self._in_fabric(task.handle_key):
+            self._switch(task, "release")
+        elif self._is_vfio(task):
             self._withdraw(task)
         elif mediated.place_of(self.host, task.handle_uuid) is not None:
             mediated.remove(self.host, task.handle_uuid)
@@ -182,7 +228,7 @@ class NvidiaGpuDriver(CardDriver[Card]):
 
     def clean_steps(self, task: HandleTask) -> Sequence[CleanStep]:
         """See Driver; the memory of a vGPU goes with it, and a whole GPU is reset."""
-        if parse_name(task.device_key) in self._vgpu_types or _is_vfio(task):
+        if parse_name(task.device_key) in self._vgpu_types or self._is_vfio(task):
             return (CleanStep(_REMOVAL, lambda _: self.release(task)),)
         return super().clean_steps(task)
 
@@ -196,17 +242,49 @@ class NvidiaGpuDriver(CardDriver[Card]):
         super().reset(device_key, level, progress=progress)
 
     def prepared(self, scan: Scan) -> Sequence[Unit]:
-        """See Driver; the vGPUs of the configured types, once vendor-specific VFIO is offered.
+        """See Driver; the GPUs of active partitions.
 
-        Nova creates mediated devices again after a boot, but gives no virtual function its type.
+        The vGPUs of the configured types are listed once vendor-specific VFIO is offered: Nova
+        creates mediated devices again after a boot, but gives no virtual function its type.
         """
-        if not self._offers_vfio:
+        if not self._offers_vfio and self._fabric is None:
             return super().prepared(scan)
+        units = self._active_units()
+        return [*units, *self._made_vgpus(scan)] if self._offers_vfio else units
+
+    def _active_units(self) -> list[Unit]:
+        """Return the GPUs of active partitions of the configured size.
+
+        Partitions of other GPUs belong to another program.
+        """
+        if self._fabric is None:
+            return []
+        modules = set(self._fabric.modules.values())
+        try:
+            active = [
+                self._fabric.addresses(partition)
+                for partition in self._fabric.partitions(self.host)
+                if partition.active
+                and len(partition.modules) == self._fabric.size
+                and partition.modules.keys() <= modules
+            ]
+        except (ValueError, exception.HostError) as error:
+            raise exception.DriverFailed(
+                driver=self.name, verb="prepared", reason=str(error)
+            ) from error
+        return [
+            Unit(self.name_of(addresses[0]), str(address))
+            for addresses in active
+            for address in addresses
+        ]
+
+    def _made_vgpus(self, scan: Scan) -> list[Unit]:
+        """Return the vGPUs of the configured types."""
         if scan.snapshot.parts_error is not None:
             raise exception.DriverFailed(
                 driver=self.name, verb="prepared", reason=scan.snapshot.parts_error
             )
-        units = []
+        units: list[Unit] = []
         for address, kind in self._vgpu_types.items():
             function = scan.functions.get(address)
             if function is None:
@@ -293,19 +371,29 @@ class NvidiaGpuDriver(CardDriver[Card]):
     def settings(self, scan: Scan, device_key: str, handle_key: str) -> Mapping[str, str]:
         """See Driver; also what NVML says about a whole GPU."""
         # A guest of a vGPU cannot change the GPU, and the agent itself divides GPUs.
-        if parse_name(device_key) in self._vgpu_types or handle_key != device_key:
+        whole = handle_key == device_key or self._in_fabric(handle_key)
+        if parse_name(device_key) in self._vgpu_types or not whole:
             return {}
         settings = super().settings(scan, device_key, handle_key)
         if not settings:
             return {}
-        gpu = self._gpu(scan, self._selected(device_key, "settings", scan))
+        gpu = self._gpu(scan, self._selected(handle_key, "settings", scan))
         return {**settings, **nvidia_health.settings(gpu)}
 
     def signals(self, scan: Scan, device_key: str) -> Iterable[Signal]:
-        """See Driver; asks NVML about this GPU alone, so that another one cannot hold it up."""
-        return nvidia_health.signals(self._ask_now(scan, device_key, "check the health of"))
+        """See Driver; asks NVML about this GPU alone, so that another one cannot hold it up.
+
+        The signals of a partition are those of its GPUs, one after the other.
+        """
+        gpus = self._gpus_of(scan, device_key, _HEALTH)
+        for gpu in gpus:
+            for signal in nvidia_health.signals(self._ask_now(scan, gpu, _HEALTH)):
+                text = signal.evidence if len(gpus) == 1 else f"{gpu}: {signal.evidence}"
+                yield replace(signal, evidence=text)
 
     def stats(self, scan: Scan, device_key: str) -> Mapping[str, float]:
+        if len(self._gpus_of(scan, device_key, "measure")) > 1:
+            self._cannot(f"measure {device_key}, which is several GPUs")
         gpu = self._ask_now(scan, device_key, "measure")
         figures = {
             "utilization_ratio": (gpu.utilization, 0.01),
@@ -317,20 +405,117 @@ class NvidiaGpuDriver(CardDriver[Card]):
         return {name: value * unit for name, (value, unit) in figures.items() if value is not None}
 
     def selected(self, scan: Scan) -> Iterator[Card]:
-        """See CardDriver; the GPUs, and their virtual functions."""
+        """See CardDriver; the GPUs or their partitions, and their virtual functions."""
         cards = self._typed_cards(scan)
         yield from cards
         units = {part.address for card in cards for part in (card.function, *card.parts)}
+        joined: list[PciFunction] = []
         for function in scan.functions.values():
             if function.address in units:
                 continue
-            if is_gpu(function) and not (function.parent and self._filter_vfs):
+            whole = function.parent is None and function.address not in self._vgpu_types
+            if is_gpu(function) and whole and self._fabric is not None:
+                joined.append(function)
+            elif is_gpu(function) and not (function.parent and self._filter_vfs):
                 whole = function.address not in self._vgpu_types
                 yield Card(
                     *(function.address, function, (function,)),
                     whole=whole,
                     reason=self._divided(scan, function) if whole else None,
                 )
+
+        if self._fabric is not None:
+            yield from self._joined(scan, self._fabric, joined)
+
+    def _joined(self, scan: Scan, fabric: Fabric, gpus: Sequence[PciFunction]) -> Iterator[Card]:
+        """Yield a card for each partition of whole GPUs, and those that are in none.
+
+        While another partition has GPUs of it, or Fabric Manager does not answer, none is offered.
+        """
+        partitions, error = self._partitions_of(scan, fabric)
+        places = {gpu.address: gpu for gpu in gpus}
+        done: set[PciAddress] = set()
+        for gpu in gpus:
+            if gpu.address in done:
+                continue
+            addresses: Sequence[PciAddress] = (gpu.address,)
+            reason = error
+            if error is None:
+                try:
+                    partition = fabric.partition_of(partitions, gpu.address)
+                except ValueError as flaw:
+                    reason = str(flaw)
+                else:
+                    addresses = fabric.addresses(partition)
+                    reason = fabric.obstacle(partitions, partition)
+                    missing = [str(address) for address in addresses if address not in places]
+                    if missing:
+                        reason = (
+                            f"its partition {partition.number} also has {missing[0]}, which is not "
+                            "on the bus as a whole GPU"
+                        )
+            done.update(addresses)
+            members = tuple(places[address] for address in addresses if address in places)
+            if reason is not None:
+                yield from (
+                    Card(member.address, member, (member,), reason=reason) for member in members
+                )
+                continue
+            divided = {member.address: self._divided(scan, member) for member in members}
+            yield Card(
+                *(members[0].address, members[0], members),
+                unit=self.name_of(members[0].address),
+                together=len(members) > 1,
+                refused={place: why for place, why in divided.items() if why is not None},
+            )
+
+    def _partitions_of(self, scan: Scan, fabric: Fabric) -> tuple[Sequence[Partition], str | None]:
+        """Return the partitions of the fabric in this scan, and why they are not known."""
+        # Another thread may ask for another scan.
+        last = self._partitions
+        if last is None or last[0] is not scan:
+            try:
+                last = scan, fabric.partitions(self.host), None
+            except exception.HostError as error:
+                text = str(error).rstrip(".")
+                last = scan, (), f"Fabric Manager does not tell its partitions: {text}"
+            self._partitions = last
+        return last[1:]
+
+    def _gpus_of(self, scan: Scan, device_key: str, verb: str) -> Sequence[str]:
+        """Return the GPUs of a device: all of a partition, or the one that it is."""
+        if self._fabric is None or self._fabric.size == 1 or not self._in_fabric(device_key):
+            return (device_key,)
+        partitions, reason = self._partitions_of(scan, self._fabric)
+        try:
+            if reason is not None:
+                raise ValueError(reason)
+            partition = self._fabric.partition_of(partitions, address_of(device_key))
+            return [str(address) for address in self._fabric.addresses(partition)]
+        except ValueError as error:
+            reason = f"{device_key}: {error}"
+            raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason) from error
+
+    def _is_vfio(self, task: HandleTask) -> bool:
+        """Return whether a unit is a virtual function of its device, not a mediated device."""
+        part = task.handle_key != task.device_key and parse_name(task.handle_key) is not None
+        return part and not self._in_fabric(task.handle_key)
+
+    def _in_fabric(self, handle_key: str) -> bool:
+        """Return whether a unit is a GPU of the fabric."""
+        return self._fabric is not None and parse_name(handle_key) in self._fabric.modules
+
+    def _switch(self, task: HandleTask, verb: str) -> None:
+        """Activate the partition of a unit for ``prepare``, and deactivate it for ``release``."""
+        address = address_of(task.handle_key)
+        try:
+            if self._fabric is not None and verb == "prepare":
+                self._fabric.activate(self.host, address)
+            elif self._fabric is not None:
+                self._fabric.deactivate(self.host, address)
+        except (ValueError, exception.HostError) as error:
+            reason = f"{address}: {error}"
+            raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason) from error
 
     def _divided(self, scan: Scan, function: PciFunction) -> str | None:
         """Return why a function is no whole GPU, as a clause; None if it is one."""
@@ -580,11 +765,6 @@ class NvidiaGpuDriver(CardDriver[Card]):
 def is_gpu(function: PciFunction) -> bool:
     """Return whether a function is a GPU of NVIDIA, or a part of one."""
     return function.vendor == _NVIDIA and function.class_code >> 8 in _CONTROLLERS
-
-
-def _is_vfio(task: HandleTask) -> bool:
-    """Return whether a unit is a virtual function of its device, not a mediated device."""
-    return task.handle_key != task.device_key and parse_name(task.handle_key) is not None
 
 
 def _held(scan: Scan, virtual: Iterable[PciFunction]) -> dict[PciAddress, str]:

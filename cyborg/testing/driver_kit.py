@@ -49,7 +49,7 @@ from cyborg.testing.driver_checks import (
 )
 from cyborg.testing.driver_guests import GuestContract
 from cyborg.testing.driver_situations import SituationContract
-from cyborg.testing.guests import names_of
+from cyborg.testing.guests import guests_of, names_of
 
 #: The most seconds that a step may take which erases a disk.
 LONGEST_ERASURE = 86_400.0
@@ -224,28 +224,33 @@ class DriverContract(SituationContract, GuestContract):
         )
 
     def test_tells_what_is_prepared_or_that_it_cannot(self) -> None:
-        """From prepare until release, whatever has become of the process meanwhile."""
+        """From prepare until release, whatever has become of the process meanwhile.
+
+        The other units that its guest takes with a unit (``group_size``) may be shown with it.
+        """
         host = self.make_host()
         driver = self.driver(host)
         before = units_of(driver)
         if before is None:
             return
-        for task in tasks_for(driver.name, look(driver).discover()):
-            driver.prepare(task)
-            names = names_of(task)
-            expected = [{*before - names, name} for name in names]
-            assert set(look(driver).prepared()) in expected, (
-                f"prepared() must show {task.handle_key} after prepare()"
-            )
-            assert set(look(self.driver(host)).prepared()) in expected, (
-                f"prepared() must show {task.handle_key} after a restart of the agent"
-            )
-            change(driver, "release", task)
-            assert set(look(self.driver(host)).prepared()) == before - names, (
-                f"prepared() must not show {task.handle_key} after release(); read on the host "
-                "which units are prepared"
-            )
-            before -= names
+        for guest in guests_of(driver.name, look(driver).discover()):
+            for task in guest.tasks:
+                driver.prepare(task)
+                names = names_of(task)
+                together = set().union(*(names_of(other) for other in guest.tasks)) - names
+                expected = [{*before - names, name} for name in names]
+                assert set(look(driver).prepared()) - together in expected, (
+                    f"prepared() must show {task.handle_key} after prepare()"
+                )
+                assert set(look(self.driver(host)).prepared()) - together in expected, (
+                    f"prepared() must show {task.handle_key} after a restart of the agent"
+                )
+                change(driver, "release", task)
+                assert set(look(self.driver(host)).prepared()) == before - names, (
+                    f"prepared() must not show {task.handle_key} after release(); read on the "
+                    "host which units are prepared"
+                )
+                before -= names
 
     def test_clean_steps_are_valid_and_run(self) -> None:
         """They are listed without a change, and only for units that are prepared or cleaned."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small cloud in a known state, which is put back before each replay of a scenario."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cyborg.clients.placement_sync import Publisher
 from cyborg.db import arqs
 from cyborg.db.listing import Page
 from cyborg.db.models import Host, Service
+from cyborg.drivers.base import Driver
 from cyborg.model.arq import Binding
 from cyborg.model.audit_findings import Ages, Finding
 from cyborg.model.caller import Caller
@@ -84,8 +86,30 @@ class SimulatedCloud:
     @property
     def bindings(self) -> list[Binding]:
         """What Nova asks for when it boots the instance."""
-        host, provider = self.rack.compute, self.rack.provider()
-        return [Binding(one, host, provider, self.instance) for one in self.arqs]
+        pairs = zip(self.arqs, self.homes, strict=True)
+        return [Binding(one, self.rack.compute, home, self.instance) for one, home in pairs]
+
+    @property
+    def driver(self) -> Driver:
+        """The driver of the compute."""
+        return self.rack.driver
+
+    @property
+    def homes(self) -> list[str]:
+        """The provider of each unit that the ARQs bind."""
+        return [self.rack.provider()] * self.units
+
+    @property
+    def ready(self) -> set[str]:
+        """The keys of the handles that are prepared now."""
+        return self.rack.driver.ready
+
+    def make_ready(self, keys: Collection[str]) -> None:
+        """Have just these units prepared, behind everybody's back."""
+        for key in self.ready - set(keys):
+            self.rack.unprepare(key)
+        for key in keys:
+            self.rack.leak(key)
 
     def listed(self, instance: str) -> list[str]:
         """The ARQs that Nova is handed for an instance."""
@@ -119,8 +143,10 @@ class SimulatedCloud:
 
     def allocate(self) -> None:
         """What the scheduler does before a bind."""
-        units = {self.traits.resource_class: self.units}
-        assert self.placement.claim(self.instance, {self.rack.provider(): units}, NOVA.project_id)
+        units = {
+            home: {self.traits.resource_class: count} for home, count in Counter(self.homes).items()
+        }
+        assert self.placement.claim(self.instance, units, NOVA.project_id)
 
     def free(self) -> None:
         """What Nova does when the server does not use its accelerators any more."""
@@ -130,7 +156,7 @@ class SimulatedCloud:
         """Remember everything as it is now."""
         self._ms = self.environment.clock.ms
         self._allocation, self._guest = self._allocations(), replace(self.guest)
-        self._prepared = frozenset(self.rack.driver.ready)
+        self._prepared = frozenset(self.ready)
         self._set_up = self.is_set_up()
         file = self._agent_file()
         self._file = file.read_bytes() if file.exists() else b""
@@ -152,10 +178,7 @@ class SimulatedCloud:
         """
         self.environment.restore(self._rows)
         self.environment.clock.ms = self._ms
-        for key in self.rack.driver.ready:
-            self.rack.unprepare(key)
-        for key in self._prepared:
-            self.rack.leak(key)
+        self.make_ready(self._prepared)
         self.rack.driver.loaded.clear()
         self.boot(set_up=self._set_up)
         for address in self.rack.machine.list_dir("/cards"):

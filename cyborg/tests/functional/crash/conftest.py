@@ -11,6 +11,7 @@ from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.verbs import CreateArqs, CreateDeviceProfile, PatchArqs
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.crash.cloud import NOVA, SimulatedCloud
+from cyborg.tests.functional.crash.gpus import PartitionCloud, VgpuCloud
 from cyborg.tests.functional.crash.runs import Plan, Run, new_run
 from cyborg.tests.functional.crash.scenarios import attach
 from cyborg.tests.functional.environments import new_environment
@@ -31,7 +32,10 @@ def clouds(
                 prepare="prepared" in name,
                 programmable="programmable" in name,
             )
-            made[name] = SimulatedCloud(environment, placement, nova, traits, bare="bare" in name)
+            kinds: dict[str, type[SimulatedCloud]]
+            kinds = {"vgpus": VgpuCloud, "partitions": PartitionCloud}
+            kind = next((kinds[word] for word in kinds if word in name), SimulatedCloud)
+            made[name] = kind(environment, placement, nova, traits, bare="bare" in name)
             if "attach" in name:
                 made[name].units = 1
             made[name].image = glance.add(b"bitstream")

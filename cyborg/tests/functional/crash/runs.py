@@ -144,7 +144,7 @@ class Run:
         findings = self.cloud.findings()
         bad = [f"{one.kind} {one.cause}" for one in findings if one.severity > Severity.INFO]
         assert bad == []
-        assert self.cloud.rack.driver.ready == self._bound_handles()
+        assert self.cloud.ready == self._bound_handles()
 
     def cleanup(self) -> None:
         """End every process."""
@@ -217,8 +217,8 @@ class Run:
 def new_run(cloud: SimulatedCloud, plan: Plan, *, agent: bool, agent_runs: bool) -> Run:
     """Return a run with a conductor, and an ``agent`` if there is to be one."""
     faults = {plan.victim: FaultPlan(plan.crash_point, plan.kinds)}
-    environment, rack = cloud.environment, cloud.rack
+    environment = cloud.environment
     conductor = environment.conductor("control-1", faults=faults.get(CONDUCTOR, FaultPlan()))
     mine = faults.get(AGENT, FaultPlan())
-    looks = environment.agent(rack.compute, rack.driver, faults=mine) if agent else None
+    looks = environment.agent(cloud.rack.compute, cloud.driver, faults=mine) if agent else None
     return Run(cloud, plan, conductor, looks, agent_runs=agent_runs)

@@ -260,9 +260,21 @@ def _offered(run: Run, card: str = CARD) -> int:
     return offered(run.cloud.placement, run.cloud.rack.provider(card))
 
 
+#: Kinds of units that a host prepares and releases: of the test's own driver, vGPUs, and GPUs that
+#: a guest gets together.
+KINDS = ("prepared units", "vgpus", "partitions")
 SCENARIOS = (
     Scenario("bind", "requested", _bind, _is_bound, (CONDUCTOR,), given_up=_is_given_up),
-    Scenario("asynchronous bind", "requested, prepared", _bind, _is_bound, given_up=_is_given_up),
+    *(
+        Scenario(
+            f"asynchronous bind of {kind}",
+            f"requested, {kind}",
+            _bind,
+            _is_bound,
+            given_up=_is_given_up,
+        )
+        for kind in KINDS
+    ),
     Scenario(
         "bind with an image",
         "requested, programmable, imaged",
@@ -270,8 +282,8 @@ SCENARIOS = (
         _is_bound_with_image,
         given_up=_is_given_up,
     ),
-    Scenario("unbind", "bound, prepared", _unbind, _is_unbound),
-    Scenario("delete by instance", "bound, prepared", _delete, _is_gone),
+    *(Scenario(f"unbind of {kind}", f"bound, {kind}", _unbind, _is_unbound) for kind in KINDS),
+    *(Scenario(f"delete of {kind}", f"bound, {kind}", _delete, _is_gone) for kind in KINDS),
     Scenario("attach", "bound, attachable, prepared", attach, _is_attached, long=True),
     Scenario(
         "attach taken back",

@@ -447,3 +447,16 @@ def test_without_tools_the_files_of_the_driver_tell_the_health(tmp_path: Path) -
         health(host, tmp_path)
     with pytest.raises(exception.DriverCannot):
         health(host, tmp_path, servers.FPGA)
+
+
+@pytest.mark.parametrize(("management", "user"), [("5094", "5095"), ("50b0", "50b1")])
+def test_guest_gets_the_function_for_users_of_a_v70(
+    tmp_path: Path, management: str, user: str
+) -> None:
+    host = servers.server()
+    servers.add_function(host, MANAGEMENT, f"10ee:{management}:120000", driver="vfio-pci", node=1)
+    servers.add_function(host, USER, f"10ee:{user}:120000", driver="vfio-pci", node=1)
+    device = devices_of(driver_on(host, tmp_path))[MANAGEMENT]
+    assert device.model == "Alveo V70"
+    [unit] = device.deployables
+    assert [handle.key for handle in unit.handles] == [USER]
