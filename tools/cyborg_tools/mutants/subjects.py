@@ -41,6 +41,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             f"{_UNIT}/api/test_arqs.py",
             f"{_RULES}/test_outbox.py",
             f"{_RULES}/test_binds.py",
+            f"{_RULES}/test_several_binds.py",
             f"{_RULES}/test_units.py",
             _POOLS,
             _GROUPS,

@@ -282,7 +282,9 @@ def test_claim_that_skips_locked_units_cannot_tell_that_none_is_free(conductor: 
         assert len(claims.lock(tx, wanted[:UNITS], wait=False)) == UNITS
 
 
-def test_bind_wakes_the_worker_and_unbind_does_if_the_host_has_work(conductor: UseCases) -> None:
+def test_bind_wakes_the_work_runner_and_unbind_does_if_the_host_has_work(
+    conductor: UseCases,
+) -> None:
     commits = FollowedCommits(conductor.db)
     ((arq,),) = conductor.request(1)
     binding = Binding(arq, "compute", provider_of(PLAIN, 0), str(uuid4()))
