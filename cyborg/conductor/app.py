@@ -19,8 +19,7 @@ from cyborg.conductor.hosts.heartbeats import ClockErrors
 from cyborg.conductor.jobs import periodic_jobs
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.meters import Meters as WorkMeters
-from cyborg.conductor.meters import bind_meter, cleaning_meter
-from cyborg.conductor.metrics import CloudCollector
+from cyborg.conductor.metrics import CloudCollector, bind_meter, cleaning_meter
 from cyborg.conductor.notifications import NotificationPublisher
 from cyborg.conductor.operations import attach_tasks, created_accelerators, discovery, drivers
 from cyborg.conductor.standby import Standby
