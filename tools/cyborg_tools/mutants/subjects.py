@@ -38,6 +38,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             f"{_UNIT}/conductor/test_bind.py",
             f"{_UNIT}/conductor/test_claims.py",
             f"{_UNIT}/conductor/test_device_health.py",
+            f"{_UNIT}/conductor/test_private_profiles.py",
             f"{_UNIT}/api/test_arqs.py",
             f"{_RULES}/test_outbox.py",
             f"{_RULES}/test_binds.py",

@@ -95,9 +95,11 @@ def test_instance_keeps_an_arq_that_has_no_project(conductor: UseCases) -> None:
     """It is from before the upgrade."""
     (arq,), instance = bound(conductor, PLAIN)
     set_arq(conductor.db, arq, project_id=None)
+    before = instance_of(conductor, instance)
     release.by_instance(conductor.ctx, DeleteInstanceArqs(MEMBER, str(uuid4()), instance))
     assert left(conductor) == {arq}
-    assert instance_of(conductor, instance).bound
+    assert instance_of(conductor, instance) == before
+    assert (before.bound, before.look_ms) == (True, 0)
 
 
 @pytest.mark.parametrize(("host", "wakes", "work"), [(PLAIN, 0, []), (PREPARING, 2, ["release"])])
