@@ -20,7 +20,14 @@ from cyborg.drivers.scan import Scan
 from cyborg.drivers.uevents import Uevent
 from cyborg.drivers.worker import Call, Worker
 from cyborg.model.device import Device
-from cyborg.model.health import DeviceHealth, Finding, Judgement, Recovery, legible
+from cyborg.model.health import (
+    DeviceHealth,
+    Finding,
+    Judgement,
+    Recovery,
+    legible,
+    offered,
+)
 from cyborg.model.report import DriverReport, Report
 
 LOG = logging.getLogger(__name__)
@@ -277,7 +284,9 @@ class HealthChecks:
     def _poll(self, name: str, driver: Driver, keys: Sequence[str], scan: Scan) -> _Answers:
         """Read the health of devices of one driver; return and store the answers by key.
 
-        An answer is None if the driver cannot tell the health; a fault is stored and not returned.
+        An answer is None if the driver cannot tell the health. A fault of the driver is stored and
+        not returned. A device that must not be offered, by what the driver has told before its
+        fault, is answered for all the same.
         """
         with self._lock:
             if self._drivers.get(name) is not driver:
@@ -290,23 +299,28 @@ class HealthChecks:
         # A driver whose entries are not valid has no health; the others have theirs.
         policy = functools.cache(lambda: self._policy.with_entries(driver.health_entries))
 
-        def judgement(key: str) -> Judgement:
+        def read(key: str, findings: list[Finding]) -> Judgement:
             # A generator raises its errors where it is judged.
-            return self._worker.call_driver(
-                name, "health", lambda: policy().judge(driver.signals(scan, key))
-            )
+            for finding in policy().findings(driver.signals(scan, key)):
+                findings.append(finding)  # noqa: PERF402 - those before an error count, too
+            return Judgement.of(findings)
 
         announcement = _Announcement(self._on_change)
         answers: _Answers = {}
         try:
             for key in keys:
-                fault = None
+                fault, findings = None, list[Finding]()
                 try:
-                    answers[key] = judgement(key)
+                    answers[key] = self._worker.call_driver(
+                        name, "health", functools.partial(read, key, findings)
+                    )
                 except exception.DriverCannot:
                     answers[key] = None
                 except exception.DriverFailed as error:
                     fault = legible(str(error)) or ""
+                judgement = Judgement.of(findings)
+                if not offered(judgement.condition):
+                    answers[key] = judgement
                 if self._store((name, key), driver, answers.get(key), fault):
                     announcement.note()
         finally:
@@ -316,7 +330,7 @@ class HealthChecks:
     def _store(
         self, place: Place, driver: Driver, answer: Judgement | None, fault: str | None
     ) -> bool:
-        """Store an answer or a fault; return whether it is news.
+        """Store an answer, a fault, or both; return whether that is news.
 
         The answer of a driver that was replaced is dropped.
         """
@@ -326,9 +340,9 @@ class HealthChecks:
                 return False
             self._pending[name].discard(key)
             before = self._answers.get(place), self._faults.pop(place, None)
-            if fault is None:
+            if fault is None or answer is not None:
                 self._answers[place] = answer
-            else:
+            if fault is not None:
                 self._faults[place] = fault
             changed = before != (self._answers.get(place), fault)
         if answer is not None and self._findings is not None:

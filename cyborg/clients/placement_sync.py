@@ -76,7 +76,7 @@ class Publisher:
         Raises exception.NotFound if the compute's provider does not exist, and
         exception.Unavailable if Placement is not available; completed writes are remembered.
         """
-        return self._settle_all(Survey(self._placement, self._names, self._root(tree), tree))
+        return self._settle_all(ActualTree(self._placement, self._names, self._root(tree), tree))
 
     def check(
         self, tree: ProviderTree, *, listing: Mapping[str, Node] | None = None
@@ -100,8 +100,8 @@ class Publisher:
             seen, node = self._seen.get(provider.uuid), listing.get(provider.uuid)
             if seen is not None and (node is None or node.generation != seen.generation):
                 del self._seen[provider.uuid]
-        survey = Survey(self._placement, self._names, root, tree, listing=listing)
-        return self._settle_all(survey)
+        actual = ActualTree(self._placement, self._names, root, tree, listing=listing)
+        return self._settle_all(actual)
 
     def reserve(self, uuids: Iterable[str]) -> list[str]:
         """Reserve all units of these providers; return the UUIDs of those that changed.
@@ -173,15 +173,15 @@ class Publisher:
         for memory in (self._seen, self._ours, self._refused, self._logged_reasons):
             memory.pop(uuid, None)
 
-    def _settle_all(self, survey: "Survey") -> PublishResult:
+    def _settle_all(self, actual: "ActualTree") -> PublishResult:
         outcomes = []
-        for desired in survey.tree.providers:
+        for desired in actual.desired.providers:
             uuid, name = desired.uuid, desired.name
             refused = self._refused.get(uuid)
             if refused is not None and refused[0] == desired:
                 outcomes.append(ProviderOutcome(uuid, name, Verdict.REFUSED, refused[1]))
                 continue
-            verdict, reason = self._attempt(desired, survey)
+            verdict, reason = self._attempt(desired, actual)
             if verdict is Verdict.REFUSED:
                 self._refused[uuid] = desired, reason
             else:
@@ -192,15 +192,15 @@ class Publisher:
                 )
             self._logged_reasons[uuid] = reason
             outcomes.append(ProviderOutcome(uuid, name, verdict, reason))
-        return PublishResult(survey.root, tuple(outcomes))
+        return PublishResult(actual.root, tuple(outcomes))
 
-    def _attempt(self, desired: Provider, survey: "Survey") -> tuple[Verdict, str]:
+    def _attempt(self, desired: Provider, actual: "ActualTree") -> tuple[Verdict, str]:
         """Settle one provider; turn an error that concerns only this provider into its verdict."""
         flaw = desired.validate()
         if flaw is not None:
             return Verdict.REFUSED, flaw
         try:
-            self._settle(desired, survey)
+            self._settle(desired, actual)
         except exception.Unavailable as fault:
             # A 500 may be caused by this one request; any other reason affects all providers.
             if fault.fields.get("http") != 500:
@@ -208,22 +208,22 @@ class Publisher:
             return Verdict.FAILED, str(fault)
         except exception.Invalid as fault:
             # The cause may be a parent, trait or class that somebody deleted.
-            self._roots.pop(survey.tree.root_name, None)
+            self._roots.pop(actual.desired.root_name, None)
             self._names.forget()
             return Verdict.FAILED, str(fault.fields["reason"])
         except exception.Conflict as fault:
             return Verdict.REFUSED if fault.fields.get("final") else Verdict.FAILED, str(fault)
         return Verdict.PUBLISHED, ""
 
-    def _settle(self, desired: Provider, survey: "Survey") -> None:
+    def _settle(self, desired: Provider, actual: "ActualTree") -> None:
         """Write one provider; start again if somebody changed it in the meantime."""
         for _ in range(_ATTEMPTS):
             try:
-                self._apply(desired, survey)
+                self._apply(desired, actual)
                 return
             except exception.NotFound:
                 self._seen.pop(desired.uuid, None)
-                survey.discard(desired.uuid)
+                actual.discard(desired.uuid)
             except exception.Invalid:
                 # The resource class may be missing, although Placement has all our traits.
                 if not self._names.make_class(desired.resource_class):
@@ -232,16 +232,16 @@ class Publisher:
                 if fault.fields.get("code") != CONCURRENT_UPDATE:
                     raise
                 self._seen.pop(desired.uuid, None)
-                survey.add(desired.uuid)
+                actual.add(desired.uuid)
         raise exception.Conflict(reason=f"it changed {_ATTEMPTS} times while being written")
 
-    def _apply(self, desired: Provider, survey: "Survey") -> None:
+    def _apply(self, desired: Provider, actual: "ActualTree") -> None:
         if desired.uuid not in self._seen:
-            self._seen[desired.uuid] = survey.find_or_create(desired)
+            self._seen[desired.uuid] = actual.find_or_create(desired)
         ours = self._ours.get(desired.uuid, frozenset())
         todo = changes(desired, self._seen[desired.uuid], ours)
         if todo:
-            survey.create_names(desired)
+            actual.create_names(desired)
         for change in todo:
             self._ours[desired.uuid] = ours | desired.traits
             seen = self._seen[desired.uuid]
@@ -257,13 +257,13 @@ class Publisher:
                 seen = replace(seen, generation=generation, traits=change.traits)
             self._seen[desired.uuid] = seen
         self._ours[desired.uuid] = desired.traits
-        survey.restore_name(desired)
+        actual.restore_name(desired)
         if todo:
             _LOG.info("Provider %s is as desired in Placement", desired.name)
 
 
-class Survey:
-    """Read the providers of one host's tree, and create those that are missing, in one pass.
+class ActualTree:
+    """The providers of one host's tree in Placement, read and created as far as one pass needs.
 
     ``tree`` is the desired tree, and ``root`` the UUID of the compute's provider. ``listing`` are
     the providers that Placement has in this tree, if they have been read already. A conflict that
@@ -280,7 +280,7 @@ class Survey:
         listing: Mapping[str, Node] | None = None,
     ) -> None:
         self.root = root
-        self.tree = tree
+        self.desired = tree
         self._placement = placement
         self._names = custom_names
         self._listed = listing is not None
@@ -328,7 +328,7 @@ class Survey:
         if not self._learned:
             self._learned = True
             self._names.create_all(
-                provider for provider in self.tree.providers if provider.validate() is None
+                provider for provider in self.desired.providers if provider.validate() is None
             )
         unknown = ", ".join(sorted(desired.traits - self._names.traits))
         if unknown:

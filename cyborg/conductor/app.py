@@ -19,13 +19,12 @@ from cyborg.conductor.hosts.heartbeats import ClockErrors
 from cyborg.conductor.jobs import periodic_jobs
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.meters import Meters as WorkMeters
-from cyborg.conductor.meters import bind_meter, cleaning_meter
-from cyborg.conductor.metrics import CloudCollector
+from cyborg.conductor.metrics import CloudCollector, bind_meter, cleaning_meter
 from cyborg.conductor.notifications import NotificationPublisher
 from cyborg.conductor.operations import attach_tasks, created_accelerators, discovery, drivers
 from cyborg.conductor.standby import Standby
 from cyborg.conductor.tasks import nova_events, set_up, units
-from cyborg.conductor.tasks.queue import DATABASE_LIMIT, Handler, Worker
+from cyborg.conductor.tasks.queue import DATABASE_LIMIT, Handler, WorkRunner
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.db.transaction import AfterCommit
@@ -84,13 +83,13 @@ def assemble(
         limits=limits,
         meters=WorkMeters(bind_meter(meters.registry), cleaning_meter(meters.registry)),
     )
-    worker = make_worker(ctx, lease)
+    runner = make_runner(ctx, lease)
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
     daemon.at_end(bus.close)
-    # After the worker has ended: the row of the conductor keeps its work from other conductors.
+    # After the runner has ended: the row of the conductor keeps its work from other conductors.
     daemon.at_end(lease.end)
-    daemon.at_end(worker.stop)
+    daemon.at_end(runner.stop)
     # First: work that waits for the answer of a host is rescheduled instead.
     daemon.at_end(agents.close)
     serve = partial(bus.server, note_clock=partial(heartbeats.wrong_clock, ctx, ClockErrors()))
@@ -116,7 +115,7 @@ def assemble(
     )
     for task in (
         renewal,
-        worker.periodic(settings.conductor.heartbeat),
+        runner.periodic(settings.conductor.heartbeat),
         notifications.periodic(),
         *jobs,
     ):
@@ -124,20 +123,20 @@ def assemble(
     return daemon
 
 
-def make_worker(
+def make_runner(
     ctx: Conductor,
     lease: ConductorLease,
     *,
     pool: Callable[..., Executor] = ThreadPoolExecutor,
-) -> Worker:
-    """Return the worker of a conductor; ``pool`` makes the executor for the handlers of one kind.
+) -> WorkRunner:
+    """Return the runner of a conductor; ``pool`` makes the executor for the handlers of one kind.
 
     From then on the transactions of the context wake it, and notify the agents of hosts that they
     publish.
     """
-    worker = Worker(ctx, lease=lease, handlers=WORK, pool=pool)
+    runner = WorkRunner(ctx, lease=lease, handlers=WORK, pool=pool)
     ctx.db.after_commit = AfterCommit(
         notify_agent=lambda agent: ctx.agents.cast(agent, DesiredChanged()),
-        wake_worker=worker.wake,
+        wake_runner=runner.wake,
     )
-    return worker
+    return runner

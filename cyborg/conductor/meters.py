@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-
-from cyborg.metrics import catalogue
 from cyborg.model.arq import State
 from cyborg.model.cleaning import CleanResult
 
@@ -58,22 +55,6 @@ class Readings:
                 if readings and readings[0].at >= oldest
             }
             return [reading for readings in self._hosts.values() for reading in readings]
-
-
-def bind_meter(registry: CollectorRegistry) -> Callable[[State, float], None]:
-    """Return what counts and times the binds that a host prepares, see ``Meters``."""
-    seconds = catalogue.BIND_SECONDS.histogram(registry)
-    for outcome in (State.BOUND, State.BIND_FAILED):
-        seconds.labels(outcome.value)
-    return lambda outcome, duration: seconds.labels(outcome.value).observe(duration)
-
-
-def cleaning_meter(registry: CollectorRegistry) -> Callable[[CleanResult], None]:
-    """Return what counts the attempts to clean units, see ``Meters``."""
-    attempts = catalogue.CLEANINGS.counter(registry)
-    for result in (CleanResult.CLEANED, CleanResult.FAILED):
-        attempts.labels(result.value)
-    return lambda result: attempts.labels(result.value).inc()
 
 
 @dataclass(frozen=True)

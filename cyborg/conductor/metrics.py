@@ -5,10 +5,11 @@ While the database is away or slow the counts are left out, and a metric says so
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Final
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -23,6 +24,7 @@ from cyborg.metrics import catalogue
 from cyborg.metrics.catalogue import Metric
 from cyborg.model.arq import State
 from cyborg.model.availability import UnitWord
+from cyborg.model.cleaning import CleanResult
 from cyborg.model.device import LOST, HandleState
 from cyborg.model.operation import OperationState
 from cyborg.model.report import FIGURES, valid_figures
@@ -37,6 +39,22 @@ _ARQS: Final[Counts] = {(state.value,): 0 for state in State}
 _HANDLES: Final[Counts] = {(str(state),): 0 for state in (*HandleState, LOST)}
 _OPERATIONS: Final[Counts] = {(state.value,): 0 for state in OperationState}
 _WORK: Final = [(kind.value,) for kind in WorkKind]
+
+
+def bind_meter(registry: CollectorRegistry) -> Callable[[State, float], None]:
+    """Return what counts and times the binds that a host prepares, see ``Meters``."""
+    seconds = catalogue.BIND_SECONDS.histogram(registry)
+    for outcome in (State.BOUND, State.BIND_FAILED):
+        seconds.labels(outcome.value)
+    return lambda outcome, duration: seconds.labels(outcome.value).observe(duration)
+
+
+def cleaning_meter(registry: CollectorRegistry) -> Callable[[CleanResult], None]:
+    """Return what counts the attempts to clean units, see ``Meters``."""
+    attempts = catalogue.CLEANINGS.counter(registry)
+    for result in (CleanResult.CLEANED, CleanResult.FAILED):
+        attempts.labels(result.value)
+    return lambda result: attempts.labels(result.value).inc()
 
 
 class CloudCollector(Collector):

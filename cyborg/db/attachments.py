@@ -39,7 +39,7 @@ def work_of(tx: Transaction, instance_uuid: str) -> AttachWork | None:
 def make_due(tx: Transaction, instances: Collection[str]) -> None:
     """Make the attach work of these instances due now, unless a conductor owns it.
 
-    The worker is woken after the commit.
+    The runner is woken after the commit.
     """
     if instances:
         tx.execute(
@@ -51,7 +51,7 @@ def make_due(tx: Transaction, instances: Collection[str]) -> None:
             )
             .values(not_before_ms=tx.now)
         )
-        tx.wake_worker()
+        tx.wake_runner()
 
 
 def is_preparing(tx: Transaction, arq_uuids: Collection[str]) -> bool:

@@ -2,7 +2,7 @@
 """Define the tables, including unused ones that are kept from the existing service."""
 
 import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -22,6 +22,10 @@ from cyborg.db.base import (
     Uuid,
     Word,
 )
+from cyborg.model.arq import BINDING
+
+#: The states in which an ARQ has an instance, as a list of SQL.
+_BINDING: Final = ", ".join(f"'{state}'" for state in sorted(BINDING))
 
 
 class QuotaUsage(Dated, Base):
@@ -318,7 +322,7 @@ class Arq(Dated, Base):
     __tablename__ = "extended_accelerator_requests"
     __table_args__ = (
         sa.CheckConstraint(
-            "state NOT IN ('Bound', 'BindStarted') OR instance_uuid IS NOT NULL",
+            f"state NOT IN ({_BINDING}) OR instance_uuid IS NOT NULL",
             name="bound_to_instance",
         ),
         Base.__table_args__,

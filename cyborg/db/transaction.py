@@ -23,12 +23,12 @@ class AfterCommit:
     """What a process does after a commit; neither function waits, and neither raises.
 
     ``notify_agent`` has an agent (``[DEFAULT] host``) send a heartbeat at once, whose reply tells
-    the generation of its desired state. ``wake_worker`` has the worker look for due work. Both only
-    save time: the next heartbeat of the agent, and the next pass of the worker, do the same.
+    the generation of its desired state. ``wake_runner`` has the work runner look for due work. Both
+    only save time: the next heartbeat of the agent, and the next pass of the runner, do the same.
     """
 
     notify_agent: Callable[[str], None]
-    wake_worker: Callable[[], None]
+    wake_runner: Callable[[], None]
 
 
 class Transaction:
@@ -39,7 +39,7 @@ class Transaction:
     ``outbox`` the events of this transaction are sent as notifications after the commit.
     ``caller`` and ``request_key`` are those of the request that it carries out; None when the
     service acts by itself, or does work that a request has ordered. ``after_commit`` is None in a
-    process that has neither a worker nor a connection to agents.
+    process that has neither a runner nor a connection to agents.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Transaction:
         """Have an agent send a heartbeat, and try again what it could not do, after the commit."""
         self._agents.add(agent)
 
-    def wake_worker(self) -> None:
-        """Have the worker look for work after the commit, because this transaction has some due."""
+    def wake_runner(self) -> None:
+        """Have the runner look for work after the commit, because this transaction has some due."""
         self._has_work = True
 
     def then(self, function: Callable[..., object], *args: object) -> None:
@@ -134,7 +134,7 @@ class Transaction:
         if self._after_commit is None:
             return
         if self._has_work:
-            self._after_commit.wake_worker()
+            self._after_commit.wake_runner()
         for agent in sorted(self._agents):
             self._after_commit.notify_agent(agent)
 

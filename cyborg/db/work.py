@@ -47,7 +47,7 @@ class ClaimedWork(Work):
 
 
 def add(tx: Transaction, new: Sequence[Mapping[str, Any]]) -> None:
-    """Store work that is due now, in one statement; the worker is woken after the commit.
+    """Store work that is due now, in one statement; the runner is woken after the commit.
 
     Each row has ``kind`` and the objects of the work; ``deadline_in`` (milliseconds or None) counts
     from now by the database's clock.
@@ -62,7 +62,7 @@ def add(tx: Transaction, new: Sequence[Mapping[str, Any]]) -> None:
         value = {**blank, "operation_id": None, "deadline_in": None, **row}
         values.append({**value, "uuid": str(uuid4()), "kind": WorkKind(value["kind"]).value})
     tx.execute(_insert(tx.now), values)
-    tx.wake_worker()
+    tx.wake_runner()
 
 
 def claim(
@@ -135,7 +135,7 @@ def postpone(
     """Release work, so that any conductor can retry it.
 
     It is due ``delay_ms`` from now, or at its deadline if that is sooner. Without a delay the
-    worker is woken after the commit.
+    runner is woken after the commit.
     """
     later = tx.now + delay_ms
     at_deadline = sa.and_(Work.deadline_ms > tx.now, Work.deadline_ms < later)
@@ -147,13 +147,13 @@ def postpone(
         _fences(claimed),
     )
     if not delay_ms:
-        tx.wake_worker()
+        tx.wake_runner()
 
 
 def make_due(tx: Transaction, handle_id: int) -> None:
     """Make the work that waits for an attach handle due now, unless a conductor owns it.
 
-    The worker is woken after the commit.
+    The runner is woken after the commit.
     """
     tx.execute(
         sa.update(Work)
@@ -164,7 +164,7 @@ def make_due(tx: Transaction, handle_id: int) -> None:
         )
         .values(not_before_ms=tx.now)
     )
-    tx.wake_worker()
+    tx.wake_runner()
 
 
 def cancel_prepare(tx: Transaction, arq_uuids: Sequence[str]) -> None:

@@ -285,7 +285,8 @@ class Driver(abc.ABC):
 
         The agent calls the method periodically for each device by itself, so that a device that
         hangs does not hide the others, in one thread per driver, also while other methods run; the
-        method must return within a limited time. After an error the last result stays valid.
+        method must return within a limited time. After an error the last result stays valid, unless
+        a signal before it means ``drain`` or ``dead``: the signals so far are the result then.
         """
         self._cannot(f"check the health of {device_key}")
 

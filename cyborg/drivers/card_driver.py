@@ -567,13 +567,23 @@ class ListedCardDriver(PhysicalCardDriver):
     def each_card(
         self, scan: Scan, device_key: str, ask: Callable[[str], Iterable[Signal]]
     ) -> Iterator[Signal]:
-        """Yield the signals of all cards of a device, with the address of the one that tells."""
+        """Yield the signals of all cards of a device, with the address of the one that tells.
+
+        A card that cannot be asked does not hide the others: its error is raised after them.
+        """
         card = self.card(device_key, "health", scan)
         if card.unit is None:
             yield from ask(device_key)
-        for part in card.parts if card.unit is not None else ():
-            for signal in ask(str(part.address)):
-                yield replace(signal, evidence=f"{part.address}: {signal.evidence}")
+            return
+        errors: list[exception.CyborgError] = []
+        for part in card.parts:
+            try:
+                for signal in ask(str(part.address)):
+                    yield replace(signal, evidence=f"{part.address}: {signal.evidence}")
+            except exception.CyborgError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def desired_vfs(self, function: PciFunction) -> int | None:
         return self._vfs_wanted

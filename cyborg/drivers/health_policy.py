@@ -24,7 +24,7 @@ is a list of entries with these keys:
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -115,21 +115,21 @@ class HealthPolicy:
         return Ruling(Condition.DEGRADED)
 
     def judge(self, signals: Iterable[Signal]) -> Judgement:
-        """Return what signals about one device mean.
+        """Return what signals about one device mean; raises the errors of ``findings``."""
+        return Judgement.of(self.findings(signals))
+
+    def findings(self, signals: Iterable[Signal]) -> Iterator[Finding]:
+        """Yield what each of the signals about one device means.
 
         Raises TypeError for what is no signal: drivers are not type-checked by all vendors.
         """
-        findings = []
         for signal in signals:
             if not isinstance(signal, Signal):
                 raise TypeError(f"{signal!r} is not a cyborg.drivers.base.Signal")
             ruling = self.ruling(signal.kind, signal.name, signal.code)
             name = f"{signal.kind} {signal.name} {signal.code}"
             evidence = legible(str(signal.evidence)) or legible(name) or "a signal without a name"
-            findings.append(
-                Finding(ruling.condition, evidence, ruling.action, ruling.until, signal)
-            )
-        return Judgement.of(findings)
+            yield Finding(ruling.condition, evidence, ruling.action, ruling.until, signal)
 
 
 @cache

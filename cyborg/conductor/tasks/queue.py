@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The durable work queue: the worker claims due work, runs its handler, and reschedules failures.
+"""The durable work queue: the runner claims due work, runs its handler, and reschedules failures.
 
 Handlers end, continue or reschedule their work with the functions of this module. They lock the
 rows of work last, after ARQs and handles, as all transactions do.
@@ -35,7 +35,7 @@ Handler = Callable[[Conductor, Sequence[ClaimedWork]], None]
 
 _FIRST_PAUSE_MS = 500
 _LONGEST_PAUSE_MS = 30_000
-#: Maximum number of rows that the worker claims at once.
+#: Maximum number of rows that the runner claims at once.
 _BATCH = 50
 #: Seconds after which a job that calls nothing but the database counts as stuck. When a database
 #: server disappears silently, the kernel notices after about fifteen minutes; a restart is faster.
@@ -84,7 +84,7 @@ def reschedule(ctx: Conductor, rows: Sequence[ClaimedWork], error: str | None) -
         postpone(tx, rows, error)
 
 
-class Worker:
+class WorkRunner:
     """Runs handlers for due work, a limited number of each kind at a time, until stopped.
 
     A conductor that has sent no heartbeat for its lease loses its work to others. ``pool`` makes

@@ -2,7 +2,7 @@
 """What follows a commit is told to the transaction: source rules, which refuse bad samples.
 
 Only ``db/transaction.py`` raises the desired generation of a host, notifies an agent of it, and
-wakes the worker. The composition root of the conductor says how a process does the last two.
+wakes the runner. The composition root of the conductor says how a process does the last two.
 """
 
 import ast
@@ -15,7 +15,7 @@ import pytest
 PACKAGE: Final = Path(__file__).resolve().parents[2]
 TRANSACTION: Final = "db/transaction.py"
 ROOT: Final = "conductor/app.py"
-#: The modules that wake the worker, beside those two: they store work that is due, or run it.
+#: The modules that wake the runner, beside those two: they store work that is due, or run it.
 WAKING: Final = ("db/attachments.py", "db/work.py", "conductor/tasks/queue.py")
 GENERATION: Final = "desired_generation"
 
@@ -27,8 +27,8 @@ BAD: Final = {
     "agents.cast(host, DesiredChanged())": "DesiredChanged",
     "agents.cast(host, verbs.DesiredChanged())": "DesiredChanged",
     "self.wake()": "wake",
-    "Repairs(db=db, wake=worker.wake)": "wake",
-    "tx.wake_worker()": "wake_worker",
+    "Repairs(db=db, wake=runner.wake)": "wake",
+    "tx.wake_runner()": "wake_runner",
 }
 GOOD: Final = """\
 tx.publish(row.host_id, row.service_host)
@@ -56,7 +56,7 @@ def uses(tree: ast.AST) -> Iterator[str]:
                 yield GENERATION
             case ast.Name(id="DesiredChanged") | ast.Attribute(attr="DesiredChanged"):
                 yield "DesiredChanged"
-            case ast.Attribute(attr="wake" | "wake_worker" as name):
+            case ast.Attribute(attr="wake" | "wake_runner" as name):
                 yield name
 
 

@@ -24,7 +24,7 @@ ENVIRONMENTS: Final = {
 #: What makes or starts a part of the service, or an environment.
 MAKERS: Final = frozenset(
     [
-        *("assemble", "make_worker", "make_parts", "app.build", "app.core"),
+        *("assemble", "make_runner", "make_parts", "app.build", "app.core"),
         *("AgentLoop", "ConductorLease", "Heartbeats", "context"),
         *("Deployment", "Environment", "Stack", "UseCases"),
         *("make_api", "make_open_api", "start_agent", "start_conductor"),

@@ -45,6 +45,12 @@ def test_agent_imports_the_privileged_process_when_an_action_needs_it() -> None:
     assert not [module for module in present if module.partition(".")[0] == "oslo_privsep"]
 
 
+@pytest.mark.parametrize("command", ["cyborg.cmd.audit", "cyborg.cmd.status"])
+def test_commands_that_audit_import_no_metrics(command: str) -> None:
+    """They use the use cases of conductors, and no listener reads what these measure."""
+    assert "prometheus_client" not in imported(command)
+
+
 def test_schemas_of_placement_are_read_without_a_parser_of_iris() -> None:
     present = imported("cyborg.tests.fixtures", "placement.schemas.allocation", "jsonschema")
     assert not {"lark", "rfc3987_syntax"} & present

@@ -153,7 +153,7 @@ class Site:
         """Have the conductor and the agent end what they have begun."""
 
         def done() -> bool:
-            self.conductor.worker.run_once()
+            self.conductor.runner.run_once()
             with self.db.reader() as tx:
                 return tx.execute(sa.select(Work.id)).first() is None
 

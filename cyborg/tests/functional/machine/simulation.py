@@ -124,7 +124,7 @@ class Simulation:
     # What processes do, when it is their turn.
 
     def run_worker(self, index: int, *, renew: bool = True) -> None:
-        """A conductor's heartbeat and its worker's turn."""
+        """A conductor's heartbeat and its runner's turn."""
         one = self.conductors[index]
         if renew:
             self._run(one, one.renew)

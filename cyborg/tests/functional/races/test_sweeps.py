@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.context import Conductor as Context
-from cyborg.conductor.tasks.queue import Worker, complete
+from cyborg.conductor.tasks.queue import WorkRunner, complete
 from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.db.work import ClaimedWork
 from cyborg.model.arq import State
@@ -34,7 +34,7 @@ def sweep(arena: Arena) -> None:
     """Both conductors look for work at the same moment, again and again, until none is left."""
 
     def looking(conductor: Conductor) -> None:
-        conductor.worker.run_once()
+        conductor.runner.run_once()
 
     def done() -> bool:
         at_once([partial(looking, one) for one in arena.take_turns(8)])
@@ -74,7 +74,9 @@ class Sweeper:
     def __init__(self, cases: UseCases) -> None:
         self.done: list[int] = []
         cases.lease.renew()
-        self.worker = Worker(cases.ctx, lease=cases.lease, handlers={WorkKind.NOTIFY: self._note})
+        self.runner = WorkRunner(
+            cases.ctx, lease=cases.lease, handlers={WorkKind.NOTIFY: self._note}
+        )
 
     def _note(self, ctx: Context, rows: Sequence[ClaimedWork]) -> None:
         self.done += [row.id for row in rows]
@@ -100,7 +102,7 @@ def test_concurrent_workers_do_each_work_once(
     for one in sweepers:
         one.done.clear()
     chosen = dice.sample(sweepers, WORKERS)
-    claimed = at_once([one.worker.run_once for one in chosen])
+    claimed = at_once([one.runner.run_once for one in chosen])
     assert sum(claimed) == len(wanted)
     eventually(lambda: arena.first.count(Work) == 0)
     assert sorted(row for one in sweepers for row in one.done) == wanted
@@ -157,7 +159,7 @@ def test_each_released_unit_goes_to_one_waiting_bind(
     for conductor, instance in zip(arena.take_turns(len(first)), first, strict=True):
         conductor.delete_of(instance)
     bodies = {str(uuid4()): arqs for arqs in arena.first.request(WORKERS - 4)}
-    verbs: list[Verb] = [one.worker.run_once for one in arena.take_turns(4)]
+    verbs: list[Verb] = [one.runner.run_once for one in arena.take_turns(4)]
     verbs += [
         partial(conductor.bind, arqs, rack.provider(), instance)
         for conductor, (instance, arqs) in zip(
@@ -185,13 +187,13 @@ def test_delayed_conductor_cannot_complete_taken_over_work(
     late, successor = dice.sample(arena.conductors, 2)
     rack.driver.behaviour.preparing.clear()
     bodies = boot(arena, rack.provider(), 2)
-    assert late.worker.run_once() == 2
+    assert late.runner.run_once() == 2
     silence(arena, late)
     taken = [0]
 
     def take_over() -> bool:
         # What the late one is just writing to is left for the next look.
-        taken[0] += successor.worker.run_once()
+        taken[0] += successor.runner.run_once()
         return taken[0] == 2
 
     eventually(take_over)

@@ -19,7 +19,7 @@ from cyborg.model.scope import EVERYWHERE, Scope
 from cyborg.model.work import WorkKind
 from cyborg.rpc.verbs import CreateArqs, PatchArqs
 from cyborg.tests.fixtures.commits import FollowedCommits
-from cyborg.tests.fixtures.contexts import BIND_TIMEOUT
+from cyborg.tests.fixtures.contexts import BIND_TIMEOUT, changed
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.use_cases import NOVA, UseCases
 from cyborg.tests.functional.races.arena import holds, sound
@@ -282,7 +282,9 @@ def test_claim_that_skips_locked_units_cannot_tell_that_none_is_free(conductor: 
         assert len(claims.lock(tx, wanted[:UNITS], wait=False)) == UNITS
 
 
-def test_bind_wakes_the_worker_and_unbind_does_if_the_host_has_work(conductor: UseCases) -> None:
+def test_bind_wakes_the_work_runner_and_unbind_does_if_the_host_has_work(
+    conductor: UseCases,
+) -> None:
     commits = FollowedCommits(conductor.db)
     ((arq,),) = conductor.request(1)
     binding = Binding(arq, "compute", provider_of(PLAIN, 0), str(uuid4()))
@@ -401,6 +403,23 @@ def test_concurrent_create_of_the_same_request_ends_with_its_arqs(conductor: Use
     conductor.execute(sa.delete(History), sa.delete(Arq).where(Arq.uuid == first[0].uuid))
     with pytest.raises(exception.Conflict):
         create.create(conductor.ctx, CreateArqs(NOVA, key, profile))
+
+
+def test_request_for_more_arqs_than_its_limit_creates_none(conductor: UseCases) -> None:
+    profile, key = conductor.profile_of(3), str(uuid4())
+    with pytest.raises(exception.OverLimit, match=f"requests fewer than {profile} does") as caught:
+        create.create(
+            changed(conductor.ctx, max_arqs_per_request=2), CreateArqs(NOVA, key, profile)
+        )
+    assert (caught.value.fields["requested"], caught.value.fields["limit"]) == (3, 2)
+    assert conductor.count(Arq) == 0
+    made = create.create(
+        changed(conductor.ctx, max_arqs_per_request=3), CreateArqs(NOVA, key, profile)
+    )
+    # A repetition gets its ARQs, whatever the limit is now.
+    lower = changed(conductor.ctx, max_arqs_per_request=2)
+    assert create.create(lower, CreateArqs(NOVA, key, profile)) == made
+    assert conductor.count(Arq) == len(made) == 3
 
 
 def test_arqs_of_an_unknown_profile_are_not_created(conductor: UseCases) -> None:

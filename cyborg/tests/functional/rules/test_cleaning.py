@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.audit.repairs import release_handle
-from cyborg.db.models import AttachHandle, Deployable, Device, Event, Work
+from cyborg.conductor.audit.repairs import release_handle, set_units_aside
+from cyborg.db.models import AttachHandle, Deployable, Device, DirtyUnit, Event, Work
 from cyborg.model.arq import State
 from cyborg.model.caller import Caller
 from cyborg.model.cleaning import CleanedStep, CleanResult
@@ -96,12 +96,17 @@ def test_unit_that_was_not_prepared_is_cleaned_and_then_free(
     handle = released(conductor)
     assert handle_of(conductor, handle).state == "releasing"
     assert "release" in work_kinds(conductor.db)
-    reserved: list[int] = []
-    conductor.agents.meanwhile = lambda: reserved.append(reserved_of(conductor))
+    reserved: list[tuple[int, str]] = []
+
+    def look() -> None:
+        record = handle_of(conductor, handle).clean_record
+        reserved.append((reserved_of(conductor), record["result"]))
+
+    conductor.agents.meanwhile = look
     with caplog.at_level(logging.INFO, "cyborg.conductor.tasks.units"):
         conductor.do(WorkKind.RELEASE)
     # Placement is told before the agent begins.
-    assert reserved == [1]
+    assert reserved == [(1, "cleaning")]
     assert [type(command) for command in conductor.agents.commands] == [
         *(DesiredChanged, Release, DesiredChanged),
     ]
@@ -219,6 +224,7 @@ def test_unit_that_cannot_be_cleaned_goes_into_quarantine(conductor: UseCases) -
     row = handle_of(conductor, handle)
     assert (row.state, row.clean_record["result"]) == ("quarantined", "failed")
     assert row.clean_record["reason"] == "its sanitize has failed; replace the disk"
+    assert [dirty.fault for dirty in conductor.rows(DirtyUnit)] == [row.clean_record["reason"]]
     assert [action for action, _ in history(conductor)] == ["quarantined", "unit not cleaned"]
     assert reserved_of(conductor) == 1
     assert conductor.cleanings == [CleanResult.FAILED] * 8
@@ -278,6 +284,22 @@ def test_repair_of_a_unit_without_work_has_it_cleaned(conductor: UseCases, state
     assert handle_of(conductor, handle).unit == "free"
     (release,) = (one for one in conductor.agents.commands if isinstance(one, Release))
     assert release.task.spec == {"clean": "full"}
+
+
+def test_units_that_no_arq_has_are_set_aside(conductor: UseCases) -> None:
+    """A server that the database does not know may have any of them."""
+    _, held = bind(conductor)
+    (other,) = {id_ for id_, _ in handles_of(conductor.db, PLAIN)} - {held}
+    cause = "server lost-1 has allocated a unit of it"
+    assert set_units_aside(conductor.db, FIRST, cause)
+    assert [handle_of(conductor, handle).unit for handle in (held, other)] == [
+        *("held", "quarantined"),
+    ]
+    assert reserved_of(conductor) == 1
+    assert history(conductor) == [("quarantined", cause)]
+    # The next audit finds nothing to set aside.
+    assert not set_units_aside(conductor.db, FIRST, cause)
+    assert "release" not in work_kinds(conductor.db)
 
 
 def test_release_without_steps_is_recorded_as_skipped(conductor: UseCases) -> None:

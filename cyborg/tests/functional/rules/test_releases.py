@@ -11,8 +11,9 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.arqs import release
+from cyborg.db import arqs as arqs_db
 from cyborg.db import attachments, instances
-from cyborg.db.models import Arq, Deployable, Event, Instance, Work
+from cyborg.db.models import Arq, AttachHandle, Deployable, Event, Instance, Work
 from cyborg.model.arq import State
 from cyborg.rpc.verbs import DeleteArqs, DeleteInstanceArqs
 from cyborg.tests.fixtures.host_reports import provider_of
@@ -94,13 +95,15 @@ def test_instance_keeps_an_arq_that_has_no_project(conductor: UseCases) -> None:
     """It is from before the upgrade."""
     (arq,), instance = bound(conductor, PLAIN)
     set_arq(conductor.db, arq, project_id=None)
+    before = instance_of(conductor, instance)
     release.by_instance(conductor.ctx, DeleteInstanceArqs(MEMBER, str(uuid4()), instance))
     assert left(conductor) == {arq}
-    assert instance_of(conductor, instance).bound
+    assert instance_of(conductor, instance) == before
+    assert (before.bound, before.look_ms) == (True, 0)
 
 
 @pytest.mark.parametrize(("host", "wakes", "work"), [(PLAIN, 0, []), (PREPARING, 2, ["release"])])
-def test_worker_is_woken_when_a_host_has_something_to_undo(
+def test_work_runner_is_woken_when_a_host_has_something_to_undo(
     conductor: UseCases, host: str, wakes: int, work: list[str]
 ) -> None:
     (first,), _ = bound(conductor, host)
@@ -179,8 +182,11 @@ def test_unbind_of_a_missing_arq_or_one_that_is_deleted_is_refused(conductor: Us
 
 def test_unbind_keeps_an_instance_that_has_other_arqs(conductor: UseCases) -> None:
     (one, two), instance = bound(conductor, PLAIN, 2)
+    before = instance_of(conductor, instance)
     conductor.unbind([one])
-    assert instance_of(conductor, instance).bound
+    # A late repetition of the bind is still known, and Nova is still asked about the server.
+    assert instance_of(conductor, instance) == before
+    assert (before.bound, before.look_ms) == (True, 0)
     conductor.unbind([two])
     row = instance_of(conductor, instance)
     assert (row.bound, row.operation_id) == (False, None)
@@ -223,6 +229,36 @@ def looks(conductor: UseCases, limit: int = 10) -> list[Any]:
     """The instances that Nova is to be asked about now."""
     with conductor.db.reader() as tx:
         return list(instances.due(tx, limit))
+
+
+def test_only_history_of_requests_that_were_never_bound_is_kept_briefly(
+    conductor: UseCases,
+) -> None:
+    (used,), _ = bound(conductor, PLAIN)
+    (unused,), (other,) = conductor.request(2)
+    conductor.unbind([used])
+    conductor.delete([used, unused])
+    events = conductor.rows(Event, Event.noun == "arq")
+    brief = {(event.subject_uuid, event.expires_ms is not None) for event in events}
+    assert brief == {(used, False), (unused, True), (other, False)}
+
+
+def test_release_that_has_read_no_handle_of_a_bound_arq_begins_again(conductor: UseCases) -> None:
+    """As after a wait for the lock of an ARQ that another transaction was binding."""
+    (arq,), _ = bound(conductor, PLAIN)
+    before = conductor.handle(arq)
+    handle = sa.update(AttachHandle).where(AttachHandle.id == before.id)
+
+    def release_late() -> None:
+        with conductor.db.writer() as tx:
+            tx.execute(handle.values(arq_id=None))
+            rows = arqs_db.lock(tx, Arq.uuid == arq)
+            tx.execute(handle.values(arq_id=before.arq_id))
+            release.release_units(tx, rows, request_key=None)
+
+    with pytest.raises(exception.Conflict, match="another request has bound"):
+        release_late()
+    assert conductor.handle(arq).arq_id == before.arq_id
 
 
 def test_bound_instances_are_looked_up_in_the_order_of_their_time(conductor: UseCases) -> None:

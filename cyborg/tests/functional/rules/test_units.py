@@ -2,6 +2,7 @@
 """Work on units: what an agent is asked, and what each of its answers does to ARQ and handle."""
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.conductor.tasks.queue import Fenced
 from cyborg.db import work
-from cyborg.db.models import Deployable, Event, Host, Work
+from cyborg.db.models import Deployable, DirtyUnit, Event, Host, Work
 from cyborg.model.arq import State
 from cyborg.model.work import WorkKind
 from cyborg.rpc.verbs import Prepare, Program, Release
@@ -37,7 +38,9 @@ DEPLOYABLE = Deployable.rp_uuid == provider_of(PREPARING, 0)
 @pytest.fixture(autouse=True)
 def _deployable_as_before(conductor: UseCases) -> Iterator[None]:
     yield
-    conductor.change(Deployable, DEPLOYABLE, prepare=True, programmable=False, bitstream_id=None)
+    conductor.change(
+        Deployable, DEPLOYABLE, prepare=True, programmable=False, bitstream_id=None, clean=None
+    )
 
 
 def bind(conductor: UseCases, *, spec: dict[str, str] | None = None) -> tuple[str, str]:
@@ -71,6 +74,7 @@ def set_deployable(conductor: UseCases, **values: Any) -> None:
 
 
 def test_prepared_unit_is_bound(conductor: UseCases, caplog: pytest.LogCaptureFixture) -> None:
+    began = time.monotonic()
     arq, instance = bind(conductor, spec={"mode": "fast"})
     conductor.commits.wakes = 0
     conductor.execute(sa.update(Work).values(created_ms=Work.created_ms - 50_000))
@@ -91,7 +95,8 @@ def test_prepared_unit_is_bound(conductor: UseCases, caplog: pytest.LogCaptureFi
     assert conductor.commits.wakes == 1
     ((state, seconds),) = conductor.binds
     assert state is State.BOUND
-    assert 50 <= seconds < 3600
+    # The database's clock has milliseconds.
+    assert 50 <= seconds <= 50.002 + time.monotonic() - began
     assert f"ARQ {arq} bound to instance {instance}" in caplog.text
     with conductor.db.reader() as tx:
         query = sa.select(Event.action).where(Event.subject_uuid == arq).order_by(Event.id)
@@ -410,6 +415,24 @@ def test_loaded_image_is_stored_and_unknown_after_a_fault(
         event = tx.execute(query.where(Event.action == action)).one()
     assert event.device_uuid is not None
     assert (event.hostname, event.reason) == (PREPARING, fault)
+
+
+@pytest.mark.parametrize(("level", "dirty"), [("none", []), ("full", ["full"])])
+def test_unit_is_dirty_only_if_it_must_be_cleaned_after_its_guest(
+    conductor: UseCases, level: str, dirty: list[str]
+) -> None:
+    arq, instance = bind(conductor)
+    conductor.do(WorkKind.PREPARE)
+    assert conductor.rows(DirtyUnit) == []
+    # The host tells its level when the unit has its guest already.
+    set_deployable(conductor, clean=level)
+    conductor.delete_of(instance)
+    assert [(row.level, row.arq_uuid) for row in conductor.rows(DirtyUnit)] == [
+        (word, arq) for word in dirty
+    ]
+    conductor.agents.answer = {}
+    conductor.do(WorkKind.RELEASE)
+    assert conductor.rows(DirtyUnit) == []
 
 
 def test_image_is_unknown_while_it_is_loaded(conductor: UseCases) -> None:

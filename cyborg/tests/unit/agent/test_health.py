@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
+from cyborg import exception
 from cyborg.agent.findings import Findings
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore
@@ -207,6 +208,56 @@ def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
     assert checks.after_set_up(driver.name, "b") == OK[1]
     assert with_health(checks, driver).error is None
     assert len(changes) == before + 1
+
+
+class Interrupted(Checked):
+    """A driver whose check ends with an error, if ``error`` is one, after its signals."""
+
+    error: Exception | None = None
+
+    def signals(self, scan: Scan, device_key: str) -> Iterator[Signal]:  # type: ignore[override]
+        """See Driver."""
+        yield from super().signals(scan, device_key)
+        if device_key == "a" and self.error is not None:
+            raise self.error
+
+
+CANNOT = exception.DriverCannot(driver="checked", verb="read more")
+
+
+@pytest.mark.parametrize("error", [OSError("I/O error"), CANNOT], ids=["error", "cannot"])
+def test_fault_that_a_driver_has_told_before_an_error_counts(make: Make, error: Exception) -> None:
+    driver = Interrupted(a=[], b=[])
+    checks = make(driver)
+    checks.poll_new(report_of(driver), Scan(bare()))
+    driver.answers["a"] = [
+        *faults.signals(Condition.DEGRADED, "warm"),
+        *faults.signals(Condition.DRAIN, "broken"),
+    ]
+    driver.error = error
+    checks.check_now(driver.name, ["a"])
+    eventually(lambda: with_health(checks, driver).health[0].condition is Condition.DRAIN)
+    report = with_health(checks, driver)
+    assert report.health[0].reasons[0] == "broken"
+    assert report.health[1] == OK[1]
+    assert ("I/O error" in (report.error or "")) is (error is not CANNOT)
+    driver.error = None
+    driver.answers["a"] = []
+    checks.check_now(driver.name, ["a"])
+    eventually(lambda: with_health(checks, driver).health == OK)
+    assert with_health(checks, driver).error is None
+
+
+def test_small_fault_before_an_error_leaves_the_last_answer(make: Make) -> None:
+    """The rest, which nobody has read, may be worse than it was, or better."""
+    driver = Interrupted(a=faults.signals(Condition.DRAIN, "broken"), b=[])
+    checks = make(driver)
+    checks.poll_new(report_of(driver), Scan(bare()))
+    driver.answers["a"] = faults.signals(Condition.DEGRADED, "warm")
+    driver.error = OSError("I/O error")
+    checks.check_now(driver.name, ["a"])
+    eventually(lambda: "I/O error" in (with_health(checks, driver).error or ""))
+    assert with_health(checks, driver).health[0].reasons[0] == "broken"
 
 
 def test_a_fault_of_a_check_does_not_replace_another_error(make: Make) -> None:

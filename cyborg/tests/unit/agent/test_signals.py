@@ -5,6 +5,7 @@ A case shows a code of a signal on a simulated host. Through the agent, the entr
 this code decides then, so the test fails for an entry that nobody reads.
 """
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any, Final
 import pytest
 from oslo_config import cfg
 
+from cyborg import drivers
 from cyborg.agent.findings import Findings
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.state_store import HealthBaselines, LastingFaults, StateStore
@@ -23,6 +25,7 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.host import Host
+from cyborg.drivers.nvmf_spdk import NvmfSpdkDriver
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.uevents import Uevent
 from cyborg.drivers.worker import Worker
@@ -43,8 +46,10 @@ from cyborg.tests.unit.drivers import test_intel_qat as qat
 from cyborg.tests.unit.drivers import test_nic as nic
 from cyborg.tests.unit.drivers import test_nvidia_gpu as nvidia
 from cyborg.tests.unit.drivers import test_nvme_disk as nvme
+from cyborg.tests.unit.drivers import test_nvmf_spdk as spdk
 from cyborg.tests.unit.drivers import test_xilinx_fpga as xilinx
 from cyborg.tests.unit.drivers.configured import written
+from cyborg.tests.unit.drivers.simulated_spdk import SimulatedSpdk
 
 #: A value of each signal whose entry is for all other values.
 OTHERS: Final = {
@@ -171,6 +176,13 @@ def disk(place: Path, log: Mapping[str, int], state: str = "live") -> Case:
     return Case(nvme.driver_on(host, place), nvme.DISK)
 
 
+def controller(place: Path, state: str) -> Case:
+    host, application = FakeHost(), SimulatedSpdk()
+    application.disks["Nvme0"].state = state
+    host.add_socket(spdk.SOCKET, application.answer)
+    return Case(NvmfSpdkDriver(host, written(place / "cyborg.conf", "")), spdk.DISK)
+
+
 def gaudi(place: Path, status: str = "operational", errors: str = "0") -> Case:
     host = habana.gaudis()
     habana.set_status(host, habana.GAUDI3, status)
@@ -295,6 +307,7 @@ CASES: Final[Mapping[tuple[str, str], Callable[[str, Path], Case]]] = {
     ("fpga", "manager"): lambda code, place: dfl(place, f"{fpga.MANAGER}/state", code),
     ("fpga", "port"): lambda code, place: disabled_port(place),
     ("fpga", "power_state"): lambda code, place: dfl(place, f"{fpga.PORT}/power_state", code),
+    ("spdk", "controller"): lambda code, place: controller(place, code),
     ("xrt", "ready"): lambda code, place: alveo(place, '{"is_ready": "false"}'),
     ("xrt", "firewall"): lambda code, place: alveo(place, f'{{"level": "{code}"}}'),
     ("xrt", "memory"): lambda code, place: alveo(place, '{"errors": "1"}'),
@@ -370,6 +383,22 @@ def test_entry_of_the_operator_decides(kind: str, name: str, code: str, tmp_path
 
 def test_every_signal_of_a_case_has_an_entry() -> None:
     assert {fault[:2] for fault in ENTRIES} == CASES.keys()
+
+
+def test_every_signal_that_is_told_has_an_entry() -> None:
+    """A signal without one makes a device degraded, whatever it says."""
+    package = Path(drivers.__file__).parents[1]
+    told = {
+        tuple(ast.literal_eval(argument) for argument in node.args[:2])
+        for directory in ("agent", "drivers")
+        for file in (package / directory).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "Signal"
+        and all(isinstance(argument, ast.Constant) for argument in node.args[:2])
+    }
+    assert ("nvidia", "ecc") in told
+    assert told <= CASES.keys()
 
 
 def test_example_of_the_documentation_has_an_effect(tmp_path: Path) -> None:

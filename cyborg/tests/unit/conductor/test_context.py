@@ -33,7 +33,7 @@ COLLABORATORS: Final = frozenset(
         "Publisher",
         "Reader",
         "Servers",
-        "Worker",
+        "WorkRunner",
     ]
 )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker completes or reschedules claimed work, even when handler or database fail."""
+"""The runner completes or reschedules claimed work, even when handler or database fail."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.conductor.context import Conductor
 from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.tasks.queue import Handler, Worker, complete, postpone, reschedule
+from cyborg.conductor.tasks.queue import Handler, WorkRunner, complete, postpone, reschedule
 from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
@@ -45,26 +45,26 @@ class FailingDatabase(Database):
 
 @pytest.fixture
 def handlers() -> dict[WorkKind, Handler]:
-    """The handlers of the worker."""
+    """The handlers of the runner."""
     return {}
 
 
 @pytest.fixture
 def failing(db: Database) -> Iterator[FailingDatabase]:
-    """The database of the worker."""
+    """The database of the runner."""
     database = FailingDatabase(db.engine.url.render_as_string(hide_password=False))
     yield database
     database.close()
 
 
 @pytest.fixture
-def worker(
+def runner(
     failing: FailingDatabase, handlers: dict[WorkKind, Handler], lease: ConductorLease
-) -> Iterator[Worker]:
+) -> Iterator[WorkRunner]:
     ctx = context(failing, lease=60.0, thread_pool_size=2)
-    worker = Worker(ctx, lease=lease, handlers=handlers)
-    yield worker
-    worker.stop()
+    runner = WorkRunner(ctx, lease=lease, handlers=handlers)
+    yield runner
+    runner.stop()
 
 
 def add(db: Database, kind: WorkKind, *instances: str) -> None:
@@ -83,12 +83,12 @@ def seen(db: Database) -> int:
         return int(tx.execute(sa.select(Service.last_seen_ms)).scalar_one())
 
 
-def run_until(worker: Worker, condition: Callable[[], bool]) -> None:
-    """Run the worker until a condition is true."""
+def run_until(runner: WorkRunner, condition: Callable[[], bool]) -> None:
+    """Run the runner until a condition is true."""
 
     def run() -> bool:
         try:
-            worker.run_once()
+            runner.run_once()
         except exception.Unavailable:
             return False
         return condition()
@@ -97,18 +97,18 @@ def run_until(worker: Worker, condition: Callable[[], bool]) -> None:
 
 
 def test_nothing_is_claimed_before_the_lease(
-    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
+    db: Database, runner: WorkRunner, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     add(db, WorkKind.NOTIFY, str(uuid4()))
-    assert worker.run_once() == 0
+    assert runner.run_once() == 0
     lease.renew()
     handlers[WorkKind.NOTIFY] = lambda _ctx, _rows: None
-    assert worker.run_once() == 1
-    assert worker.run_once() == 0
+    assert runner.run_once() == 1
+    assert runner.run_once() == 0
 
 
 def test_notifications_of_an_instance_are_grouped_and_other_work_is_not(
-    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
+    db: Database, runner: WorkRunner, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     seen: list[tuple[str, int]] = []
 
@@ -123,13 +123,13 @@ def test_notifications_of_an_instance_are_grouped_and_other_work_is_not(
     for kind in WorkKind:
         handlers[kind] = handler
     lease.renew()
-    assert worker.run_once() == 6
+    assert runner.run_once() == 6
     eventually(lambda: rows(db) == [])
     assert sorted(seen) == [("notify", 1), ("notify", 3), ("release", 1), ("release", 1)]
 
 
 def test_kinds_of_a_later_release_are_left_to_its_conductors(
-    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
+    db: Database, runner: WorkRunner, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     def handler(ctx: Conductor, group: Sequence[Any]) -> None:
         with complete(ctx, group):
@@ -141,7 +141,7 @@ def test_kinds_of_a_later_release_are_left_to_its_conductors(
         tx.execute(sa.update(Work).where(Work.id == first).values(kind="later"))
     handlers[WorkKind.NOTIFY] = handler
     lease.renew()
-    assert worker.run_once() == 1
+    assert runner.run_once() == 1
     eventually(lambda: [row.kind for row in rows(db)] == ["later"])
     assert rows(db)[0].owner_id is None
 
@@ -151,7 +151,7 @@ def test_kinds_of_a_later_release_are_left_to_its_conductors(
 )
 def test_failed_work_is_rescheduled_and_tried_again(
     db: Database,
-    worker: Worker,
+    runner: WorkRunner,
     handlers: dict[WorkKind, Handler],
     lease: ConductorLease,
     error: Exception,
@@ -167,16 +167,16 @@ def test_failed_work_is_rescheduled_and_tried_again(
     handlers[WorkKind.NOTIFY] = handler
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
-    worker.run_once()
+    runner.run_once()
     eventually(lambda: [row.error for row in rows(db)] == [str(error)])
     assert rows(db)[0].owner_id is None
-    run_until(worker, lambda: rows(db) == [])
+    run_until(runner, lambda: rows(db) == [])
 
 
 def test_work_that_cannot_be_rescheduled_is_kept(
     db: Database,
     failing: FailingDatabase,
-    worker: Worker,
+    runner: WorkRunner,
     handlers: dict[WorkKind, Handler],
     lease: ConductorLease,
 ) -> None:
@@ -194,12 +194,12 @@ def test_work_that_cannot_be_rescheduled_is_kept(
     handlers[WorkKind.NOTIFY] = handler
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
-    run_until(worker, lambda: rows(db) == [])
+    run_until(runner, lambda: rows(db) == [])
     assert calls == [1, 2]
 
 
 def test_slow_work_of_one_kind_does_not_delay_another_kind(
-    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
+    db: Database, runner: WorkRunner, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     gate = Gate()
 
@@ -217,27 +217,27 @@ def test_slow_work_of_one_kind_does_not_delay_another_kind(
     lease.renew()
     add(db, WorkKind.RELEASE, *(str(uuid4()) for _ in range(8)))
     add(db, WorkKind.NOTIFY, str(uuid4()))
-    worker.run_once()
+    runner.run_once()
     eventually(lambda: {row.kind for row in rows(db)} == {"release"})
     assert len(rows(db)) == 8
     gate.set()
-    run_until(worker, lambda: rows(db) == [])
+    run_until(runner, lambda: rows(db) == [])
 
 
 def test_woken_worker_looks_for_work_at_once(
-    db: Database, worker: Worker, handlers: dict[WorkKind, Handler], lease: ConductorLease
+    db: Database, runner: WorkRunner, handlers: dict[WorkKind, Handler], lease: ConductorLease
 ) -> None:
     called = threading.Semaphore(0)
     handlers[WorkKind.NOTIFY] = lambda _ctx, _rows: called.release()
-    worker.wake()  # no job is there yet
+    runner.wake()  # no job is there yet
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
-    job = worker.periodic(3600.0)
+    job = runner.periodic(3600.0)
     job.start()
     try:
         acquired(called)
         add(db, WorkKind.NOTIFY, str(uuid4()))
-        worker.wake()
+        runner.wake()
         acquired(called)
     finally:
         job.stop()
@@ -316,7 +316,7 @@ def test_a_lease_that_is_over_gets_a_new_epoch(db: Database) -> None:
 def test_the_lease_is_renewed_while_the_worker_stops(db: Database, lease: ConductorLease) -> None:
     handlers: dict[WorkKind, Handler] = {}
     ctx = context(db, lease=0.3, thread_pool_size=2)
-    worker = Worker(ctx, lease=lease, handlers=handlers)
+    runner = WorkRunner(ctx, lease=lease, handlers=handlers)
     begun = threading.Event()
 
     def slow(ctx: Conductor, group: Sequence[Any]) -> None:
@@ -329,10 +329,10 @@ def test_the_lease_is_renewed_while_the_worker_stops(db: Database, lease: Conduc
     handlers[WorkKind.NOTIFY] = slow
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
-    worker.run_once()
+    runner.run_once()
     happened(begun)
-    worker.run_once()  # finds nothing, and still knows what runs
-    worker.stop()
+    runner.run_once()  # finds nothing, and still knows what runs
+    runner.stop()
     assert rows(db) == []
 
 
@@ -341,7 +341,7 @@ def test_the_worker_stops_without_work_that_has_not_begun(
 ) -> None:
     handlers: dict[WorkKind, Handler] = {}
     ctx = context(db, lease=0.3, thread_pool_size=1)
-    worker = Worker(ctx, lease=lease, handlers=handlers)
+    runner = WorkRunner(ctx, lease=lease, handlers=handlers)
     gate = Gate()
 
     def slow(ctx: Conductor, group: Sequence[Any]) -> None:
@@ -352,10 +352,10 @@ def test_the_worker_stops_without_work_that_has_not_begun(
     handlers[WorkKind.RELEASE] = slow
     lease.renew()
     add(db, WorkKind.RELEASE, str(uuid4()), str(uuid4()))
-    worker.run_once()
+    runner.run_once()
     gate.reached()
     first = seen(db)
-    ending = threading.Thread(target=worker.stop, daemon=True)
+    ending = threading.Thread(target=runner.stop, daemon=True)
     ending.start()
     # Since then no further work begins.
     eventually(lambda: seen(db) > first)

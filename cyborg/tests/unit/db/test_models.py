@@ -8,8 +8,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute
 
+from cyborg.db.migrations import initial_tables
 from cyborg.db.models import METADATA, Arq, AttachHandle, Attribute, Device, Driver, Service, Work
-from cyborg.model.arq import State
+from cyborg.model.arq import BINDING, State
 from cyborg.model.attribute import Origin
 from cyborg.model.device import AttachType, DeviceStatus, DeviceType, HandleState
 from cyborg.model.report import DriverState
@@ -69,3 +70,34 @@ def test_foreign_key_has_an_index(table: sa.Table) -> None:
         if isinstance(constraint, sa.UniqueConstraint | sa.PrimaryKeyConstraint)
     }
     assert {key.parent.name for key in table.foreign_keys} <= leading
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize(
+    "declared", [Arq.__table__, initial_tables.ARQS], ids=["model", "revision"]
+)
+def test_arq_in_a_state_with_a_unit_has_an_instance(declared: sa.Table, state: State) -> None:
+    checks = [item for item in declared.constraints if isinstance(item, sa.CheckConstraint)]
+    columns = [sa.Column(name, sa.String) for name in ("state", "instance_uuid")]
+    table = sa.Table(
+        "arqs", sa.MetaData(), *columns, *(sa.CheckConstraint(item.sqltext) for item in checks)
+    )
+    refused = []
+    with sa.create_engine("sqlite://").connect() as connection:
+        table.create(connection)
+        for instance in (None, "an instance"):
+            try:
+                connection.execute(table.insert().values(state=state, instance_uuid=instance))
+            except sa.exc.IntegrityError:
+                refused.append(instance)
+    assert refused == ([None] if state in BINDING else [])
+
+
+def test_checks_of_the_revision_are_those_of_the_model() -> None:
+    tables = {table.name: table for table in (*initial_tables.OLD, *initial_tables.NEW)}
+    for name, model in METADATA.tables.items():
+        checks = [
+            {item.name for item in table.constraints if isinstance(item, sa.CheckConstraint)}
+            for table in (model, tables.get(name, model))
+        ]
+        assert checks[0] == checks[1], name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows a commit: published hosts, their agents, and the worker; on SQLite files."""
+"""What follows a commit: published hosts, their agents, and the runner; on SQLite files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Site:
                 result = tx.execute(sa.insert(Host).values(**values))
                 self.ids.append((result.inserted_primary_key or (0,))[0])
         self.db.after_commit = AfterCommit(
-            notify_agent=self._send, wake_worker=lambda: self._send("worker")
+            notify_agent=self._send, wake_runner=lambda: self._send("runner")
         )
 
     def _send(self, receiver: str) -> None:
@@ -113,7 +113,7 @@ def test_work_that_is_added_wakes_the_worker_once(site: Site) -> None:
         _add_work(tx)
         _add_work(tx)
         assert site.sent == []
-    assert site.sent == ["worker"]
+    assert site.sent == ["runner"]
     assert site.open == {False}
 
 
@@ -146,14 +146,14 @@ def test_repeated_transaction_sends_what_its_last_run_has_committed(site: Site) 
     use_case()
     assert len(runs) == 3
     assert site.generations() == [1, 2]
-    assert site.sent == ["worker", "agent of run 3"]
+    assert site.sent == ["runner", "agent of run 3"]
 
 
 def test_failure_after_the_commit_leaves_the_commit(site: Site) -> None:
     def die(_agent: str) -> None:
         raise ZeroDivisionError
 
-    site.db.after_commit = AfterCommit(notify_agent=die, wake_worker=lambda: None)
+    site.db.after_commit = AfterCommit(notify_agent=die, wake_runner=lambda: None)
     with pytest.raises(ZeroDivisionError), site.db.writer() as tx:
         tx.publish(site.ids[0], "agent-1")
     # The next heartbeat of the agent tells it the new generation.

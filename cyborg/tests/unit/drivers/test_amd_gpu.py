@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The amd_gpu_driver on simulated hosts with Instinct GPUs.
 
-What amd-smi prints, and what that says, is in ``cyborg/testing/readings.d``.
+What amd-smi prints, and what that says, is in ``readings.d``.
 """
 
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The habana_driver on simulated hosts with Gaudi cards.
 
-What hl-smi prints, and what that says, is in ``cyborg/testing/readings.d``.
+What hl-smi prints, and what that says, is in ``readings.d``.
 """
 
 from pathlib import Path

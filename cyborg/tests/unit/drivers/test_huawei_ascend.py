@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The huawei_ascend_driver on simulated hosts with Ascend processors.
 
-What npu-smi prints, and what that says, is in ``cyborg/testing/readings.d``.
+What npu-smi prints, and what that says, is in ``readings.d``.
 """
 
 from pathlib import Path

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The intel_fpga_driver on simulated cards: one with the DFL driver, one with OPAE's and VFs."""
+"""The intel_fpga_driver on simulated cards: one with the DFL driver, one with OPAE's and VFs.
+
+What its files say about its health is in ``readings.d``.
+"""
 
 import errno
 import json
@@ -376,32 +379,6 @@ def health(host: FakeHost, tmp_path: Path, key: str = N6001) -> Judgement:
     return look(driver_on(host, tmp_path)).health(key)
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "verdict", "evidence"),
-    [
-        (f"{FME}/errors/catfatal_errors", "0x1", Condition.DEAD, "catastrophic or fatal errors"),
-        (f"{FME}/errors/fme_errors", "0x8", Condition.DRAIN, "errors of the management engine"),
-        (f"{FME}/errors/pcie0_errors", "0x100", Condition.DEGRADED, "errors of PCIe link 0"),
-        (f"{PORT}/errors/errors", "0x40", Condition.DRAIN, f"errors of the port of {N6001}"),
-        (f"{MANAGER}/state", "write error", Condition.DRAIN, "the last image was not loaded"),
-        (f"{PORT}/power_state", "0x1", Condition.DEGRADED, f"power state of {N6001} AP1"),
-        (f"{PORT}/power_state", "0x6", Condition.DRAIN, f"power state of {N6001} AP6"),
-    ],
-)
-@pytest.mark.proves("intel_fpga_driver", "health", by="simulated")
-def test_health_has_the_errors_and_the_power_state(
-    tmp_path: Path, path: str, text: str, verdict: Condition, evidence: str
-) -> None:
-    host = host_with_cards()
-    assert health(host, tmp_path) == Judgement()
-    host.add_file(path, f"{text}\n")
-    found = health(host, tmp_path)
-    assert found.condition is verdict
-    assert found.evidence[0].startswith(evidence)
-    host.add_file(path, "0\n")
-    assert health(host, tmp_path) == Judgement()
-
-
 def test_card_whose_port_stays_disabled_is_drained_and_gets_no_image(tmp_path: Path) -> None:
     """As after an image that was not loaded, even when the card has got another one since."""
     host = host_with_cards()
@@ -439,18 +416,6 @@ def test_health_is_unknown_when_its_files_cannot_be_read(tmp_path: Path) -> None
     with pytest.raises(exception.HostError):
         health(host, tmp_path)
     assert health(host, tmp_path, ARRIA10) == Judgement()
-
-
-def test_health_has_the_worst_first_and_takes_garbage_for_nothing(tmp_path: Path) -> None:
-    host = host_with_cards()
-    host.add_file(f"{PORT}/power_state", "0x2\n")
-    host.add_file(f"{FME}/errors/catfatal_errors", "0x1\n")
-    found = health(host, tmp_path)
-    assert found.condition is Condition.DEAD
-    assert len(found.evidence) == 2
-    host.add_file(f"{PORT}/power_state", "?\n")
-    host.add_file(f"{FME}/errors/catfatal_errors", "none\n")
-    assert health(host, tmp_path) == Judgement()
 
 
 class ImagesOfGlance:

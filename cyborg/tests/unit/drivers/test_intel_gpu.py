@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The intel_gpu_driver on simulated hosts with Flex and Arc Pro GPUs.
 
-What xpu-smi prints, and what that says, is in ``cyborg/testing/readings.d``.
+What xpu-smi prints, and what that says, is in ``readings.d``.
 """
 
 import json

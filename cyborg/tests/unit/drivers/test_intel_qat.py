@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The intel_qat_driver on simulated cards of an old generation and of generation 4."""
+"""The intel_qat_driver on simulated cards of an old generation and of generation 4.
+
+What its files say about its health is in ``readings.d``.
+"""
 
 import json
 import socket
@@ -12,7 +15,6 @@ from cyborg.drivers.base import CardLayouts, Driver
 from cyborg.drivers.intel_qat import IntelQatDriver
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import AttachType, DeviceType
-from cyborg.model.health import Condition, Judgement
 from cyborg.testing import servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.driver_kit import DriverContract
@@ -98,47 +100,6 @@ def test_a_card_that_can_be_configured_has_its_services_as_traits(tmp_path: Path
         "CUSTOM_QAT_SVC_SYM",
         "CUSTOM_QAT_SVC_ASYM",
     )
-
-
-def health(host: FakeHost, tmp_path: Path, key: str = GEN4) -> Judgement:
-    return look(driver_on(host, tmp_path)).health(key)
-
-
-def test_health_is_that_of_the_firmware(tmp_path: Path) -> None:
-    host = host_with_gen4()
-    assert health(host, tmp_path) == Judgement()
-    host.add_file(DEBUG, "-1\n")
-    found = health(host, tmp_path)
-    assert found.condition is Condition.DRAIN
-    assert found.evidence == ("its firmware does not respond to the heartbeat",)
-    assert found.findings[0].action
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "verdict", "evidence"),
-    [
-        ("qat_ras/errors_fatal", "1", Condition.DEAD, "1 fatal error"),
-        ("qat_ras/errors_nonfatal", "3", Condition.DEGRADED, "3 uncorrectable errors"),
-        ("qat/state", "down", Condition.DRAIN, "its state is down"),
-    ],
-)
-@pytest.mark.proves("intel_qat_driver", "health", by="simulated")
-def test_health_has_the_state_and_the_errors(
-    tmp_path: Path, file: str, text: str, verdict: Condition, evidence: str
-) -> None:
-    host = host_with_gen4()
-    host.add_file(f"{host.realpath(f'/sys/bus/pci/devices/{GEN4}')}/{file}", text)
-    found = health(host, tmp_path)
-    assert (found.condition, found.evidence) == (verdict, (evidence,))
-
-
-def test_correctable_errors_and_an_unreadable_heartbeat_are_no_fault(tmp_path: Path) -> None:
-    host = host_with_gen4()
-    place = host.realpath(f"/sys/bus/pci/devices/{GEN4}")
-    host.add_file(f"{place}/qat_ras/errors_correctable", "7\n")
-    host.remove("/sys/kernel/debug")
-    assert health(host, tmp_path) == Judgement()
-    assert health(host, tmp_path, servers.QAT_PF) == Judgement()
 
 
 def layouts(driver: Driver, host: FakeHost) -> dict[str, CardLayouts]:

@@ -98,6 +98,22 @@ def test_health_of_the_group_is_that_of_all_cards(tmp_path: Path) -> None:
         driver.stats(Scan(host), device.key)
 
 
+def test_card_that_cannot_be_read_does_not_hide_the_fault_of_another(tmp_path: Path) -> None:
+    host = scenario_hosts.load("mi300x")
+    driver = driver_on(AmdGpuDriver, host, tmp_path, "group_size = 8")
+    (device,) = look(driver).discover()
+    keys = [handle.key for handle in device.deployables[0].handles]
+    for key, text in ((keys[0], "Query currently inaccessible"), (keys[-1], "ue: 2\nce: 7")):
+        place = host.realpath(f"/sys/bus/pci/devices/{key}")
+        host.add_file(f"{place}/ras/umc_err_count", f"{text}\n")
+    told: list[str] = []
+
+    signals = driver.signals(Scan(host), device.key)
+    with pytest.raises(exception.HostError, match="umc_err_count"):
+        told.extend(signal.evidence for signal in signals)
+    assert told == [f"{keys[-1]}: 2 uncorrectable errors in block umc"]
+
+
 def test_option_and_virtual_functions_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(exception.ConfigError, match="exclude each other"):
         driver_on(

@@ -19,6 +19,7 @@ from cyborg.drivers.nvmf_spdk import REASON, NvmfSpdkDriver
 from cyborg.model import wire
 from cyborg.model.cleaning import CleanLevel
 from cyborg.model.device import Backend, BackendService, Hardware
+from cyborg.model.health import Condition
 from cyborg.model.report import DriverState
 from cyborg.model.work import HandleTask
 from cyborg.testing.driver_checks import look
@@ -236,32 +237,41 @@ def test_options_of_earlier_releases_do_not_stop_the_start(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("state", "log", "evidence"),
+    ("state", "log", "condition", "evidence"),
     [
-        ("enabled", {}, []),
-        ("resetting", {}, []),
-        ("enabled", {"temperature_celsius": 2**64 - 273}, []),
+        ("enabled", {}, Condition.OK, []),
+        ("resetting", {}, Condition.OK, []),
+        ("enabled", {"temperature_celsius": 2**64 - 273}, Condition.OK, []),
         (
             "enabled",
             {"available_spare_percentage": 9, "media_errors": 1},
+            Condition.DRAIN,
             ["9 % of its spare blocks are left", "1 error of its media"],
         ),
         (
             "enabled",
             {"percentage_used": 101, "media_errors": 17},
+            Condition.DEGRADED,
             ["101 % of its life have passed", "17 errors of its media"],
         ),
-        ("failed", {}, ["its controller has failed"]),
+        ("failed", {}, Condition.DEAD, ["its controller has failed"]),
     ],
 )
 @pytest.mark.proves("nvmf_spdk_driver", "health", by="simulated")
 def test_health_is_that_of_controller_and_log(
-    spdk: SimulatedSpdk, driver: NvmfSpdkDriver, state: str, log: JSON, evidence: list[str]
+    spdk: SimulatedSpdk,
+    driver: NvmfSpdkDriver,
+    state: str,
+    log: JSON,
+    condition: Condition,
+    evidence: list[str],
 ) -> None:
     disk = spdk.disks["Nvme0"]
     disk.state = state
     disk.health |= log
-    assert [signal.evidence for signal in look(driver).signals(DISK)] == evidence
+    health = look(driver).health(DISK)
+    assert (health.condition, [*health.evidence]) == (condition, evidence)
+    assert all(finding.action for finding in health.findings)
     (entry,) = look(driver).hardware()
     assert entry.capability["health"] == evidence
 

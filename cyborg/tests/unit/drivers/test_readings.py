@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tools of vendors print, and the files of drivers, become these facts about a card.
 
-The files of ``cyborg/testing/readings.d`` have the outputs and the facts. The first function of a
-file is the card; paths of files are below its directory in sysfs. An output is that of the command
-whose arguments have its form; a command without one fails. The ``outputs`` of a reading come before
-those of the file, in which ``replaced`` texts are others.
+The files of ``readings.d`` beside this module have the outputs and the facts. The first function of
+a file is the card; paths of files are below its directory in sysfs, or below that of the function
+with whose address they begin. An output is that of the command whose arguments have its form; a
+command without one fails. Where a tool ``writes`` its output, the last argument is the file. The
+``outputs`` of a reading come before those of the file, in which ``replaced`` texts are others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,6 @@ from typing import Any, Final
 import pytest
 import yaml
 
-import cyborg
 from cyborg import exception
 from cyborg.drivers import loader
 from cyborg.drivers.command import Completed
@@ -26,7 +26,7 @@ from cyborg.testing.driver_checks import Look, look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
 
-FILES: Final = sorted((Path(cyborg.__file__).parent / "testing/readings.d").glob("*.yaml"))
+FILES: Final = sorted(Path(__file__).with_name("readings.d").glob("*.yaml"))
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Reading:
     #: By group and name.
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tool: str = ""
+    #: Whether the tool writes its output into a file.
+    writes: bool = False
     device: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -62,13 +64,16 @@ class Reading:
     def host(self) -> FakeHost:
         """Return a host on which all this is so."""
         host = servers.bare()
-        places = [
-            servers.add_function(host, address, function["ids"], driver=function["driver"])
+        places = {
+            address: servers.add_function(host, address, function["ids"], driver=function["driver"])
             for address, function in self.functions.items()
-        ]
+        }
         for name, text in self.files.items():
             if name not in self.removed:
-                host.add_file(f"{places[0]}/{name}", f"{text}\n")
+                address, _, rest = name.partition("/")
+                place = places.get(address, next(iter(places.values())))
+                path = f"{place}/{rest if address in places else name}"
+                host.add_file(name if name.startswith("/") else path, f"{text}\n")
         if self.tool:
             host.add_file(self.tool, "")
             host.programs[self.tool] = self._run
@@ -84,11 +89,13 @@ class Reading:
         assert loaded.driver is not None, loaded.error
         return look(loaded.driver)
 
-    def _run(self, _host: FakeHost, argv: tuple[str, ...]) -> Completed:
+    def _run(self, host: FakeHost, argv: tuple[str, ...]) -> Completed:
         words = " ".join(argv[1:])
         for form, text in self.outputs.items():
             if fnmatchcase(words, form):
-                return Completed(0, text, "")
+                if self.writes:
+                    host.add_file(argv[-1], text)
+                return Completed(0, "" if self.writes else text, "")
         return Completed(1, "", "not supported")
 
 
@@ -123,9 +130,12 @@ def of(holds: Callable[[Reading], object]) -> pytest.MarkDecorator:
 @pytest.mark.proves("amd_gpu_driver", "health", by="simulated")
 @pytest.mark.proves("habana_driver", "health", by="simulated")
 @pytest.mark.proves("huawei_ascend_driver", "health", by="simulated")
+@pytest.mark.proves("intel_fpga_driver", "health", by="simulated")
 @pytest.mark.proves("intel_gpu_driver", "health", by="simulated")
 @pytest.mark.proves("intel_nic_driver", "health", by="simulated")
+@pytest.mark.proves("intel_qat_driver", "health", by="simulated")
 @pytest.mark.proves("nvme_driver", "health", by="simulated")
+@pytest.mark.proves("xilinx_fpga_driver", "health", by="simulated")
 def test_health_is_that_of_files_and_tools(reading: Reading) -> None:
     host = reading.host()
     health = reading.ask(host).health(reading.key)
