@@ -195,6 +195,7 @@ def test_every_device_of_every_driver_is_polled_although_one_driver_hangs(
         expected = [FIRST, SECOND] * count
         eventually(partial(other.has_polled, expected), "a poll of b")
         checks.end_poll("b")
+    stuck.gate.reached()
     assert stuck.polled == [FIRST]
     # The second round has found the first one still running, for both of its devices.
     (report, _) = checks.checks.add_health(checks.report).drivers
