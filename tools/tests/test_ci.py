@@ -255,7 +255,8 @@ def test_step_that_never_ends_is_ended(tmp_path: Path, said: list[str]) -> None:
 def _runs(pid: str) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # The second: it ended after the file was opened.
         return False
     return state != "Z"
 

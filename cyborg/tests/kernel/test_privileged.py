@@ -8,6 +8,7 @@ user *nobody*, who sends the actions.
 import errno
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def act(undo: ExitStack) -> Act:
     undo.callback(path.unlink, missing_ok=True)
     undo.callback(process.wait)
     undo.callback(process.terminate)
-    eventually(path.exists)
+    eventually(lambda: accepts(path))
 
     def act(action: Action[Any]) -> str:
         client = Client(
@@ -92,6 +93,12 @@ def act(undo: ExitStack) -> Act:
         return as_nobody(send)
 
     return act
+
+
+def accepts(path: Path) -> bool:
+    """Return whether a process accepts connections there; the file is there before that."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 def log_as_kernel(line: str, undo: ExitStack) -> None:

@@ -41,8 +41,10 @@ class Counter:
 
     def __call__(self) -> None:
         self.turns += 1
-        if self.error is not None:
-            raise self.error
+        # The test may take it away at any moment.
+        error = self.error
+        if error is not None:
+            raise error
 
     def reaches(self, turns: int) -> bool:
         return eventually(lambda: self.turns >= turns, step=0.005)
@@ -198,6 +200,11 @@ class FakeServer:
         self._notes.append("server done")
 
 
+def runs(daemon: Daemon) -> None:
+    """Wait until the servers of a daemon have started, and their starts have returned."""
+    eventually(lambda: daemon.state == "Running")
+
+
 def test_daemon_starts_and_stops_in_order() -> None:
     notes: list[str] = []
     daemon = Daemon("test")
@@ -208,7 +215,8 @@ def test_daemon_starts_and_stops_in_order() -> None:
     daemon.add_task(PeriodicTask("job", job, interval=3600))
     daemon.start()
     assert job.reaches(1)
-    eventually(lambda: notes == ["server started"])
+    runs(daemon)
+    assert notes == ["server started"]
     daemon.stop()
     assert notes[1:] == ["server stopped", "server done", "last named", "first named"]
 
@@ -225,7 +233,7 @@ def test_daemon_stops_its_servers_together() -> None:
     for _ in range(2):
         daemon.add_server(SlowServer(notes))
     daemon.start()
-    eventually(lambda: len(notes) == 2)
+    runs(daemon)
     daemon.stop()
     assert notes.count("server stopped") == 2
 
@@ -243,7 +251,7 @@ def test_server_that_cannot_be_stopped_is_logged_and_keeps_nothing_running(
     for server in (BrokenServer(notes), FakeServer(notes)):
         daemon.add_server(server)
     daemon.start()
-    eventually(lambda: len(notes) == 2)
+    runs(daemon)
     daemon.stop()
     assert notes[2:] == ["server stopped", "server done", "cleaned up"]
     assert "the connection is gone" in caplog.text

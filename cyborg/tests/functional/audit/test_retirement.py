@@ -110,10 +110,18 @@ def test_allocated_provider_is_kept_until_it_is_free(pulled: Pulled, keeping: St
         query = sa.select(Deployable.resource_class).where(Deployable.rp_uuid == pulled.provider)
         name = tx.execute(query).scalar_one()
     client = Placement(pulled.placement.adapter())
-    generation, inventories = client.inventories(pulled.provider)
-    opened = {name: {**inventories[name], "reserved": 0}}
-    client.set_inventories(pulled.provider, generation, opened)
-    assert pulled.placement.claim(consumer, {pulled.provider: {name: 1}})
+
+    def claimed() -> bool:
+        """Claim a unit, before the agent reserves it again."""
+        generation, inventories = client.inventories(pulled.provider)
+        opened = {name: {**inventories[name], "reserved": 0}}
+        try:
+            client.set_inventories(pulled.provider, generation, opened)
+        except exception.Conflict:
+            return False
+        return pulled.placement.claim(consumer, {pulled.provider: {name: 1}})
+
+    eventually(claimed)
     age_lost(pulled.db)
 
     def refused() -> bool:

@@ -57,7 +57,11 @@ class Http:
 
     def ended(self, method: str, path: str, body: Any) -> Any:
         """The operation that a request begins, when it is over."""
-        path = f"/operations/{self.do(method, path, body, status=202)['uuid']}"
+        return self.over(self.do(method, path, body, status=202))
+
+    def over(self, operation: Any) -> Any:
+        """An operation that was begun, when it is over."""
+        path = f"/operations/{operation['uuid']}"
         eventually(lambda: self.get(path)["state"] != "running", "the end of an operation")
         return self.get(path)
 

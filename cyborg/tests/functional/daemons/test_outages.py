@@ -32,7 +32,7 @@ from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
 #: Seconds for which a request is repeated in an outage.
 OUTAGE = 5.0
 #: How long the API waits for a conductor, in seconds.
-RPC_TIMEOUT = 4
+RPC_TIMEOUT = 10
 
 
 def through(url: str) -> tuple[Proxy, str]:

@@ -67,7 +67,10 @@ class Refused:
         services = http.get("/services?kind=process")["services"]
         if any(one["state"] != "up" for one in services):
             return str(services)
-        over = http.ended("POST", "/services/discover", {"hosts": [self.host]})
+        answer = http.ask("POST", "/v2/services/discover", {"hosts": [self.host]})
+        if answer.status_code != 202:
+            return answer.text
+        over = http.over(answer.json())
         return "" if over["state"] == "succeeded" else str(over)
 
 

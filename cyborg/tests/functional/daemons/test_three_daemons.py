@@ -41,7 +41,11 @@ def peers(pid: int) -> set[int]:
     """The remote TCP ports to which a process is connected."""
     inodes = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        target = str(descriptor.readlink()) if descriptor.is_symlink() else ""
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            # It was closed meanwhile.
+            continue
         if target.startswith("socket:["):
             inodes.add(target.removeprefix("socket:[").removesuffix("]"))
     ports = set()

@@ -6,6 +6,7 @@ The configurations are those of the page "Web servers", word by word.
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import requests
@@ -38,8 +39,10 @@ def children(server: Program) -> set[int]:
     """The processes of Apache that show the name of the service."""
     found = set()
     for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
-        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"cyborg-api"):
-            found.add(int(pid))
+        # One that ends meanwhile is none.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"cyborg-api"):
+                found.add(int(pid))
     return found
 
 

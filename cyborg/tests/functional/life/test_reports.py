@@ -17,7 +17,7 @@ from cyborg.model import report
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.compute_host import ComputeHost
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.waiting import eventually
+from cyborg.tests.fixtures.waiting import Gate, eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack, SecondDriver, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
@@ -286,10 +286,10 @@ def test_heartbeats_continue_while_a_driver_does_not_return(
             seen = sa.select(Service.last_seen_ms).where(Service.host == host.compute)
             return int(tx.execute(seen).scalar_one())
 
-    host.driver.behaviour.scanning.clear()
-    scans = host.driver.scans
+    host.driver.behaviour.scanning = Gate()
     host.plug(OTHER, 2)
-    eventually(lambda: host.driver.scans > scans)
+    host.driver.behaviour.scanning.reached()
+    scans = host.driver.scans
     times: set[int] = set()
 
     def heard_often() -> bool:
@@ -305,7 +305,7 @@ def test_heartbeats_continue_while_a_driver_does_not_return(
         nova, create(nova, profile({f"resources:{resource_class}": "1"})), host.provider()
     )
     eventually_bound(nova, instance)
-    assert host.driver.scans == scans + 1
+    assert host.driver.scans == scans
     host.driver.behaviour.scanning.set()
     eventually_offered(placement, host.provider(OTHER), 2)
 

@@ -17,7 +17,7 @@ from cyborg.db import revisions, schema
 from cyborg.db.engine import Database
 from cyborg.db.schema_lock import LOCK, Rules, SchemaLock
 from cyborg.tests.fixtures.proxy import Proxy, mysql_error
-from cyborg.tests.fixtures.waiting import eventually, happened, result
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually, happened, result
 from cyborg.tests.functional.schema.commands import run
 from cyborg.tests.functional.schema.databases import SERVER
 
@@ -34,8 +34,8 @@ REFUSALS: Final = {
         b"This version of MariaDB doesn't yet support 'GET_LOCK in cluster (WSREP_ON=ON)'",
     ),
 }
-#: The heartbeats of the tests, in seconds.
-FAST: Final = Rules(heartbeat=0.1, stale=3.0, look=0.05, report=0.2)
+#: The heartbeats of the tests, in seconds. No owner that lives counts as dead.
+FAST: Final = Rules(heartbeat=0.1, stale=PATIENCE, look=0.05, report=0.2)
 
 
 @contextmanager
@@ -142,12 +142,13 @@ def _rules(said: list[str], stale: float) -> Rules:
 def test_waiting_upgrade_reports_the_owner_until_it_ends(current: Database) -> None:
     schema.stamp(current, revisions.HEAD)
     said: list[str] = []
+    stale = 10.0
     with _second(current) as second, ThreadPoolExecutor(1) as pool:
         with SchemaLock(second, FAST):
             owner = _owner(current)
-            done = pool.submit(schema.upgrade, current, rules=_rules(said, FAST.stale))
+            done = pool.submit(schema.upgrade, current, rules=_rules(said, stale))
             # Longer than a dead owner keeps the lock.
-            eventually(lambda: len(said) > FAST.stale / 0.2 + 3, "reports of the progress")
+            eventually(lambda: len(said) > stale / 0.2 + 3, "reports of the progress")
             assert not done.done()
             assert _owner(current) == owner
         result(done)
@@ -179,7 +180,9 @@ def test_owner_that_was_suspended_notices_its_loss(current: Database) -> None:
     assert _owner(current) == "control-2"
 
 
-def test_heartbeats_continue_after_an_outage(current: Database) -> None:
+def test_heartbeats_continue_after_an_outage(
+    current: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     schema.stamp(current, revisions.HEAD)
 
     def heartbeat() -> int:
@@ -192,5 +195,6 @@ def test_heartbeats_continue_after_an_outage(current: Database) -> None:
     with _proxy(current) as proxy, _through(current, proxy) as there, SchemaLock(there, FAST):
         eventually(later_than(heartbeat()), "a heartbeat")
         proxy.cut()
+        eventually(lambda: "heartbeat of the lock of the schema failed" in caplog.text)
         proxy.heal()
         eventually(later_than(heartbeat()), "a heartbeat after the outage")

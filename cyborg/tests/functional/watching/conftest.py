@@ -50,7 +50,7 @@ class Watched:
         self.placement.make_compute(name)
         rack = Rack.build(name, Traits(f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"), {CARD: 2})
         driver = kind(rack.machine, name, rack.driver.traits)
-        self.endings.append(driver.gate.set)
+        self.endings.append(lambda: driver.gate.set())
         return MeasuringRack(name, rack.machine, driver)
 
 

@@ -28,7 +28,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.pages import Page
 from cyborg.tests.fixtures.placement import fresh_host
-from cyborg.tests.fixtures.waiting import Gate
+from cyborg.tests.fixtures.waiting import PATIENCE, Gate, eventually
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.enabling.cards import BareCardDriver
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack
@@ -112,9 +112,13 @@ class Site:
         return shown
 
     def becomes(self, health: str | None, key: str = CARD) -> dict[str, Any]:
-        """Wait until a card has this health, and give it."""
-        soon(lambda: self.device(key)["health"] == health)
-        return self.device(key)
+        """Wait until a card has this health, and give it as it was then."""
+
+        def found() -> dict[str, Any] | None:
+            shown = self.device(key)
+            return shown if shown["health"] == health else None
+
+        return eventually(found, f"{key} becomes {health}")
 
     def offers(self, units: int, key: str = CARD) -> None:
         """Wait until Placement gives out so many units of a card."""
@@ -155,7 +159,7 @@ def checked(watched: Watched) -> Sites:
         *,
         healths: dict[str, Any] | None = None,
         interval: float = 0.2,
-        poll: float = 10.0,
+        poll: float = PATIENCE,
         auto_enable: frozenset[str] = frozenset({"*"}),
         others: tuple[Rack, ...] = (),
         rules: Rules = AT_ONCE,
@@ -271,9 +275,9 @@ def test_device_is_checked_after_setup(checked: Sites):
 def test_hanging_check_delays_no_heartbeat_and_no_report(checked: Sites):
     here = checked(poll=1.0)
     here.becomes("ok")
-    here.driver.gate.clear()
-    asked = len(here.driver.checks)
-    soon(lambda: len(here.driver.checks) > asked)
+    # A check that has begun at the former gate ends.
+    here.driver.gate = Gate()
+    here.driver.gate.reached()
     stuck = len(here.driver.checks)
     before = here.driver.scans
     # The loop goes on: what changes is reported, and the fault of the driver is told.
@@ -375,11 +379,18 @@ exit 3
 """
 
 
+def install(path: Path, script: str) -> None:
+    """Put a program in place of one that may run."""
+    new = path.with_suffix(".new")
+    new.write_text(script)
+    new.chmod(0o755)
+    new.replace(path)
+
+
 def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, str]:
     """Start a host whose generic_driver runs a real script; an administrator, and the provider."""
     path = directory / "check"
-    path.write_text(script)
-    path.chmod(0o755)
+    install(path, script)
 
     def check(host: FakeHost, argv: tuple[str, ...]) -> command.Completed:
         return command.run([str(path), *argv[1:]], timeout=host.patience[-1])
@@ -417,7 +428,7 @@ def test_generic_driver_runs_health_command(watched: Watched, tmp_path: Path):
     soon(lambda: "did not end within 1 seconds" in error())
     assert health() == [None]
     eventually_offered(watched.placement, provider, 2)
-    (tmp_path / "check").write_text(SCRIPT)
+    install(tmp_path / "check", SCRIPT)
     action = "Read what the health_command of the backend says, and repair the device."
     faulty = ["drain", "it ended with status 3: uncorrectable errors", action]
     soon(lambda: health() == faulty)
@@ -460,7 +471,7 @@ def test_fake_driver_shows_a_fault(watched: Watched):
 
 
 def test_device_is_in_probation_before_it_is_offered_again(checked: Sites):
-    site = checked(rules=Rules(probation=2_000))
+    site = checked(rules=Rules(probation=5_000))
     site.becomes("ok")
     site.offers(2)
     site.driver.healths[CARD] = FAULT
@@ -552,7 +563,7 @@ def test_xid_in_the_log_of_the_kernel_reserves_the_units(checked: Sites):
     site.rack.machine.add_file("/dev/kmsg", f"4,2048,73000000,-;{text}\n")
     assert site.becomes("dead")["health_reasons"][0] == "Xid 79"
     site.offers(0)
-    assert site.driver.checks.count(CARD) > 1
+    soon(lambda: site.driver.checks.count(CARD) > 1)
 
 
 def test_errors_while_no_agent_runs_reserve_the_units(checked: Sites):

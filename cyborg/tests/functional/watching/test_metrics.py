@@ -150,6 +150,7 @@ def test_scrape_does_not_wait_for_database(tmp_path: Path):
     for _ in range(3):
         up, *_rest = cloud.collect()
         assert [sample.value for sample in up.samples] == [0]
+    db.opened.reached()
     assert db.asked == 1
     db.opened.set()
 

@@ -62,7 +62,7 @@ class Checked(Driver):
 class Checks:
     """Checks of some drivers, each of which offers ``cards``."""
 
-    def __init__(self, state: Path, *drivers: Checked, timeout: float = PATIENCE) -> None:
+    def __init__(self, state: Path, *drivers: Checked, worker: Worker | None = None) -> None:
         self.drivers: dict[str, Driver] = {driver.name: driver for driver in drivers}
         self.cards = list(CARDS)
         self.changes: list[str] = []
@@ -74,8 +74,8 @@ class Checks:
             last_report=None,
             policy=faults.POLICY,
             on_change=lambda: self.changes.append("changed"),
-            worker=Worker(),
-            timeout=timeout,
+            worker=worker or Worker(),
+            timeout=PATIENCE,
             findings=Findings(
                 machine=self.host,
                 policy=faults.POLICY,
@@ -187,7 +187,7 @@ def test_every_device_of_every_driver_is_polled_although_one_driver_hangs(
     tmp_path: Path, gates: list[Gate]
 ) -> None:
     stuck, other = Checked("a"), Checked("b")
-    checks = Checks(tmp_path, stuck, other, timeout=0.01)
+    checks = Checks(tmp_path, stuck, other)
     stuck.gate = Gate()
     gates.append(stuck.gate)
     for count in (1, 2):
@@ -195,6 +195,8 @@ def test_every_device_of_every_driver_is_polled_although_one_driver_hangs(
         expected = [FIRST, SECOND] * count
         eventually(partial(other.has_polled, expected), "a poll of b")
         checks.end_poll("b")
+        # Only a poll that has begun is known to have no answer.
+        stuck.gate.reached()
     assert stuck.polled == [FIRST]
     # The second round has found the first one still running, for both of its devices.
     (report, _) = checks.checks.add_health(checks.report).drivers
@@ -235,11 +237,12 @@ def test_check_that_hangs_after_a_set_up_does_not_keep_its_operation(
     tmp_path: Path, gates: list[Gate]
 ) -> None:
     driver = Checked()
-    checks = Checks(tmp_path, driver, timeout=0.01)
     driver.gate = Gate()
     gates.append(driver.gate)
+    # The limit ends the check where it hangs: one that has not begun would be cancelled.
+    checks = Checks(tmp_path, driver, worker=Worker(wait=driver.gate.limit))
     assert checks.checks.after_set_up("checked", FIRST) is None
-    eventually(lambda: driver.polled == [FIRST], "the check")
+    assert driver.polled == [FIRST]
     # Nor does one that waits for the check that hangs.
     assert checks.checks.after_set_up("checked", SECOND) is None
     driver.gate.set()

@@ -116,6 +116,21 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     return ends
 
 
+@pytest.fixture
+def arrivals(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released each time that the server reads some of what a client sends."""
+    read, arrivals = IOStream.read_from_fd, threading.Semaphore(0)
+
+    def noticed(stream: IOStream, buffer: bytearray | memoryview) -> int | None:
+        size = read(stream, buffer)
+        if size:
+            arrivals.release()
+        return size
+
+    monkeypatch.setattr(IOStream, "read_from_fd", noticed)
+    return arrivals
+
+
 def received(client: socket.socket) -> bytes:
     """The next bytes from the server; none at the end of the connection."""
     try:
@@ -531,7 +546,7 @@ def test_client_that_leaves_while_its_request_runs_is_forgotten(
 
 
 def test_stopping_server_finishes_accepted_requests(
-    serve: Serve, connect: Connect, app: Recorder
+    serve: Serve, connect: Connect, app: Recorder, arrivals: threading.Semaphore
 ) -> None:
     server = serve("api_workers = 1\n")
     app.go_on.clear()
@@ -539,6 +554,9 @@ def test_stopping_server_finishes_accepted_requests(
     sending = connect(server, POST + b"Content-Length: 4\r\nExpect: 100-continue\r\n\r\n")
     assert b" 100 " in received(sending)
     acquired(app.arrived)
+    # What one connection sent may arrive after what a later one did.
+    for _ in (idle, running, queued, sending):
+        acquired(arrivals)
     server.stop()
     assert everything(idle) == b""
     with pytest.raises(ConnectionRefusedError):

@@ -125,7 +125,6 @@ def test_forked_worker_sends_its_own_heartbeat(presence: Heartbeat, conductor: L
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(conductor.heard) == 1
 
 
 def test_missing_conductor_is_logged_once(

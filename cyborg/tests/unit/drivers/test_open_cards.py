@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from cyborg.testing import scenario_hosts, servers
 from cyborg.testing.driver_checks import look
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.kernel.sysfs import PCI
+from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.unit.drivers.configured import configured
 
 EVERYTHING = '{"address": "*:*:*.*"}'
@@ -269,7 +271,10 @@ def test_processes_that_the_agent_has_started_are_no_users() -> None:
     child = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     grandchild = int(child.stdout.readline())
+    name = Path(f"/proc/{grandchild}/comm")
     try:
+        # It has the file open before it becomes another program.
+        eventually(lambda: name.read_text() == "sleep\n")
         assert "/dev/full" not in host.open_files().holders
         # The parent of the other process ends, so nobody can tell who started it.
         child.kill()

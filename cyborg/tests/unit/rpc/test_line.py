@@ -274,16 +274,16 @@ def test_write_that_was_sent_waits_for_a_server_that_starts(bus: FakeBus, line: 
 def test_outcome_of_write_is_unknown_after_its_deadline(
     bus: FakeBus, clock: FakeClock, broken: Behaviour
 ) -> None:
-    def broken_for_a_second(**_arguments: Any) -> Any:
-        clock.now += 1.0
+    def broken_for_long(**_arguments: Any) -> Any:
+        clock.now += PATIENCE
         broken()
 
     line = RPCClient(
         *(cast(Bus, bus), "topic"), peer="conductor", timeout=PATIENCE, clock=clock, wait=connected
     )
-    bus.behaviours = [broken_for_a_second] * 3
+    bus.behaviours = [broken_for_long] * 3
     with pytest.raises(exception.OutcomeUnknown, match="repeating is safe"):
-        line.call_until("bind", within=1.2)
+        line.call_until("bind", within=2 * PATIENCE)
     assert len(bus.calls) == 2
     line.close()
 
