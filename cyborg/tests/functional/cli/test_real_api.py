@@ -47,6 +47,23 @@ def test_profile_is_created_shown_listed_and_deleted(
     assert "could not be found" in deleted.err
 
 
+def test_profile_of_a_device_is_one_that_the_device_satisfies(
+    as_user: Callable[..., UserCommand],
+    compute: Callable[..., ComputeHost],
+    name: str,
+) -> None:
+    host, admin = compute(), as_user("admin")
+    (device,) = admin(f"accelerator-list --host {host.compute} -f json").json
+    created = admin(f"profile-create {name} --from-device {device['uuid']} --count 3 -f json")
+    assert created.json["groups"] == [GROUP | {"resources:FPGA": "3"}]
+    assert (created.json["satisfiable"], created.err) == ("now", "")
+    for role in ("admin", "operator"):
+        shown = as_user(role)(f"accelerator-show {device['uuid']} -f json").json["profiles"]
+        mine = {"uuid": created.json["uuid"], "name": name, "groups": [0]}
+        assert mine in shown
+    assert admin(f"profile-delete {name}").status == 0
+
+
 def test_refused_profile_names_role_and_invalid_group(
     as_user: Callable[..., UserCommand], name: str
 ):
