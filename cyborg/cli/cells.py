@@ -218,7 +218,7 @@ def _format_events(events: list[Mapping[str, Any]]) -> str:
 def _format_profiles(profiles: list[Mapping[str, Any]]) -> str:
     """Return a line for each profile: its name, and the groups that the device can satisfy."""
     return "\n".join(
-        f"{profile.get('name')}: "
+        f"{profile.get('name')} ({profile.get('uuid')}): "
         + ", ".join(f"groups[{index}]" for index in profile.get("groups") or ())
         for profile in profiles
     )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cyborg.tests.unit.cli.conftest import Run
-from cyborg.tests.unit.cli.service import DEVICE, RESOURCES, Answer, Service
+from cyborg.tests.unit.cli.service import DEVICE, PROFILE, RESOURCES, Answer, Service
 
 TRAITS = {
     "trait:CUSTOM_FPGA_INTEL": "required",
@@ -109,4 +109,4 @@ def test_unusable_device_is_refused_before_the_profile_is_created(
 
 
 def test_accelerator_show_names_the_groups_of_profiles_that_fit(cyborg: Run) -> None:
-    assert "fpga: groups[0], groups[2]" in cyborg(f"accelerator-show {DEVICE}").out
+    assert f"fpga ({PROFILE}): groups[0], groups[2]" in cyborg(f"accelerator-show {DEVICE}").out
