@@ -36,8 +36,8 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 class BaseCommand(Command):
     """A command that sends requests to the accelerator service.
 
-    ``route`` is the key of its request in ROUTES. ``status`` is the exit status of a command that
-    raised no error.
+    ``route`` is the key of its first request in ROUTES. ``status`` is the exit status of a command
+    that raised no error.
     """
 
     app: Any
@@ -54,7 +54,7 @@ class BaseCommand(Command):
         """Add the command's own arguments; each ``dest`` is a name of the query or of the body."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command; return 1 if it reported an error, else what cliff returns."""
+        """Run the command; return what cliff returns, or ``status`` if that is 0."""
         return super().run(parsed_args) or self.status
 
     @property

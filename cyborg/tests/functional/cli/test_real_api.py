@@ -64,6 +64,42 @@ def test_profile_of_a_device_is_one_that_the_device_satisfies(
     assert admin(f"profile-delete {name}").status == 0
 
 
+def test_exported_profiles_are_applied_without_a_change(
+    as_user: Callable[..., UserCommand],
+    served: tuple[ComputeHost, str, dict[str, Any]],
+    name: str,
+    tmp_path: Path,
+) -> None:
+    admin, held = as_user("admin"), served[2]["device_profile_name"]
+    file = tmp_path / "profiles.yaml"
+    for more in ("", " --description d --project blue --project 0123"):
+        admin(f"profile-create {name}{len(more)}{more}", *GROUPS)
+    everything = admin("profile-list -f json --long").json
+    assert admin(f"profile-export --output {file}").status == 0
+    for options in ("", "--dry-run", "--prune"):
+        outcome = admin(f"profile-apply -f {file} {options}")
+        assert (outcome.status, outcome.out) == (0, ""), outcome.err
+    assert admin("profile-list -f json --long").json == everything
+    # A profile in use keeps its uuid when it changes, and is not deleted.
+    own = tmp_path / "own.yaml"
+    uuid = admin(f"profile-show {held} -f value -c uuid").out
+    assert admin(f"profile-export {held} --output {own}").status == 0
+    own.write_text(own.read_text().replace("'1'", "3"))
+    assert admin(f"profile-apply -f {own} --dry-run").status == 3
+    assert admin(f"profile-apply -f {own}").out.endswith(f"{held}: updated\n")
+    assert admin(f"profile-apply -f {own}").status == 0
+    changed = admin(f"profile-show {held} -f json").json
+    assert (f"{changed['uuid']}\n", changed["groups"]) == (uuid, [GROUP | {"resources:FPGA": "3"}])
+    documents = [text for text in file.read_text().split("---\n") if held not in text]
+    file.write_text("---\n".join(documents))
+    outcome = admin(f"profile-apply -f {file} --prune --yes")
+    assert (outcome.status, "(HTTP 409)" in outcome.err) == (1, True), outcome.err
+    assert f"{held}: not deleted" in outcome.err
+    assert as_user("reader")(f"profile-apply -f {own}").status == 0
+    refused = as_user("reader")(f"profile-apply -f {file} --prune --yes")
+    assert (refused.status, "(HTTP 403)" in refused.err) == (1, True)
+
+
 def test_refused_profile_names_role_and_invalid_group(
     as_user: Callable[..., UserCommand], name: str
 ):

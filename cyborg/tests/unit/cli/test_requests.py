@@ -18,6 +18,7 @@ from cyborg.tests.unit.cli.service import (
     INSTANCE,
     OPERATION,
     PROFILE,
+    PROFILES,
     Service,
 )
 
@@ -79,6 +80,9 @@ READS = {
     "profile-list --name a,b": "GET /device_profiles?name=a,b",
     "profile-show fpga": "GET /device_profiles/fpga",
     "profile-delete fpga": "DELETE /device_profiles/fpga",
+    f"profile-apply -f {PROFILES}": "GET /device_profiles",
+    "profile-export": "GET /device_profiles",
+    "profile-export fpga": "GET /device_profiles?name=fpga",
     (f"arq-list --instance {INSTANCE} --state Bound --host h --profile fpga --project p"): (
         "GET /accelerator_requests?"
         f"instance={INSTANCE}&state=Bound&hostname=h&"
@@ -272,6 +276,8 @@ WRONG = [
             "profile-update fpga --public",
         )
     ),
+    ("profile-apply --prune", 2, "-f/--file"),
+    ("profile-apply -f /nonexistent.yaml", 1, "No such file or directory"),
     ("accelerator-update x", 1, "--label"),
     ("accelerator-update --status ready", 1, "No accelerator is given"),
     ("accelerator-update --label rack=7", 1, "No change is given"),
