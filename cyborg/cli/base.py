@@ -74,6 +74,10 @@ class BaseCommand(Command):
             self.app.stderr.write(f"{line}\n")
             self.app.stderr.flush()
 
+    def print_dry_run(self) -> None:
+        """Say that the output is that of a dry run."""
+        self.print_note("Dry run: nothing was changed.")
+
     def print_result(self, result: Mapping[str, Any]) -> None:
         """Write a line about the state of an operation on one host."""
         colours = terminal.supports_colours(self.app.stderr)
@@ -293,6 +297,16 @@ class MultipleTargets(TableCommand):
     ) -> dict[str, Mapping[str, Any]]:
         """Return the objects, by key, after the work that their change started."""
         return updated
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """Add the option that shows what would happen."""
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="Print what the command would do, as far as the service shows it now, and change "
+        "nothing.",
+    )
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:

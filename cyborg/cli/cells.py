@@ -12,6 +12,8 @@ from cyborg.terminal import GREEN, RED, YELLOW, coloured
 
 _COLOURS: Final = {
     **dict.fromkeys(("up", "enabled", "ready", "active", "bound", "succeeded", "ok"), GREEN),
+    "would succeed": GREEN,
+    "would fail": RED,
     **dict.fromkeys(
         (
             "disabled",

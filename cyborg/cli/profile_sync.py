@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cyborg import exception, terminal
-from cyborg.cli.base import BaseCommand
+from cyborg.cli.base import BaseCommand, add_dry_run
 from cyborg.cli.profile_files import Profile, dump, read
 from cyborg.model.text import escaped
 
@@ -67,9 +67,7 @@ class ProfileApply(BaseCommand):
             help="File with profiles as YAML documents, or directory whose files with the suffix "
             ".yaml or .yml have them. Repeat the option for more.",
         )
-        parser.add_argument(
-            "--dry-run", action="store_true", help="Print the changes, and make none of them."
-        )
+        add_dry_run(parser)
         parser.add_argument(
             "--prune",
             action="store_true",

@@ -3,13 +3,14 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from cyborg import exception
 from cyborg.cli.base import (
     DeleteCommand,
     ListCommand,
     ShowCommand,
+    add_dry_run,
     column_paths,
     positive_integer,
     provided_values,
@@ -17,6 +18,9 @@ from cyborg.cli.base import (
 )
 from cyborg.cli.device_groups import offer_of, profile_name
 from cyborg.model.text import escaped
+
+#: The members of a profile that commands set.
+_MEMBERS: Final = ("name", "groups", "description", "projects")
 
 
 class ProfileList(ListCommand):
@@ -89,6 +93,7 @@ class ProfileCreate(_ProfileWriteCommand):
         )
         parser.add_argument("--description", help="Description of the profile, a text for users.")
         _add_project(parser, "By default all projects may use it.")
+        add_dry_run(parser)
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
         values = provided_values(parsed)
@@ -100,6 +105,9 @@ class ProfileCreate(_ProfileWriteCommand):
             raise exception.CommandFailed(
                 reason="No name is given. Only with --from-device it can be omitted."
             )
+        if parsed.dry_run:
+            self.print_dry_run()
+            return {name: values[name] for name in _MEMBERS if name in values}
         return self.unwrap(self.client.request(self.route, values=values))
 
     def _of_device(self, parsed: argparse.Namespace) -> dict[str, Any]:
@@ -123,6 +131,7 @@ class ProfileUpdate(_ProfileWriteCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
+        add_dry_run(parser)
         parser.add_argument("--name", help="New name of the profile.")
         _add_group(parser)
         group = parser.add_mutually_exclusive_group()
@@ -140,11 +149,20 @@ class ProfileUpdate(_ProfileWriteCommand):
             values["description"] = None
         if parsed.public:
             values["projects"] = None
-        if not values.keys() & {"name", "groups", "description", "projects"}:
+        if not values.keys() & set(_MEMBERS):
             raise exception.CommandFailed(
                 reason="No change is given. Give --name, --group, --description, "
                 "--no-description, --project or --public."
             )
+        if parsed.dry_run:
+            stored = self.client.request("profile-show", parsed.key)
+            changes = {name: values[name] for name in _MEMBERS if name in values}
+            changed = [name for name in changes if changes[name] != stored.get(name)]
+            self.print_note(f"Would change: {', '.join(changed) or 'nothing'}.")
+            self.print_dry_run()
+            # Whether the hardware can satisfy the new groups is not known here.
+            kept = {name: value for name, value in stored.items() if name != "satisfiable"}
+            return {**kept, **changes}
         return self.unwrap(self.client.request(self.route, parsed.key, values=values))
 
 

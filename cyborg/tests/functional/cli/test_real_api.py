@@ -212,3 +212,28 @@ def test_accelerator_is_created_changed_and_deleted(
     assert "accelerator_operator" in forbidden.err
     assert admin(f"accelerator-delete {uuid}").status == 0
     eventually(lambda: len(admin(listing).json) == 1)
+
+
+def test_dry_run_foretells_the_change_of_an_accelerator(
+    as_user: Callable[..., UserCommand], served: tuple[ComputeHost, str, dict[str, Any]]
+) -> None:
+    host, operator = served[0], as_user("operator")
+    (device,) = operator(f"accelerator-list --host {host.compute} -f json").json
+    line = f"accelerator-update {device['uuid']} --status maintaining --reason fans -f json"
+    foretold = operator(f"{line} --dry-run")
+    assert operator(f"accelerator-list --host {host.compute} -f json").json == [device]
+    assert "1 unit(s) in use stay with their instances" in foretold.err
+    assert operator(line).json == foretold.json
+
+
+def test_dry_run_of_a_driver_in_use_fails_like_the_command(
+    as_user: Callable[..., UserCommand], served: tuple[ComputeHost, str, dict[str, Any]]
+) -> None:
+    host, operator = served[0], as_user("operator")
+    (row,) = operator(f"driver-list --host {host.compute} --name fake_driver -f json").json
+    foretold = operator(f"uninstall-driver {row['uuid']} --dry-run")
+    assert (foretold.status, "1 of its devices are in use" in foretold.err) == (1, True)
+    refused = operator(f"uninstall-driver {row['uuid']}")
+    assert (refused.status, "(HTTP 409)" in refused.err) == (1, True)
+    (after,) = operator(f"driver-list --host {host.compute} --name fake_driver -f json").json
+    assert after == row
