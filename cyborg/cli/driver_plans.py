@@ -15,6 +15,8 @@ FAILS: Final = "would fail"
 UNKNOWN: Final = "unknown"
 _AGENT: Final = "cyborg-agent"
 _DOWN: Final = "its agent is down"
+#: The service does not show which of the two it is.
+_NOT_LOADED: Final = "the driver is not loaded: if it is not disabled, it must be installed first"
 
 Result = dict[str, Any]
 
@@ -77,10 +79,12 @@ class DriverPlan:
 
     def uninstall(self, *, drain: bool) -> Iterator[Result]:
         """Yield the results of a removal; raises CommandFailed if no host has the driver."""
-        for host, row in self._loaded():
+        for host, row in self._installed():
             devices = row.get("devices") or {}
             used = devices.get("in_use") or 0
-            if self._is_down(host):
+            if not _is_loaded(row):
+                yield _result(host, UNKNOWN, error=_NOT_LOADED)
+            elif self._is_down(host):
                 yield _result(host, FAILS, error=f"{_DOWN}; with --no-wait it follows later")
             elif used and not drain:
                 reason = f"{used} of its devices are in use; with --drain it waits for them"
@@ -97,11 +101,13 @@ class DriverPlan:
 
         Raises CommandFailed if no host has the driver.
         """
-        for host, row in self._loaded():
+        for host, row in self._installed():
             used = (row.get("devices") or {}).get("in_use") or 0
             merged = {**(row.get("options") or {}), **(options or {})}
             after = {key: value for key, value in merged.items() if value is not None}
-            if self._is_down(host):
+            if not _is_loaded(row):
+                yield _result(host, UNKNOWN, error=_NOT_LOADED)
+            elif self._is_down(host):
                 yield _result(host, FAILS, error=f"{_DOWN}; with --no-wait it follows later")
             elif enabled is False and used:
                 yield _result(host, FAILS, error=f"{used} of its devices are in use")
@@ -115,14 +121,14 @@ class DriverPlan:
     def _is_down(self, host: str) -> bool:
         return not (self.defers or self.agents.get(host))
 
-    def _loaded(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return the hosts that have loaded the driver, with their rows."""
-        loaded = [(host, row) for host, row in sorted(self.rows.items()) if _is_loaded(row)]
-        if not loaded:
+    def _installed(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the hosts that have loaded the driver, or if none has, all that have it."""
+        if not self.rows:
             raise exception.CommandFailed(
-                reason=f"No host has loaded driver {self.name}. Run cyborg driver-list to see all."
+                reason=f"No host has driver {self.name}. Run cyborg driver-list --all to see all."
             )
-        return loaded
+        loaded = {host: row for host, row in self.rows.items() if _is_loaded(row)}
+        return sorted((loaded or self.rows).items())
 
 
 def _is_loaded(row: Mapping[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from cyborg.cli.base import (
     add_force,
     column_paths,
 )
-from cyborg.cli.driver_plans import FAILS, SUCCEEDS, DriverPlan, Result
+from cyborg.cli.driver_plans import FAILS, SUCCEEDS, UNKNOWN, DriverPlan, Result
 
 _STATES = ("READY", "STARTING", "FAILED", "STOPPED")
 _DRIVER_HELP = (
@@ -119,7 +119,8 @@ class _DriverCommand(OperationCommand):
         self.print_dry_run()
         subject = {"driver": name, "hosts": [result["host"] for result in results]}
         # A refusal on one host refuses the whole request.
-        state = FAILS if self.status else SUCCEEDS
+        states = {result["state"] for result in results}
+        state = next((state for state in (FAILS, UNKNOWN) if state in states), SUCCEEDS)
         return {"verb": self.verb, "state": state, "subject": subject, "results": results}
 
     def driver(self, parsed: argparse.Namespace) -> str:

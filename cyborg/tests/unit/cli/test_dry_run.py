@@ -144,8 +144,13 @@ def test_uninstall_shows_devices_and_what_is_in_use(dry: Run, service: Service) 
         ("b", "would succeed", {"devices": 2, "waits for devices in use": 1}),
     ]
     drivers(service, rows[2])
+    outcome = dry("uninstall-driver fake_driver -f json")
+    assert [(host, state) for host, state, _ in results(outcome)] == [("c", "unknown")]
+    assert outcome.json["state"] == "unknown"
+    drivers(service, rows[2])
+    service.answers["/drivers"] = [Answer(200, {"drivers": []})]
     outcome = dry("uninstall-driver fake_driver")
-    assert (outcome.status, "No host has loaded driver" in outcome.err) == (1, True)
+    assert (outcome.status, "No host has driver fake_driver" in outcome.err) == (1, True)
     drivers(service, {"host": "a", "agent": "down", "devices": free})
     assert "a: its agent is down" in dry("uninstall-driver fake_driver").err
 
@@ -162,6 +167,9 @@ def test_update_shows_options_after_the_change(dry: Run, service: Service) -> No
     drivers(service, {"host": "a"})
     outcome = dry("update-driver fake_driver -f json")
     assert results(outcome) == [("a", "would succeed", {"driver": "is loaded again"})]
+    drivers(service, {"host": "a", "enabled": False, "state": "STOPPED"})
+    outcome = dry("update-driver fake_driver --enable")
+    assert (outcome.status, "if it is not disabled" in outcome.out) == (0, True)
     drivers(service, {"host": "a", "enabled": False, "agent": "down"})
     assert dry("update-driver fake_driver --enable").status == 1
 
