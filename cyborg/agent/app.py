@@ -355,6 +355,7 @@ def _reporter(
         worker,
         timeout=settings.agent.scan_timeout,
         topology_traits=settings.agent.topology_traits,
+        compat_traits=settings.agent.compat_traits,
         settings=LastingSettings(store, worker),
     )
 

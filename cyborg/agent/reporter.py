@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from cyborg import exception
+from cyborg.agent.compat_traits import with_compat_traits
 from cyborg.agent.driver_manager import DriverManager
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.lasting_settings import LastingSettings
@@ -37,7 +38,7 @@ class Reporter:
     again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
     after ``timeout`` seconds counts as failed, until it has answered. ``settings`` notes what
     guests can change for good. With ``topology_traits`` the devices have traits that tell where
-    they are.
+    they are, with ``compat_traits`` those that the existing service published for them.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class Reporter:
         *,
         timeout: float = 60.0,
         topology_traits: bool = False,
+        compat_traits: bool = False,
         settings: LastingSettings | None = None,
     ) -> None:
         self.driver_manager = driver_manager
         self._topology_traits = topology_traits
+        self._compat_traits = compat_traits
         self.settings = settings
         self._checks = checks
         self._worker = worker
@@ -171,6 +174,8 @@ class Reporter:
             return _Scanned(DriverReport(name, DriverState.FAILED, error=str(error)))
         if self.settings is not None:
             self.settings.note(driver, devices, scan)
+        if self._compat_traits:
+            devices = tuple(with_compat_traits(name, device) for device in devices)
         if self._topology_traits:
             devices = self._located(name, driver, devices, scan)
         report = DriverReport(name, DriverState.READY, devices)

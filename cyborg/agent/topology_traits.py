@@ -2,7 +2,7 @@
 """The traits that tell where a device is, for ``[agent] topology_traits``; pure."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cyborg.model.device import Attribute, Deployable, Device
@@ -23,15 +23,24 @@ def with_topology_traits(
     if not places or device.operator_created:
         return device
 
-    def located(deployable: Deployable) -> Deployable:
-        added = [place for place in places if place[1] not in deployable.traits]
+    return with_traits(device, lambda _deployable: places)
+
+
+def with_traits(device: Device, more: Callable[[Deployable], Iterable[tuple[str, str]]]) -> Device:
+    """Return a device whose deployables also have the traits that ``more`` returns.
+
+    Each comes with the key of its attribute. A trait that a deployable has is not added again.
+    """
+
+    def extended(deployable: Deployable) -> Deployable:
+        added = [pair for pair in more(deployable) if pair[1] not in deployable.traits]
         return replace(
             deployable,
             traits=(*deployable.traits, *(trait for _, trait in added)),
-            attributes=(*deployable.attributes, *(Attribute(*place) for place in added)),
+            attributes=(*deployable.attributes, *(Attribute(*pair) for pair in added)),
         )
 
-    return replace(device, deployables=tuple(map(located, device.deployables)))
+    return replace(device, deployables=tuple(map(extended, device.deployables)))
 
 
 def _traits(device: Device) -> Iterator[tuple[str, str]]:

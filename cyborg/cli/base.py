@@ -36,8 +36,8 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 class BaseCommand(Command):
     """A command that sends requests to the accelerator service.
 
-    ``route`` is the key of its request in ROUTES. ``status`` is the exit status of a command that
-    raised no error.
+    ``route`` is the key of its first request in ROUTES. ``status`` is the exit status of a command
+    that raised no error.
     """
 
     app: Any
@@ -54,7 +54,7 @@ class BaseCommand(Command):
         """Add the command's own arguments; each ``dest`` is a name of the query or of the body."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command; return 1 if it reported an error, else what cliff returns."""
+        """Run the command; return what cliff returns, or ``status`` if that is 0."""
         return super().run(parsed_args) or self.status
 
     @property
@@ -73,6 +73,10 @@ class BaseCommand(Command):
         if self.app.options.verbose_level > 0:
             self.app.stderr.write(f"{line}\n")
             self.app.stderr.flush()
+
+    def print_dry_run(self) -> None:
+        """Say that the output is that of a dry run."""
+        self.print_note("Dry run: nothing was changed.")
 
     def print_result(self, result: Mapping[str, Any]) -> None:
         """Write a line about the state of an operation on one host."""
@@ -293,6 +297,16 @@ class MultipleTargets(TableCommand):
     ) -> dict[str, Mapping[str, Any]]:
         """Return the objects, by key, after the work that their change started."""
         return updated
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """Add the option that shows what would happen."""
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="Print what the command would do, as far as the service shows it now, and change "
+        "nothing.",
+    )
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:

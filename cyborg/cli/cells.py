@@ -12,6 +12,8 @@ from cyborg.terminal import GREEN, RED, YELLOW, coloured
 
 _COLOURS: Final = {
     **dict.fromkeys(("up", "enabled", "ready", "active", "bound", "succeeded", "ok"), GREEN),
+    "would succeed": GREEN,
+    "would fail": RED,
     **dict.fromkeys(
         (
             "disabled",
@@ -215,6 +217,15 @@ def _format_events(events: list[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _format_profiles(profiles: list[Mapping[str, Any]]) -> str:
+    """Return a line for each profile: its name, and the groups that the device can satisfy."""
+    return "\n".join(
+        f"{profile.get('name')} ({profile.get('uuid')}): "
+        + ", ".join(f"groups[{index}]" for index in profile.get("groups") or ())
+        for profile in profiles
+    )
+
+
 def _count(count: Any, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
@@ -263,4 +274,5 @@ _FORMATTERS: Final[Mapping[str, Callable[[Any], str]]] = {
     "units": _format_units,
     "reasons": _format_reasons,
     "events": _format_events,
+    "profiles": _format_profiles,
 }

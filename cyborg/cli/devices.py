@@ -15,6 +15,7 @@ from cyborg.cli.base import (
     OperationCommand,
     ShowCommand,
     UnsetKeyAction,
+    add_dry_run,
     add_force,
     column_paths,
     duration,
@@ -312,6 +313,7 @@ class AcceleratorUpdate(MultipleTargets):
             action="store_true",
             help="Wait until the set-up on the host ends. The command fails if the set-up fails.",
         )
+        add_dry_run(parser)
 
     def _add_health(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -358,12 +360,40 @@ class AcceleratorUpdate(MultipleTargets):
         return self._select(parsed) if by_selection else super().target_keys(parsed)
 
     def update(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        if parsed.dry_run:
+            return self._expected(key, parsed)
         return self.unwrap(self.client.request(self.route, key, values=provided_values(parsed)))
+
+    def _expected(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Return an accelerator as the change would leave it, if its host need not set it up."""
+        device = self.unwrap(self.client.request("accelerator-show", key))
+        changes = {name: getattr(parsed, name) for name in ("model", "traits")}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if parsed.status is not None:
+            changes["status"] = "enabled" if parsed.status == "ready" else parsed.status
+            changes["status_reason"] = parsed.status_reason
+        if parsed.health == "ignore":
+            changes["health"] = "ignored"
+        if parsed.labels:
+            labels = {**(device.get("labels") or {}), **parsed.labels}
+            changes["labels"] = {name: value for name, value in labels.items() if value is not None}
+        changed = [name for name, value in changes.items() if value != device.get(name)]
+        # Their effect depends on what the service does not show.
+        changed += ["health"] if parsed.health == "auto" else []
+        changed += [f"unit {parsed.free_unit}"] if parsed.free_unit else []
+        self.print_note(f"{key}: would change {', '.join(changed) or 'nothing'}.")
+        used = (device.get("units") or {}).get("used") or 0
+        if used and "status" in changed and changes["status"] == "maintaining":
+            self.print_note(f"{key}: {used} unit(s) in use stay with their instances.")
+        return {**device, **changes}
 
     def finish(
         self, updated: dict[str, Mapping[str, Any]], parsed: argparse.Namespace
     ) -> dict[str, Mapping[str, Any]]:
         """Return the accelerators, with ``--wait`` after the end of their set-up."""
+        if parsed.dry_run:
+            self.print_dry_run()
+            return updated
         for key in updated if parsed.wait else ():
             updated[key] = poll(
                 partial(self.client.request, "accelerator-show", key),
@@ -397,7 +427,7 @@ class AcceleratorUpdate(MultipleTargets):
                 "all accelerators."
             )
         keys = [device["uuid"] for device in devices]
-        if parsed.yes:
+        if parsed.yes or parsed.dry_run:
             return keys
         accelerators = f"{len(keys)} accelerator{'' if len(keys) == 1 else 's'}"
         if not (self.app.stdin.isatty() and self.app.stdout.isatty()):

@@ -2,8 +2,10 @@
 """Commands for drivers, the backends that they attach, the hardware they find, usage and limits."""
 
 import argparse
-from collections.abc import Mapping, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+from uuid import UUID
 
 from cyborg.cli.base import (
     KeyValueAction,
@@ -12,9 +14,11 @@ from cyborg.cli.base import (
     OperationCommand,
     ShowCommand,
     UnsetKeyAction,
+    add_dry_run,
     add_force,
     column_paths,
 )
+from cyborg.cli.driver_plans import FAILS, SUCCEEDS, UNKNOWN, DriverPlan, Result
 
 _STATES = ("READY", "STARTING", "FAILED", "STOPPED")
 _DRIVER_HELP = (
@@ -81,10 +85,68 @@ class DriverShow(NamedShow):
     key_help = "UUID of the driver's row in driver-list, or its name if only one host has it."
 
 
-class DriverInstall(OperationCommand):
+class _DriverCommand(OperationCommand):
+    """A change of a driver; ``--dry-run`` shows the results that it would have on the hosts.
+
+    ``verb`` is that of its operation.
+    """
+
+    verb: ClassVar[str]
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser with ``--dry-run``."""
+        parser = super().get_parser(prog_name)
+        add_dry_run(parser)
+        return parser
+
+    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Return the operation, or in a dry run what it would be."""
+        if not parsed.dry_run:
+            return super().fetch(parsed)
+        key, filters = self.driver(parsed), {}
+        name, hosts = key, None
+        with contextlib.suppress(ValueError):
+            row = self.client.request("driver-show", str(UUID(key)))
+            name, hosts = row["name"], [row["host"]]
+            filters["host"] = row["host"]
+        rows = self.client.read_list("driver-list", {"name": name, **filters})
+        services = self.client.read_list("service-list", {"kind": "process"})
+        plan = DriverPlan.of(name, rows, services, defers=parsed.wait is not None)
+        results = list(self.results(plan, parsed, hosts))
+        for result in results:
+            if result["state"] == FAILS:
+                self.report_error(f"{result['host']}: {result['error']}")
+        self.print_dry_run()
+        subject = {"driver": name, "hosts": [result["host"] for result in results]}
+        # A refusal on one host refuses the whole request.
+        states = {result["state"] for result in results}
+        state = next((state for state in (FAILS, UNKNOWN) if state in states), SUCCEEDS)
+        return {"verb": self.verb, "state": state, "subject": subject, "results": results}
+
+    def driver(self, parsed: argparse.Namespace) -> str:
+        """Return the name of the driver, or the UUID of its row for one host."""
+        return str(parsed.key)
+
+    def results(
+        self, plan: DriverPlan, parsed: argparse.Namespace, hosts: Sequence[str] | None
+    ) -> Iterable[Result]:
+        """Return the results on the hosts; ``hosts`` limits it to the host of a row."""
+        raise NotImplementedError
+
+
+class DriverInstall(_DriverCommand):
     """Load a driver on hosts where its package is installed, and discover its devices."""
 
     route = "install-driver"
+    verb = "install_driver"
+
+    def driver(self, parsed: argparse.Namespace) -> str:
+        return str(parsed.driver)
+
+    def results(
+        self, plan: DriverPlan, parsed: argparse.Namespace, hosts: Sequence[str] | None
+    ) -> Iterable[Result]:
+        return plan.install(hosts or parsed.hosts, parsed.options)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("driver", metavar="<driver_id>", help=_DRIVER_HELP)
@@ -99,10 +161,11 @@ class DriverInstall(OperationCommand):
         _add_option(parser)
 
 
-class DriverUninstall(OperationCommand):
+class DriverUninstall(_DriverCommand):
     """Unload a driver from its hosts; its devices are removed from database and Placement."""
 
     route = "uninstall-driver"
+    verb = "uninstall_driver"
     key_name, key_help = "driver_id", _DRIVER_HELP
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -116,11 +179,17 @@ class DriverUninstall(OperationCommand):
         )
         add_force(parser)
 
+    def results(
+        self, plan: DriverPlan, parsed: argparse.Namespace, hosts: Sequence[str] | None
+    ) -> Iterable[Result]:
+        return plan.uninstall(drain=bool(parsed.drain))
 
-class DriverUpdate(OperationCommand):
+
+class DriverUpdate(_DriverCommand):
     """Change the options of a driver, enable or disable it; without options reload the driver."""
 
     route = "update-driver"
+    verb = "update_driver"
     key_name, key_help = "driver_id", _DRIVER_HELP
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -149,6 +218,11 @@ class DriverUpdate(OperationCommand):
             const=False,
             help="Disable the driver.",
         )
+
+    def results(
+        self, plan: DriverPlan, parsed: argparse.Namespace, hosts: Sequence[str] | None
+    ) -> Iterable[Result]:
+        return plan.update(parsed.options, enabled=parsed.enabled)
 
 
 class BackendList(ListCommand):

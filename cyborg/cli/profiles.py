@@ -3,7 +3,7 @@
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from cyborg import exception
 from cyborg.cli.base import (
@@ -11,9 +11,17 @@ from cyborg.cli.base import (
     ListCommand,
     ShowCommand,
     TableCommand,
+    add_dry_run,
     column_paths,
+    positive_integer,
     provided_values,
+    uuid_string,
 )
+from cyborg.cli.device_groups import offer_of, profile_name
+from cyborg.model.text import escaped
+
+#: The members of a profile that commands set.
+_MEMBERS: Final = ("name", "groups", "description", "projects")
 
 
 class ProfileList(ListCommand):
@@ -109,8 +117,12 @@ class _ProfileWriteCommand(ShowCommand):
         """Return the profile; each warning becomes a line of the error output."""
         profile = dict(super().unwrap(answer))
         for warning in profile.pop("warnings", ()):
-            self.app.stderr.write(f"Warning: {warning}\n")
+            self.print_warning(warning)
         return profile
+
+    def print_warning(self, warning: str) -> None:
+        """Write a warning to the error output."""
+        self.app.stderr.write(f"Warning: {escaped(warning)}\n")
 
 
 class ProfileCreate(_ProfileWriteCommand):
@@ -119,13 +131,59 @@ class ProfileCreate(_ProfileWriteCommand):
     route = "profile-create"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("name", metavar="<name>", help="Name of the profile.")
-        _add_group(parser, required=True)
+        parser.add_argument(
+            "name",
+            metavar="<name>",
+            nargs="?",
+            help="Name of the profile. With --from-device it can be omitted: the name is the model "
+            "of the accelerator then, with -x and the number in --count.",
+        )
+        groups = parser.add_mutually_exclusive_group(required=True)
+        _add_group(groups)
+        groups.add_argument(
+            "--from-device",
+            metavar="UUID",
+            type=uuid_string,
+            help="Accelerator whose units the profile requests: by their resource class, and by "
+            "the traits that name the product.",
+        )
+        parser.add_argument(
+            "--count",
+            metavar="N",
+            type=positive_integer,
+            help="With --from-device: number of units (default: as few as a guest can get). They "
+            "are one group if one resource provider has so many, and otherwise several groups.",
+        )
         parser.add_argument("--description", help="Description of the profile, a text for users.")
         _add_project(parser, "By default all projects may use it.")
+        add_dry_run(parser)
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        return self.unwrap(self.client.request(self.route, values=provided_values(parsed)))
+        values = provided_values(parsed)
+        if parsed.from_device:
+            values |= self._of_device(parsed)
+        elif parsed.count:
+            raise exception.CommandFailed(reason="--count can be used with --from-device only.")
+        if not values.get("name"):
+            raise exception.CommandFailed(
+                reason="No name is given. Only with --from-device it can be omitted."
+            )
+        if parsed.dry_run:
+            self.print_dry_run()
+            return {name: values[name] for name in _MEMBERS if name in values}
+        return self.unwrap(self.client.request(self.route, values=values))
+
+    def _of_device(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        """Return name and groups of a profile for units of an accelerator."""
+        device = self.client.request("accelerator-show", parsed.from_device)
+        offer = offer_of(device)
+        if not offer.product_traits:
+            self.print_warning(
+                f"The driver of the accelerator names no trait of its product. The profile takes "
+                f"any unit of {offer.resource_class}."
+            )
+        name = parsed.name or profile_name(device, parsed.count)
+        return {"name": name, "groups": offer.groups(parsed.count)}
 
 
 class ProfileUpdate(_ProfileWriteCommand):
@@ -136,8 +194,9 @@ class ProfileUpdate(_ProfileWriteCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
+        add_dry_run(parser)
         parser.add_argument("--name", help="New name of the profile.")
-        _add_group(parser, required=False)
+        _add_group(parser)
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--description", help="New description of the profile.")
         group.add_argument("--no-description", action="store_true", help="Remove the description.")
@@ -153,11 +212,20 @@ class ProfileUpdate(_ProfileWriteCommand):
             values["description"] = None
         if parsed.public:
             values["projects"] = None
-        if not values.keys() & {"name", "groups", "description", "projects"}:
+        if not values.keys() & set(_MEMBERS):
             raise exception.CommandFailed(
                 reason="No change is given. Give --name, --group, --description, "
                 "--no-description, --project or --public."
             )
+        if parsed.dry_run:
+            stored = self.client.request("profile-show", parsed.key)
+            changes = {name: values[name] for name in _MEMBERS if name in values}
+            changed = [name for name in changes if changes[name] != stored.get(name)]
+            self.print_note(f"Would change: {', '.join(changed) or 'nothing'}.")
+            self.print_dry_run()
+            # Whether the hardware can satisfy the new groups is not known here.
+            kept = {name: value for name, value in stored.items() if name != "satisfiable"}
+            return {**kept, **changes}
         return self.unwrap(self.client.request(self.route, parsed.key, values=values))
 
 
@@ -168,14 +236,13 @@ class ProfileDelete(DeleteCommand):
     noun = "profile"
 
 
-def _add_group(parser: argparse.ArgumentParser, *, required: bool) -> None:
+def _add_group(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--group",
         dest="groups",
         metavar="KEY=VALUE[,KEY=VALUE...]",
         type=_parse_group,
         action="append",
-        required=required,
         help="A group of the profile, for example "
         "resources:FPGA=1,trait:CUSTOM_FAKE_DEVICE=required. Repeat the option for more groups.",
     )

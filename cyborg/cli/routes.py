@@ -166,6 +166,17 @@ ROUTES: Final[Mapping[str, Route]] = {
         body=("name", "groups", "description", "projects"),
     ),
     "profile-delete": Route("DELETE", "/device_profiles/{}", since=BASE),
+    # The first request of each; profile-apply then sends those of the three commands above.
+    "profile-apply": Route(
+        "GET", "/device_profiles", query=PAGING, wrapper="device_profiles", since=BASE
+    ),
+    "profile-export": Route(
+        "GET",
+        "/device_profiles",
+        query=("name", *PAGING),
+        wrapper="device_profiles",
+        since=BASE,
+    ),
     "arq-list": Route(
         "GET",
         "/accelerator_requests",

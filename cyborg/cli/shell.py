@@ -2,7 +2,8 @@
 """The ``cyborg`` program: the commands for operators and users of accelerators.
 
 Exit status: 0 for success, 1 if something failed (also an operation on one of its hosts), 2 for a
-wrong command line, 130 for an interrupted command.
+wrong command line, 3 if profile-apply has changed profiles or would change them, 130 for an
+interrupted command.
 """
 
 import argparse
@@ -20,7 +21,16 @@ from openstack import exceptions as sdk_exceptions
 from openstack.config import OpenStackConfig
 
 from cyborg import exception, version
-from cyborg.cli import arqs, devices, drivers, faults, operations, profiles, services
+from cyborg.cli import (
+    arqs,
+    devices,
+    drivers,
+    faults,
+    operations,
+    profile_sync,
+    profiles,
+    services,
+)
 from cyborg.cli.base import BaseCommand
 from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
 from cyborg.model.text import escaped
@@ -67,6 +77,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "profile-create": CommandEntry(profiles.ProfileCreate),
     "profile-update": CommandEntry(profiles.ProfileUpdate, "accelerator device profile update"),
     "profile-delete": CommandEntry(profiles.ProfileDelete),
+    "profile-apply": CommandEntry(profile_sync.ProfileApply, "accelerator device profile apply"),
+    "profile-export": CommandEntry(profile_sync.ProfileExport, "accelerator device profile export"),
     "arq-list": CommandEntry(arqs.ArqList),
     "arq-show": CommandEntry(arqs.ArqShow),
     "operation-list": CommandEntry(operations.OperationList, "accelerator operation list"),

@@ -127,6 +127,14 @@ class AgentOptions(OptionGroup):
         "CUSTOM_LINK_ISLAND_OF_8 with the number of its GPUs. Turn it on if device profiles "
         "request devices by their place.",
     )
+    compat_traits: bool = option(
+        cfg.BoolOpt,
+        default=False,
+        help="Publish for each device also the traits that the existing service published for it, "
+        "and that this service does not: CUSTOM_FPGA_INTEL_PAC_ARRIA10 for all cards of the "
+        "intel_fpga_driver, which the existing service did not tell apart. Turn it on while device "
+        "profiles from an earlier deployment request devices by these traits.",
+    )
     privileged_socket: str = option(
         cfg.StrOpt,
         default=PRIVILEGED_SOCKET,

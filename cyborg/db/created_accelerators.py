@@ -122,3 +122,8 @@ def set_traits(tx: Transaction, device_id: int, traits: Sequence[str]) -> None:
         for attribute in creation.attributes(resource_class, traits)
     ]
     bulk.insert(tx, Attribute, attributes, {"origin": Origin.DISCOVERED.value})
+    tx.execute(
+        sa.update(Deployable)
+        .where(Deployable.device_id == device_id)
+        .values(product_traits=list(creation.product_traits(traits)) or None)
+    )

@@ -69,6 +69,21 @@ def page(
 
 
 @dataclass(frozen=True)
+class NamedGroups:
+    """The groups of a profile, with its names."""
+
+    uuid: str
+    name: str
+    groups: tuple[dict[str, str], ...]
+
+
+def every(tx: Transaction, scope: Scope) -> list[NamedGroups]:
+    """Return the groups of all profiles in the scope, by name; in one statement."""
+    rows = tx.all(_VISIBLE.within(scope).order_by(models.DeviceProfile.name))
+    return [NamedGroups(row.uuid, row.name, _groups(row)) for row in rows]
+
+
+@dataclass(frozen=True)
 class ProfileGroups:
     """The groups of a profile; ``repeated`` is True when the operation has run before."""
 
@@ -198,6 +213,10 @@ def _insert_projects(tx: Transaction, id_: int, projects: Sequence[str]) -> None
     bulk.insert(tx, ProfileProject, rows)
 
 
+def _groups(row: models.DeviceProfile) -> tuple[dict[str, str], ...]:
+    return tuple(json.loads(row.profile_json)["groups"])
+
+
 def _profiles(tx: Transaction, rows: Sequence[_Profile], scope: Scope) -> list[DeviceProfile]:
     """Return profiles with their projects; one more statement reads those of all of them."""
     projects: dict[int, list[str]] = {row.id: [] for row in rows if row.private}
@@ -210,7 +229,7 @@ def _profiles(tx: Transaction, rows: Sequence[_Profile], scope: Scope) -> list[D
             uuid=row.uuid,
             name=row.name,
             description=row.description,
-            groups=tuple(json.loads(row.profile_json)["groups"]),
+            groups=_groups(row),
             created_at=row.created_at,
             updated_at=row.updated_at,
             projects=tuple(sorted(projects[row.id])) if row.private else None,

@@ -196,6 +196,8 @@ class Deployable(Dated, Base):
     group_size: Mapped[int | None]
     #: How the host cleans a unit after its guest, see ``HostClean``; NULL: it cannot.
     clean: Mapped[Word | None]
+    #: The traits that name the product, in the order of its driver; NULL: none does.
+    product_traits: Mapped[list[str] | None] = mapped_column(Json)
 
 
 sa.Index("deployables_parent_id_idx", Deployable.parent_id)

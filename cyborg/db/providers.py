@@ -66,6 +66,17 @@ class Part:
     unclaimed: int
 
     @property
+    def supply(self) -> Supply:
+        """Return what profiles can get of the provider; units that are lost do not count."""
+        return Supply(
+            self.row.resource_class,
+            tuple(sorted(self.desired.traits)),
+            self.desired.total - self.words.get(UnitWord.LOST.value, 0),
+            self.words.get(UnitWord.FREE.value, 0),
+            self.desired.group_size,
+        )
+
+    @property
     def published(self) -> tuple[int, int] | None:
         """Return the total and reserved units that Placement has; None: it has no provider."""
         if self.row.published_total is None:

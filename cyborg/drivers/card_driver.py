@@ -353,11 +353,13 @@ class CardDriver(Driver, Generic[C]):
         resource_class: str,
         driver_name: str,
         traits: Sequence[str] = (),
+        product: Collection[str] = (),
         more_info: Mapping[str, str] = MappingProxyType({}),
     ) -> Deployable:
         """Return one function as a deployable with one unit, for a guest that gets it whole.
 
-        ``more_info`` is added to the address in what Nova gets.
+        ``product`` are the traits that name the product; ``more_info`` is added to the address in
+        what Nova gets.
         """
         address = function.address
         return Deployable(
@@ -372,6 +374,7 @@ class CardDriver(Driver, Generic[C]):
                 Attribute("rc", resource_class),
                 *(Attribute(f"trait{i}", trait) for i, trait in enumerate(traits)),
             ),
+            product_traits=tuple(product),
         )
 
     def names(self, scan: Scan) -> pci_ids.Names:
@@ -588,12 +591,16 @@ class ListedCardDriver(PhysicalCardDriver):
     def desired_vfs(self, function: PciFunction) -> int | None:
         return self._vfs_wanted
 
+    def product_traits(self, function: PciFunction) -> Sequence[str]:
+        """Return the traits that name the product of a card."""
+        return (f"CUSTOM_{self.trait_word}_{function.product:04X}",)
+
     def traits(self, function: PciFunction) -> Sequence[str]:
         """Return the traits of a card and of its virtual functions; none may change in use.
 
         Those of the device catalogue, such as CUSTOM_GAUDI3, follow the others.
         """
-        own = "OWNER_CYBORG", f"CUSTOM_{self.trait_word}_{function.product:04X}"
+        own = "OWNER_CYBORG", *self.product_traits(function)
         return tuple(dict.fromkeys((*own, *self.entry(function).description.traits)))
 
     def std_board_info(self, function: PciFunction) -> Mapping[str, str | None]:
@@ -622,6 +629,7 @@ class ListedCardDriver(PhysicalCardDriver):
                 ),
                 driver_name=self.vendor_word,
                 traits=self.traits(card.function),
+                product=self.product_traits(card.function),
             )
             for guest in card.guests
         )

@@ -92,6 +92,7 @@ class FakeDriver(Driver):
                         handles=tuple(handles),
                         traits=(_TRAIT,),
                         attributes=(Attribute("traits1", _TRAIT), Attribute("rc", _RESOURCE_CLASS)),
+                        product_traits=(_TRAIT,),
                     ),
                 ),
                 std_board_info={"device_id": "0xabcd", "class": "Fake class"},

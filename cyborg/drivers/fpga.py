@@ -55,11 +55,20 @@ class FpgaDriver(PhysicalCardDriver):
         card is not changed.
         """
 
-    def card_deployable(self, card: Card, traits: Sequence[str]) -> Deployable:
-        """Return the deployable of a card, with an attach handle for each of its functions."""
+    def card_deployable(
+        self, card: Card, product: Sequence[str], loaded: Sequence[str]
+    ) -> Deployable:
+        """Return the deployable of a card, with an attach handle for each of its functions.
+
+        ``product`` are the traits that name the product, ``loaded`` those that come from the image.
+        """
         units = [
             self.deployable(
-                guest, resource_class="FPGA", driver_name=self.driver_name, traits=traits
+                guest,
+                resource_class="FPGA",
+                driver_name=self.driver_name,
+                traits=(*product, *loaded),
+                product=product,
             )
             for guest in card.guests
         ]

@@ -151,6 +151,7 @@ class GenericBackend:
             prepare=self.prepares,
             programmable=self.programs,
             group_size=self.group_size,
+            product_traits=tuple(trait for trait in traits if trait != OWNER),
         )
         return Device(
             key=str(address),

@@ -32,10 +32,12 @@ class InspurFpgaDriver(ListedCardDriver):
     def selects(self, function: PciFunction) -> bool:
         return function.vendor == _INSPUR and function.class_code >> 8 == _CLASS
 
+    def product_traits(self, function: PciFunction) -> Sequence[str]:
+        return "CUSTOM_FPGA_INSPUR", *super().product_traits(function)
+
     def traits(self, function: PciFunction) -> Sequence[str]:
         """Return the traits of the existing service, under their keys, and the owner."""
-        owner, product = super().traits(function)
-        return "CUSTOM_FPGA_INSPUR", product, owner
+        return *self.product_traits(function), "OWNER_CYBORG"
 
     def std_board_info(self, function: PciFunction) -> Mapping[str, str | None]:
         return {**super().std_board_info(function), "controller": _CLASS_NAME}

@@ -116,20 +116,19 @@ class IntelFpgaDriver(FpgaDriver):
 
     def device(self, scan: Scan, card: Card) -> Device:
         function = card.function
-        traits = ["CUSTOM_FPGA_INTEL"]
         # The existing service has a trait of its own for one card.
-        product = f"CUSTOM_FPGA_PRODUCT_ID_{function.product:04X}"
-        traits += self.entry(function).description.traits or (product,)
+        product_id = f"CUSTOM_FPGA_PRODUCT_ID_{function.product:04X}"
+        named = self.entry(function).description.traits or (product_id,)
         functions = (id_ for ids in self._functions(scan, card).values() for id_ in ids)
-        traits += [f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{id_.upper()}" for id_ in uuids(functions)]
-        traits += [f"CUSTOM_FPGA_REGION_INTEL_{id_.upper()}" for id_ in self._regions(card)]
+        loaded = [f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{id_.upper()}" for id_ in uuids(functions)]
+        loaded += [f"CUSTOM_FPGA_REGION_INTEL_{id_.upper()}" for id_ in self._regions(card)]
         return Device(
             key=card.key,
             type=self.type,
             vendor=f"0x{function.vendor:04x}",
             model=self.model(function, self.names(scan)),
             control_path=info_of(function.address),
-            deployables=(self.card_deployable(card, traits),),
+            deployables=(self.card_deployable(card, ("CUSTOM_FPGA_INTEL", *named), loaded),),
             std_board_info={"product_id": f"0x{function.product:04x}"},
             vendor_board_info="miss_vb_info",
         )

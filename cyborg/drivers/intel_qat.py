@@ -58,7 +58,8 @@ class IntelQatDriver(PhysicalCardDriver):
     def device(self, scan: Scan, card: Card) -> Device:
         function, names = card.function, self.names(scan)
         # Profiles in the field request the class alone; a card tells more since it can.
-        traits = ["OWNER_CYBORG", f"CUSTOM_QAT_{function.product:04X}"]
+        product = f"CUSTOM_QAT_{function.product:04X}"
+        traits = ["OWNER_CYBORG", product]
         traits += [f"CUSTOM_QAT_SVC_{name.upper()}" for name in self._running(card)]
         return Device(
             key=card.key,
@@ -68,7 +69,11 @@ class IntelQatDriver(PhysicalCardDriver):
             control_path=info_of(function.address),
             deployables=tuple(
                 self.deployable(
-                    guest, resource_class=_RESOURCE_CLASS, driver_name="intel", traits=traits
+                    guest,
+                    resource_class=_RESOURCE_CLASS,
+                    driver_name="intel",
+                    traits=traits,
+                    product=(product,),
                 )
                 for guest in card.guests
             ),

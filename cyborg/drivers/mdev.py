@@ -92,7 +92,8 @@ class MdevDriver(CardDriver[_Parent]):
     def device(self, scan: Scan, card: _Parent) -> Device:
         function, kind = card.function, str(card.mdev_type)
         offer = self._offers[kind]
-        traits = tuple(dict.fromkeys((OWNER, _trait(kind), *offer.traits)))
+        product = _trait(kind)
+        traits = tuple(dict.fromkeys((OWNER, product, *offer.traits)))
         return Device(
             key=card.key,
             type=self.type,
@@ -111,6 +112,7 @@ class MdevDriver(CardDriver[_Parent]):
                         *(Attribute(f"trait{i}", trait) for i, trait in enumerate(traits)),
                     ),
                     prepare=True,
+                    product_traits=(product,),
                 ),
             ),
             std_board_info={"product_id": f"{function.product:04x}"},

@@ -86,6 +86,8 @@ class NicDriver(PhysicalCardDriver):
 
     type = DeviceType.NIC
     vendor_word: ClassVar[str]
+    #: The traits that every unit has, beside those of its product.
+    card_traits: ClassVar[Sequence[str]] = ()
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
@@ -95,8 +97,8 @@ class NicDriver(PhysicalCardDriver):
     def read_ports(self, conf: cfg.ConfigOpts) -> Sequence[Ports]:
         """Return the sections of the driver; without one every port is offered."""
 
-    def card_traits(self, function: PciFunction) -> Sequence[str]:
-        """Return the traits that every unit of a card has."""
+    def product_traits(self, function: PciFunction) -> Sequence[str]:
+        """Return the traits that name the product of a card."""
         return ()
 
     def guests(self, scan: Scan, function: PciFunction) -> Sequence[PciFunction]:
@@ -142,12 +144,14 @@ class NicDriver(PhysicalCardDriver):
         function = self._mapped(card, names, [ports.functions for ports in self.ports])
         traits = ["CUSTOM_PF" if guest is card.function else "CUSTOM_VF"]
         traits += [network_trait(name) for name in (function, network) if name is not None]
-        traits += self.card_traits(card.function)
+        product = self.product_traits(card.function)
+        traits += (*self.card_traits, *product)
         return self.deployable(
             guest,
             resource_class=_RESOURCE_CLASS,
             driver_name=self.vendor_word,
             traits=list(dict.fromkeys(traits)),
+            product=product,
             more_info={"physical_network": network} if network is not None else {},
         )
 
@@ -194,12 +198,13 @@ class Mlx5Driver(NicDriver):
     group = "mlx5"
     kinds: ClassVar[Mapping[int, tuple[str, ...]]] = {0x15B3: ("02",)}
     vendor_word: ClassVar[str] = "mellanox"
+    card_traits: ClassVar[Sequence[str]] = ("OWNER_CYBORG", "HW_NIC_OFFLOAD_RDMA")
 
     def read_ports(self, conf: cfg.ConfigOpts) -> Sequence[Ports]:
         return [Ports.read(conf, "mlx5")]
 
-    def card_traits(self, function: PciFunction) -> Sequence[str]:
-        return ("OWNER_CYBORG", "HW_NIC_OFFLOAD_RDMA", f"CUSTOM_MLX5_{function.product:04X}")
+    def product_traits(self, function: PciFunction) -> Sequence[str]:
+        return (f"CUSTOM_MLX5_{function.product:04X}",)
 
     def hardware(self, scan: Scan) -> list[Hardware]:
         """Return the cards, and the sub-functions, which Nova cannot attach."""

@@ -128,12 +128,14 @@ class NvidiaGpuDriver(CardDriver[Card]):
 
     def _whole(self, card: Card) -> Deployable:
         """Return a GPU as a deployable, or all GPUs of a partition, which a guest gets together."""
+        product = f"CUSTOM_NVIDIA_{card.function.product:04X}"
         units = [
             self.deployable(
                 guest,
                 resource_class="PGPU",
                 driver_name=_VENDOR_WORD,
-                traits=(_OWNER, f"CUSTOM_NVIDIA_{card.function.product:04X}"),
+                traits=(_OWNER, product),
+                product=(product,),
             )
             for guest in card.guests
         ]
@@ -626,11 +628,13 @@ class NvidiaGpuDriver(CardDriver[Card]):
             kind = kinds[guest.address]
             vgpu_type = nvidia_vfio.type_of(gpu, kind)
             profile = nvidia_vfio.profile_of(vgpu_type.name) if vgpu_type is not None else kind
+            product = nvidia_vgpu.trait(card.function, profile)
             unit = self.deployable(
                 guest,
                 resource_class=self._vgpu_classes[kind],
                 driver_name=_VENDOR_WORD,
-                traits=(_OWNER, nvidia_vgpu.trait(card.function, profile)),
+                traits=(_OWNER, product),
+                product=(product,),
                 more_info=_UNMANAGED,
             )
             deployables.append(replace(unit, prepare=True, cost=dict(capacity.costs[kind])))
@@ -678,7 +682,8 @@ class NvidiaGpuDriver(CardDriver[Card]):
     def _vgpus(self, scan: Scan, function: PciFunction, kind: str) -> Deployable:
         address = function.address
         name = nvidia_vgpu.type_name(self.host, function, kind)
-        traits = (_OWNER, nvidia_vgpu.trait(function, nvidia_vgpu.profile_of(name, kind)))
+        product = nvidia_vgpu.trait(function, nvidia_vgpu.profile_of(name, kind))
+        traits = (_OWNER, product)
         instances = scan.mdev_types(address).get(kind, (0, 0))
         count = self._count(scan, function, instances)
         return Deployable(
@@ -692,6 +697,7 @@ class NvidiaGpuDriver(CardDriver[Card]):
                 *(Attribute(f"trait{i}", trait) for i, trait in enumerate(traits)),
             ),
             prepare=True,
+            product_traits=(product,),
         )
 
     def _parts(

@@ -62,6 +62,8 @@ class _DiskDriver(PhysicalCardDriver):
 
     group: ClassVar[str] = "nvme"
     resource_class: ClassVar[str]
+    #: The traits that all disks of the driver have, beside OWNER_CYBORG and those of the product.
+    kind_traits: ClassVar[Sequence[str]] = ()
     #: Their controllers do not answer before they are started.
     autoprobe: ClassVar[bool | None] = False
 
@@ -75,8 +77,8 @@ class _DiskDriver(PhysicalCardDriver):
             tuple[Scan, dict[PciAddress, tuple[Mapping[PciAddress, str], bool]]] | None
         ) = None
 
-    def vendor_traits(self, function: PciFunction) -> Sequence[str]:
-        """Return the traits of a disk beside OWNER_CYBORG."""
+    def product_traits(self, function: PciFunction) -> Sequence[str]:
+        """Return the traits that name the product of a disk."""
         raise NotImplementedError
 
     def erasure(self, function: PciFunction) -> Erasure:
@@ -85,7 +87,8 @@ class _DiskDriver(PhysicalCardDriver):
 
     def device(self, scan: Scan, card: Card) -> Device:
         function, names = card.function, self.names(scan)
-        traits = (*self.vendor_traits(function), "OWNER_CYBORG")
+        product = self.product_traits(function)
+        traits = (*self.kind_traits, *product, "OWNER_CYBORG")
         inspur = function.vendor == _INSPUR
         return Device(
             key=card.key,
@@ -99,6 +102,7 @@ class _DiskDriver(PhysicalCardDriver):
                     resource_class=self.resource_class,
                     driver_name="INSPUR" if inspur else f"{function.vendor:04X}",
                     traits=traits,
+                    product=product,
                 )
                 for guest in card.guests
             ),
@@ -255,6 +259,7 @@ class NvmeDriver(_DiskDriver):
     name = "nvme_driver"
     type = DeviceType.NVME
     resource_class: ClassVar[str] = "CUSTOM_NVME"
+    kind_traits: ClassVar[Sequence[str]] = ("STORAGE_DISK_SSD",)
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
@@ -300,11 +305,8 @@ class NvmeDriver(_DiskDriver):
                 f"'{self._clean}'; remove these keys, or set clean to full"
             )
 
-    def vendor_traits(self, function: PciFunction) -> Sequence[str]:
-        return (
-            "STORAGE_DISK_SSD",
-            f"CUSTOM_NVME_{function.vendor:04X}_{function.product:04X}",
-        )
+    def product_traits(self, function: PciFunction) -> Sequence[str]:
+        return (f"CUSTOM_NVME_{function.vendor:04X}_{function.product:04X}",)
 
 
 class InspurNvmeSsdDriver(_DiskDriver):
@@ -317,7 +319,7 @@ class InspurNvmeSsdDriver(_DiskDriver):
     def selects(self, function: PciFunction) -> bool:
         return function.class_code >> 8 == _CLASS and function.vendor == _INSPUR
 
-    def vendor_traits(self, function: PciFunction) -> Sequence[str]:
+    def product_traits(self, function: PciFunction) -> Sequence[str]:
         return ("CUSTOM_SSD_INSPUR", f"CUSTOM_SSD_PRODUCT_ID_{function.product:04X}")
 
 

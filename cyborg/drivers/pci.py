@@ -164,10 +164,13 @@ class PciDriver(CardDriver[_Listed]):
     def device(self, scan: Scan, card: _Listed) -> Device:
         function, network = card.function, card.network
         vendor = _VENDOR_WORDS.get(function.vendor)
-        traits = (
-            "OWNER_CYBORG",
+        product = (
             *([f"CUSTOM_PCI_{vendor}"] if vendor else []),
             f"CUSTOM_PCI_PRODUCT_ID_{function.product:04X}",
+        )
+        traits = (
+            "OWNER_CYBORG",
+            *product,
             *([whitelist.network_trait(network)] if network else []),
         )
         deployable = self.deployable(
@@ -175,6 +178,7 @@ class PciDriver(CardDriver[_Listed]):
             resource_class=_RESOURCE_CLASS,
             driver_name=vendor or f"{function.vendor:04X}",
             traits=traits,
+            product=product,
             # Nova needs the network for a port of Neutron, and otherwise ignores it.
             more_info={"physical_network": network} if network else {},
         )

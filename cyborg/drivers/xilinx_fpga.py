@@ -131,16 +131,16 @@ class XilinxFpgaDriver(FpgaDriver):
 
     def device(self, scan: Scan, card: Card) -> Device:
         function, names = card.function, self.names(scan)
-        traits = ["CUSTOM_FPGA_XILINX", f"CUSTOM_FPGA_PRODUCT_ID_{function.product:04X}"]
-        traits += [f"CUSTOM_FPGA_FUNCTION_ID_XILINX_{id_.upper()}" for id_ in self._functions(card)]
-        traits += [f"CUSTOM_FPGA_REGION_XILINX_{id_.upper()}" for id_ in self._regions(card)]
+        product = "CUSTOM_FPGA_XILINX", f"CUSTOM_FPGA_PRODUCT_ID_{function.product:04X}"
+        loaded = [f"CUSTOM_FPGA_FUNCTION_ID_XILINX_{id_.upper()}" for id_ in self._functions(card)]
+        loaded += [f"CUSTOM_FPGA_REGION_XILINX_{id_.upper()}" for id_ in self._regions(card)]
         return Device(
             key=card.key,
             type=self.type,
             vendor=f"{function.vendor:04x}",
             model=self.model(function, names),
             control_path=info_of(function.address),
-            deployables=(self.card_deployable(card, traits),),
+            deployables=(self.card_deployable(card, product, loaded),),
             std_board_info={
                 "product_id": f"{function.product:04x}",
                 "controller": "Processing accelerators",

@@ -168,6 +168,7 @@ def device(creation: Creation, units: tuple[AttachHandle, ...], node: str) -> De
         handles=units,
         traits=all_traits(creation.traits),
         attributes=attributes(creation.resource_class, creation.traits),
+        product_traits=product_traits(creation.traits),
     )
     return Device(
         key=str(place),
@@ -184,6 +185,11 @@ def device(creation: Creation, units: tuple[AttachHandle, ...], node: str) -> De
 def all_traits(traits: Collection[str]) -> tuple[str, ...]:
     """Return the requested traits and the trait of this service, each once."""
     return tuple(dict.fromkeys((OWNER, *traits)))
+
+
+def product_traits(traits: Collection[str]) -> tuple[str, ...]:
+    """Return those of the requested traits that name the product: all but that of this service."""
+    return tuple(trait for trait in all_traits(traits) if trait != OWNER)
 
 
 def attributes(resource_class: str, traits: Collection[str]) -> tuple[Attribute, ...]:

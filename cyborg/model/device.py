@@ -180,6 +180,9 @@ class Deployable:
     ``group_size`` at a time, never fewer: any free ones, so units that belong together make a
     deployable of their own, for example all functions of a card. ``clean`` says how the host cleans
     a unit after its guest, whether it was prepared or not; None: it has no safe step.
+    ``product_traits`` are those of the ``traits`` that together name the product, wherever a card
+    is and whatever is loaded into it. They are empty if the resource class alone names it, or if
+    the driver has no such trait.
     """
 
     name: str
@@ -193,6 +196,7 @@ class Deployable:
     cost: dict[str, int] = field(default_factory=dict)
     group_size: int = 1
     clean: HostClean | None = None
+    product_traits: tuple[str, ...] = ()
 
 
 class IdentityKind(StrEnum):
@@ -329,6 +333,9 @@ class Device:
         for deployable in self.deployables:
             if len({handle.key for handle in deployable.handles}) < len(deployable.handles):
                 return f"two attach handles of {deployable.name} have one key"
+            for trait in deployable.product_traits:
+                if trait not in deployable.traits:
+                    return f"{deployable.name} does not have its product trait {trait!r}"
         return _flaw_of_groups(self) or _flaw_of_pools(self)
 
 

@@ -19,6 +19,7 @@ from cyborg.model.satisfiability import (
     Satisfiable,
     Supply,
     assign,
+    groups_of,
     nearest,
     nearest_clause,
     traits,
@@ -392,7 +393,7 @@ def _whole(
 
 def _answer(host: str, walk: _Walk, filters: Sequence[Filter]) -> HostAnswer:
     """Return at which step a host fell away."""
-    stocks = [stock for stock in walk.hosts[host] if _serves(stock, walk.requests)]
+    stocks = [stock for stock in walk.hosts[host] if groups_of(walk.requests, [stock.supply])]
     desired = sum(stock.desired[0] for stock in stocks), sum(stock.desired[1] for stock in stocks)
     shown = [stock.published for stock in stocks if stock.published is not None]
     published = sum(total for total, _ in shown), sum(reserved for _, reserved in shown)
@@ -410,15 +411,6 @@ def _answer(host: str, walk: _Walk, filters: Sequence[Filter]) -> HostAnswer:
                 fell, reason = each.name, f"{each.remedy[0].upper()}{each.remedy[1:]}."
                 break
     return HostAnswer(host, fell, reason, desired, published)
-
-
-def _serves(stock: Stock, groups: Sequence[Group]) -> bool:
-    return any(
-        {stock.supply.resource_class} == resource_classes(group)
-        and stock.supply.fits(group, units(group))
-        for group in groups
-        if units(group)
-    )
 
 
 def _suggestion(
@@ -561,7 +553,7 @@ def _text(groups: Sequence[Group], stocks: Sequence[Stock], suggestion: Suggesti
     requests = suggestion.groups or groups
     words: Counter[str] = Counter()
     for stock in stocks:
-        if _serves(stock, requests):
+        if groups_of(requests, [stock.supply]):
             words.update(stock.words)
     needed: Counter[str] = Counter()
     for change in suggestion.units:

@@ -71,6 +71,19 @@ def satisfiable(groups: Sequence[Group], hosts: Iterable[Sequence[Supply]]) -> S
     return result
 
 
+def groups_of(groups: Sequence[Group], supplies: Collection[Supply]) -> list[int]:
+    """Return the positions of the groups that one of the providers can satisfy, if it is free."""
+    return [
+        index
+        for index, group in enumerate(groups)
+        if units(group)
+        and any(
+            resource_classes(group) == {supply.resource_class} and supply.fits(group, units(group))
+            for supply in supplies
+        )
+    ]
+
+
 def assign(
     requests: Sequence[Group], host: Sequence[Supply], capacities: Sequence[int]
 ) -> list[int] | None:

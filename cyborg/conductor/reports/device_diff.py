@@ -425,6 +425,7 @@ class DeviceDiff:
                 "cost": deployable.cost or None,
                 "group_size": _group_column(deployable),
                 "clean": deployable.clean and deployable.clean.value,
+                "product_traits": list(deployable.product_traits) or None,
             }
             for handle in deployable.handles:
                 self.handles.reported[*path, handle.key] = {

@@ -117,6 +117,7 @@ DEPLOYABLES = _dated(
     sa.Column("cost", _JSON),
     _number("group_size", null=True),
     _text("clean", 16, null=True),
+    sa.Column("product_traits", _JSON),
     _number("published_total", null=True),
     _number("published_reserved", null=True),
     sa.Index("deployables_parent_id_idx", "parent_id"),

@@ -16,10 +16,10 @@ from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.microversion import DEVICE_STATUS, EXTENDED
 from cyborg.api.viewer import Viewer
-from cyborg.db import devices, pools, providers
+from cyborg.db import device_profiles, devices, pools, providers
 from cyborg.db import events as history_db
 from cyborg.db.transaction import Transaction
-from cyborg.model import creation, health
+from cyborg.model import creation, health, satisfiability
 from cyborg.model.attribute import parse_label_change, parse_label_filter
 from cyborg.model.cleaning import CleanLevel, CleanResult
 from cyborg.model.creation import parse_traits
@@ -32,6 +32,8 @@ from cyborg.rpc.verbs import CreateDevice, DeleteDevice, SetDeviceStatus, Update
 
 #: The number of latest events in the answer for a device.
 LAST_EVENTS = 10
+#: The rule for the profiles that a device satisfies.
+_LIST_PROFILES = "cyborg:device_profile:get_all"
 #: Name and status of an instance until Nova reports them.
 _UNKNOWN = "unknown"
 #: The two statuses below microversion 2.100: in service, or out of service for any reason.
@@ -143,8 +145,27 @@ PROVIDER_VIEW = Answer[providers.Part](
     resource_class=Member(answers.STRING, lambda part: part.row.resource_class),
     total=Member(types.INTEGER, lambda part: part.desired.total),
     reserved=Member(types.INTEGER, lambda part: part.desired.reserved),
+    group_size=Member(types.INTEGER, lambda part: part.desired.group_size),
+    product_traits=Member(answers.STRINGS, lambda part: part.row.product_traits or []),
     published=Member(answers.Nullable(PUBLISHED_VIEW)),
     error=Member(answers.TEXT_OR_NULL, lambda part: part.row.publish_error),
+)
+
+
+@dataclass(frozen=True)
+class SatisfiedProfile:
+    """A profile, and the positions of its groups that the providers of a device can satisfy."""
+
+    profile: device_profiles.NamedGroups
+    groups: Sequence[int]
+
+
+SATISFIED_VIEW = Answer[SatisfiedProfile](
+    "SatisfiedProfile",
+    "A device profile of which a device can satisfy groups when its units are free.",
+    uuid=Member(types.UUID_TYPE, lambda satisfied: satisfied.profile.uuid),
+    name=Member(answers.STRING, lambda satisfied: satisfied.profile.name),
+    groups=Member(types.Items(types.INTEGER)),
 )
 
 
@@ -159,6 +180,8 @@ class ShownDevice:
     parts: Sequence[providers.Part]
     #: What its units take of its pools by name; those that are all free are missing.
     used: Mapping[str, int]
+    #: None: policy does not let the caller list profiles.
+    profiles: Sequence[SatisfiedProfile] | None = None
     cleanings: Sequence[devices.Cleaning] = ()
     events: Sequence[history_db.VisibleEvent] = ()
 
@@ -290,8 +313,13 @@ CLEANING_VIEW = Answer[devices.Cleaning](
 
 DEVICE_DETAIL = Answer[ShownDevice](
     "DeviceDetail",
-    "An accelerator with the last cleaning of each unit, and its latest events.",
+    "An accelerator with its profiles, the last cleaning of each unit, and its latest events.",
     **DEVICE_VIEW.members(lambda device: device),
+    profiles=Member(
+        answers.Nullable(types.Items(SATISFIED_VIEW)),
+        lambda device: device.profiles,
+        since=EXTENDED,
+    ),
     cleaning=Member(
         types.Items(CLEANING_VIEW), lambda device: device.cleanings, since=EXTENDED, placed=True
     ),
@@ -400,7 +428,11 @@ class Devices(Controller):
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
             (device,) = _shown(tx, call, [row])
-            if call.minor < EXTENDED or not call.scope.shows_hosts:
+            if call.minor < EXTENDED:
+                return device
+            if call.allows(_LIST_PROFILES):
+                device = replace(device, profiles=_satisfied(tx, call, device.parts))
+            if not call.scope.shows_hosts:
                 return device
             return replace(
                 device,
@@ -475,6 +507,18 @@ def _shown(tx: Transaction, call: Call, rows: Sequence[devices.VisibleDevice]) -
         )
         for row in rows
     ]
+
+
+def _satisfied(
+    tx: Transaction, call: Call, parts: Sequence[providers.Part]
+) -> list[SatisfiedProfile]:
+    """Return the profiles of the caller of which the providers can satisfy a group, by name."""
+    supplies = [part.supply for part in parts]
+    satisfied = (
+        SatisfiedProfile(profile, satisfiability.groups_of(profile.groups, supplies))
+        for profile in device_profiles.every(tx, call.scope)
+    )
+    return [each for each in satisfied if each.groups]
 
 
 def _reported(text: str | None) -> str:

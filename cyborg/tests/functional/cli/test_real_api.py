@@ -47,6 +47,59 @@ def test_profile_is_created_shown_listed_and_deleted(
     assert "could not be found" in deleted.err
 
 
+def test_profile_of_a_device_is_one_that_the_device_satisfies(
+    as_user: Callable[..., UserCommand],
+    compute: Callable[..., ComputeHost],
+    name: str,
+) -> None:
+    host, admin = compute(), as_user("admin")
+    (device,) = admin(f"accelerator-list --host {host.compute} -f json").json
+    created = admin(f"profile-create {name} --from-device {device['uuid']} --count 3 -f json")
+    assert created.json["groups"] == [GROUP | {"resources:FPGA": "3"}]
+    assert (created.json["satisfiable"], created.err) == ("now", "")
+    for role in ("admin", "operator"):
+        shown = as_user(role)(f"accelerator-show {device['uuid']} -f json").json["profiles"]
+        mine = {"uuid": created.json["uuid"], "name": name, "groups": [0]}
+        assert mine in shown
+    assert admin(f"profile-delete {name}").status == 0
+
+
+def test_exported_profiles_are_applied_without_a_change(
+    as_user: Callable[..., UserCommand],
+    served: tuple[ComputeHost, str, dict[str, Any]],
+    name: str,
+    tmp_path: Path,
+) -> None:
+    admin, held = as_user("admin"), served[2]["device_profile_name"]
+    file = tmp_path / "profiles.yaml"
+    for more in ("", " --description d --project blue --project 0123"):
+        admin(f"profile-create {name}{len(more)}{more}", *GROUPS)
+    everything = admin("profile-list -f json --long").json
+    assert admin(f"profile-export --output {file}").status == 0
+    for options in ("", "--dry-run", "--prune"):
+        outcome = admin(f"profile-apply -f {file} {options}")
+        assert (outcome.status, outcome.out) == (0, ""), outcome.err
+    assert admin("profile-list -f json --long").json == everything
+    # A profile in use keeps its uuid when it changes, and is not deleted.
+    own = tmp_path / "own.yaml"
+    uuid = admin(f"profile-show {held} -f value -c uuid").out
+    assert admin(f"profile-export {held} --output {own}").status == 0
+    own.write_text(own.read_text().replace("'1'", "3"))
+    assert admin(f"profile-apply -f {own} --dry-run").status == 3
+    assert admin(f"profile-apply -f {own}").out.endswith(f"{held}: updated\n")
+    assert admin(f"profile-apply -f {own}").status == 0
+    changed = admin(f"profile-show {held} -f json").json
+    assert (f"{changed['uuid']}\n", changed["groups"]) == (uuid, [GROUP | {"resources:FPGA": "3"}])
+    documents = [text for text in file.read_text().split("---\n") if held not in text]
+    file.write_text("---\n".join(documents))
+    outcome = admin(f"profile-apply -f {file} --prune --yes")
+    assert (outcome.status, "(HTTP 409)" in outcome.err) == (1, True), outcome.err
+    assert f"{held}: not deleted" in outcome.err
+    assert as_user("reader")(f"profile-apply -f {own}").status == 0
+    refused = as_user("reader")(f"profile-apply -f {file} --prune --yes")
+    assert (refused.status, "(HTTP 403)" in refused.err) == (1, True)
+
+
 def test_refused_profile_names_role_and_invalid_group(
     as_user: Callable[..., UserCommand], name: str
 ):
@@ -159,3 +212,28 @@ def test_accelerator_is_created_changed_and_deleted(
     assert "accelerator_operator" in forbidden.err
     assert admin(f"accelerator-delete {uuid}").status == 0
     eventually(lambda: len(admin(listing).json) == 1)
+
+
+def test_dry_run_foretells_the_change_of_an_accelerator(
+    as_user: Callable[..., UserCommand], served: tuple[ComputeHost, str, dict[str, Any]]
+) -> None:
+    host, operator = served[0], as_user("operator")
+    (device,) = operator(f"accelerator-list --host {host.compute} -f json").json
+    line = f"accelerator-update {device['uuid']} --status maintaining --reason fans -f json"
+    foretold = operator(f"{line} --dry-run")
+    assert operator(f"accelerator-list --host {host.compute} -f json").json == [device]
+    assert "1 unit(s) in use stay with their instances" in foretold.err
+    assert operator(line).json == foretold.json
+
+
+def test_dry_run_of_a_driver_in_use_fails_like_the_command(
+    as_user: Callable[..., UserCommand], served: tuple[ComputeHost, str, dict[str, Any]]
+) -> None:
+    host, operator = served[0], as_user("operator")
+    (row,) = operator(f"driver-list --host {host.compute} --name fake_driver -f json").json
+    foretold = operator(f"uninstall-driver {row['uuid']} --dry-run")
+    assert (foretold.status, "1 of its devices are in use" in foretold.err) == (1, True)
+    refused = operator(f"uninstall-driver {row['uuid']}")
+    assert (refused.status, "(HTTP 409)" in refused.err) == (1, True)
+    (after,) = operator(f"driver-list --host {host.compute} --name fake_driver -f json").json
+    assert after == row

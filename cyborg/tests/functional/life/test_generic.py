@@ -220,6 +220,7 @@ def test_created_accelerator_is_listed_and_offered(
     wish = bench.wish(traits=["CUSTOM_SOFT"], handles=3, labels={"rack": "7"})
     uuid = make(operator, wish)
     found = operator.get(f"{DEVICES}/{uuid}")
+    assert found["providers"][0]["product_traits"] == ["CUSTOM_SOFT"]
     assert {name: found[name] for name in ("driver", "backend", "model", "type", "labels")} == {
         "driver": DRIVER,
         "backend": "left",
@@ -406,6 +407,8 @@ def test_operators_update_facts_of_created_accelerators(
     news = {"model": "softer", "traits": ["CUSTOM_SOFTER", "CUSTOM_NEW"], "labels": {"a": "b"}}
     changed = operator.patch(f"{DEVICES}/{uuid}", news, status=200)
     assert (changed["model"], changed["labels"]) == ("softer", {"a": "b"})
+    (part,) = operator.get(f"{DEVICES}/{uuid}")["providers"]
+    assert part["product_traits"] == ["CUSTOM_SOFTER", "CUSTOM_NEW"]
     traits = {"OWNER_CYBORG", "CUSTOM_SOFTER", "CUSTOM_NEW"}
     eventually(lambda: shown(placement, provider) == (1, traits))
     ended(operator, operator.post("/services/discover", {}, status=202))

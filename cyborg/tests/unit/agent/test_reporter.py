@@ -35,7 +35,10 @@ from cyborg.tests.fixtures.waiting import PATIENCE, Gate
 
 
 def reporter_of(
-    *loaded: LoadResult, worker: Worker | None = None, topology_traits: bool = False
+    *loaded: LoadResult,
+    worker: Worker | None = None,
+    topology_traits: bool = False,
+    compat_traits: bool = False,
 ) -> Reporter:
     worker = worker or Worker()
     checks = HealthChecks(
@@ -49,7 +52,14 @@ def reporter_of(
         enabled=False,
     )
     manager = DriverManager(loaded, load_nothing)
-    return Reporter(manager, checks, worker, timeout=PATIENCE, topology_traits=topology_traits)
+    return Reporter(
+        manager,
+        checks,
+        worker,
+        timeout=PATIENCE,
+        topology_traits=topology_traits,
+        compat_traits=compat_traits,
+    )
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
@@ -128,6 +138,18 @@ def test_devices_have_traits_of_their_place_if_the_option_is_on(option: bool) ->
     (report,) = reporter_of(driver, topology_traits=option).scan(Scan(bare())).drivers
     (deployable,) = report.devices[0].deployables
     assert deployable.traits == (("CUSTOM_NUMA_NODE_1",) if option else ())
+
+
+@pytest.mark.parametrize("option", [True, False])
+def test_devices_have_traits_of_the_existing_service_if_the_option_is_on(option: bool) -> None:
+    unit = replace(UNIT, traits=("CUSTOM_FPGA_INTEL", "CUSTOM_FPGA_PRODUCT_ID_0B2B"))
+    driver = Scripted(lambda _scan: [replace(DEVICE, deployables=(unit,))])
+    driver.name = "intel_fpga_driver"  # type: ignore[misc]
+    reporter = reporter_of(LoadResult(driver.name, driver), compat_traits=option)
+    (report,) = reporter.scan(Scan(bare())).drivers
+    (deployable,) = report.devices[0].deployables
+    more = ("CUSTOM_FPGA_INTEL_PAC_ARRIA10",) if option else ()
+    assert deployable.traits == (*unit.traits, *more)
 
 
 def test_a_driver_that_hangs_costs_its_own_devices_only() -> None:

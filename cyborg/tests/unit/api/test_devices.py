@@ -15,6 +15,7 @@ from cyborg.tests.unit.api import people
 from cyborg.tests.unit.api.world import FACTS, Client
 
 PATH = "/v2/devices"
+PROFILES = "/v2/device_profiles"
 NEWEST = "accelerator 2.100"
 
 
@@ -271,6 +272,46 @@ def test_operators_see_the_last_cleaning_of_each_unit(
         assert at.startswith("2025-11-23T09:26:40")
     else:
         assert "cleaning" not in shown
+
+
+@pytest.mark.parametrize("as_", ["admin", "operator", "manager", "member", "reader"])
+def test_device_shows_the_profiles_of_the_caller_that_it_satisfies(
+    client: Client, as_: str
+) -> None:
+    fits = {"resources:FPGA": "2", "trait:CUSTOM_FAKE_DEVICE": "required"}
+    profiles: list[dict[str, Any]] = [
+        {"name": "z-both", "groups": [{"resources:PGPU": "1"}, fits, {"resources:FPGA": "1"}]},
+        {"name": "y-theirs", "groups": [fits], "projects": [people.OTHER]},
+        {"name": "x-many", "groups": [{"resources:FPGA": "5"}]},
+        {"name": "w-forbidden", "groups": [fits | {"trait:CUSTOM_FAKE_DEVICE": "forbidden"}]},
+    ]
+    before = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body["profiles"]
+    for body in profiles:
+        assert client.send("POST", PROFILES, [body], version=NEWEST).status == 201
+    shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body["profiles"]
+    added = [(profile["name"], profile["groups"]) for profile in shown if profile not in before]
+    everywhere = as_ in ("admin", "operator")
+    assert added == [*([("y-theirs", [0])] if everywhere else []), ("z-both", [1, 2])]
+    listed = client.send("GET", PROFILES, as_=as_, version=NEWEST).body["device_profiles"]
+    assert {profile["uuid"] for profile in shown} <= {profile["uuid"] for profile in listed}
+    older = client.send("GET", f"{PATH}/<device>", as_="admin", version="accelerator 2.3").body
+    assert "profiles" not in older
+
+
+def test_operators_see_which_traits_name_the_product(client: Client, db: Database) -> None:
+    with db.writer() as tx:
+        part = models.Deployable
+        tx.execute(sa.update(part).values(product_traits=["CUSTOM_B", "CUSTOM_A"], group_size=2))
+    (provider, *_) = client.send("GET", f"{PATH}/<device>", as_="operator", version=NEWEST).body[
+        "providers"
+    ]
+    assert (provider["product_traits"], provider["group_size"]) == (["CUSTOM_B", "CUSTOM_A"], 2)
+    with db.writer() as tx:
+        tx.execute(sa.update(part).values(product_traits=None, group_size=None))
+    (provider, *_) = client.send("GET", f"{PATH}/<device>", as_="operator", version=NEWEST).body[
+        "providers"
+    ]
+    assert (provider["product_traits"], provider["group_size"]) == ([], 1)
 
 
 def test_unit_in_quarantine_is_freed_by_its_key(client: Client) -> None:

@@ -60,6 +60,8 @@ EXPLANATION = {
     "suggestion": None,
 }
 PROCESS = RESOURCES["services"][0]
+#: The profiles of RESOURCES as a file for profile-apply.
+PROFILES = Path(__file__).with_name("profiles.yaml")
 #: Path of a collection → its key in RESOURCES, if the two differ.
 COLLECTIONS = {"accelerator_requests": "arqs"}
 

@@ -19,7 +19,7 @@ ERROR = {
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(exit_on_error=False)
-    profiles._add_group(made, required=False)
+    profiles._add_group(made)
     return made
 
 

@@ -12,7 +12,7 @@ import cyborg
 from cyborg.cli.shell import COMMANDS
 from cyborg.tests.unit.cli import service as fake
 from cyborg.tests.unit.cli.conftest import Run
-from cyborg.tests.unit.cli.service import Service
+from cyborg.tests.unit.cli.service import PROFILES, Service
 
 GUIDE = Path(cyborg.__file__).resolve().parent.parent / "doc/source/user/cli.rst"
 TEXT = GUIDE.read_text()
@@ -54,6 +54,7 @@ def test_command_line_in_the_user_guide_succeeds(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hosts.txt").write_text("compute-1\n")
+    (tmp_path / "profiles.yaml").write_bytes(PROFILES.read_bytes())
     words = shlex.split(Template(line).substitute(VALUES).replace(REMOVED, HOST))[1:]
     while words[0].startswith("--os-"):
         del words[:2]

@@ -18,6 +18,7 @@ from cyborg.tests.unit.cli.service import (
     INSTANCE,
     OPERATION,
     PROFILE,
+    PROFILES,
     Service,
 )
 
@@ -83,6 +84,9 @@ READS = {
         f"GET /device_profiles/fpga/explain?flavor=m1&host=h&instance={INSTANCE}"
     ),
     "profile-delete fpga": "DELETE /device_profiles/fpga",
+    f"profile-apply -f {PROFILES}": "GET /device_profiles",
+    "profile-export": "GET /device_profiles",
+    "profile-export fpga": "GET /device_profiles?name=fpga",
     (f"arq-list --instance {INSTANCE} --state Bound --host h --profile fpga --project p"): (
         "GET /accelerator_requests?"
         f"instance={INSTANCE}&state=Bound&hostname=h&"
@@ -254,6 +258,10 @@ WRONG = [
     ("usage-show --limit 1", 2, "unrecognized arguments"),
     ("update-driver d --enable --disable", 2, "not allowed with"),
     ("profile-create p", 2, "--group"),
+    ("profile-create --group resources:FPGA=1", 1, "No name is given"),
+    ("profile-create p --group resources:FPGA=1 --count 2", 1, "--from-device only"),
+    (f"profile-create --group resources:FPGA=1 --from-device {DEVICE}", 2, "not allowed with"),
+    ("profile-create --from-device x", 2, "'x' is not a UUID"),
     ("profile-create p --group resources:FPGA", 2, "does not have the form KEY=VALUE"),
     ("profile-create p --group a=1,a=2", 2, "key 'a' is given twice"),
     ("accelerator-create --host h", 2, "required"),
@@ -272,6 +280,8 @@ WRONG = [
             "profile-update fpga --public",
         )
     ),
+    ("profile-apply --prune", 2, "-f/--file"),
+    ("profile-apply -f /nonexistent.yaml", 1, "No such file or directory"),
     ("accelerator-update x", 1, "--label"),
     ("accelerator-update --status ready", 1, "No accelerator is given"),
     ("accelerator-update --label rack=7", 1, "No change is given"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from cyborg.model.device_profile import equal_group_warnings
-from cyborg.model.satisfiability import Satisfiable, Supply, satisfiable, warnings
+from cyborg.model.satisfiability import Satisfiable, Supply, groups_of, satisfiable, warnings
 
 A, B = "CUSTOM_GPU_A100", "CUSTOM_GPU_H100"
 FAST, SLOW = "CUSTOM_FAST", "CUSTOM_SLOW"
@@ -123,3 +123,22 @@ def test_more_than_four_equal_groups_are_too_many_for_placement() -> None:
     assert equal_group_warnings([*equal, *others, {"accel:x": "y"}]) == []
     (sentence,) = equal_group_warnings([*equal, wants(2), *others])
     assert sentence.startswith(f"groups 0, 1, 2, 3, 4 ask for the same: {A}.")
+
+
+def test_groups_of_names_each_group_that_one_provider_can_satisfy() -> None:
+    supplies = [
+        Supply("FPGA", ("CUSTOM_A",), total=4, free=0, group_size=2),
+        Supply("PGPU", (), total=1, free=1),
+    ]
+    groups = [
+        {"resources:FPGA": "4", "trait:CUSTOM_A": "required"},
+        {"resources:FPGA": "3"},
+        {"resources:FPGA": "6"},
+        {"resources:FPGA": "2", "trait:CUSTOM_A": "forbidden"},
+        {"resources:PGPU": "1", "trait:CUSTOM_A": "forbidden"},
+        {"resources:PGPU": "1", "resources:FPGA": "2"},
+        {"resources:VGPU": "1"},
+        {"accel:clean": "none"},
+    ]
+    assert groups_of(groups, supplies) == [0, 4]
+    assert groups_of(groups, []) == []

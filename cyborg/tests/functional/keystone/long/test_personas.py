@@ -6,8 +6,10 @@ same commands inside the ``openstack`` client send the same requests (``cli/test
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +74,13 @@ def unmake(scenario: Scenario) -> None:
     eventually(lambda: made() == [], "nothing is left of what was created")
 
 
+def exported(scenario: Scenario) -> Path:
+    """Return a file with the profile, as it is."""
+    file = Path(os.environ["OS_CLIENT_CONFIG_FILE"]).with_name("profile.yaml")
+    scenario.sessions.cyborg("admin", f"profile-export {scenario.profile} --output {file}")
+    return file
+
+
 LINES = {
     "service-list": Line(),
     "service-show": Line(lambda scenario: scenario.agent),
@@ -114,6 +123,9 @@ LINES = {
     ),
     "profile-update": Line(lambda scenario: f"{scenario.profile} --description d"),
     "profile-delete": Line(lambda scenario: scenario.new_profile()),
+    # Nothing differs from the file: each change would need the rule of that change.
+    "profile-apply": Line(lambda scenario: f"-f {exported(scenario)}"),
+    "profile-export": Line(lambda scenario: scenario.profile),
     "limits-show": Line(),
     "arq-list": Line(lambda scenario: f"--instance {scenario.server.uuid}"),
     "arq-show": Line(lambda scenario: scenario.arq),
