@@ -90,6 +90,7 @@ PAGES: Final = (
     Page("admin/drivers", after=_UNINSTALL),
     Page("admin/devices", before=_INSTALL_SOFT, after=_UNINSTALL),
     Page("admin/troubleshooting"),
+    Page("admin/no-accelerator"),
     Page("admin/monitoring"),
     Page("admin/upgrade"),
     Page("admin/security"),

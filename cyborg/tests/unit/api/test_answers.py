@@ -80,6 +80,7 @@ _ARQ: Final = {"hostname", "device_rp_uuid", "attach_handle_info"}
 HIDING: Final = {
     "DeviceView": _DEVICE,
     "DeviceDetail": _DEVICE | {"cleaning", "events"},
+    "Explanation": {"steps", "hosts", "suggestion"},
     "ArqView": _ARQ,
     "ArqDetail": _ARQ | {"fault"},
     "ArqEvent": {"hostname", "reason"},
