@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explain a device profile: read the units, ask Placement what Nova would ask, walk the steps.
 
-The database is read first and Placement afterwards, at most ``_REQUESTS`` requests whatever the
-number of hosts. What Placement or Nova do not answer is left out, and a note says so.
+The database is read first. Then Placement is asked with at most ten requests, whatever the number
+of hosts. What Placement or Nova do not answer is left out, and a note says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,9 +44,9 @@ _DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 _GROUPS: Final = 4
 #: How many hosts an answer has at most.
 _HOSTS: Final = 50
-#: Resources that the compute's own provider has, not row that hosts share.
+#: Resources that the compute's own provider has, not one that hosts share.
 _OF_HOST: Final = ("VCPU", "PCPU", "MEMORY_MB")
-NOT_SAID: Final = "Nova's filters and weighers are not verdicts: they have no API."
+NOT_SAID: Final = "Nova's filters and weighers are not asked: they have no API."
 _CLAIMED_SENTENCE: Final = (
     "Units are free, but Placement has no candidate: its figures differ from Cyborg's, or the host "
     "lacks something else that the server needs. Run cyborg-audit, and compare with "
@@ -56,7 +56,7 @@ _CLAIMED_SENTENCE: Final = (
 
 @dataclass
 class Verdicts:
-    """What Placement and Nova said; ``candidate`` is None if Placement was not asked for row."""
+    """What Placement and Nova say; ``candidate`` is None if Placement was not asked for one."""
 
     filters: list[Filter] = field(default_factory=list)
     #: Group → the providers that can serve it now.
@@ -73,16 +73,19 @@ def explained(
     flavor: str | None = None,
     host: str | None = None,
 ) -> tuple[Explanation, list[str]]:
-    """Return why a profile fits or does not, and notes about what was not verdicts.
+    """Return why a profile fits or does not, and notes about what was not asked.
 
-    Without ``neighbours``, neither Placement nor Nova is verdicts. ``flavor`` is its id or name.
+    Without ``neighbours``, neither Placement nor Nova is asked. ``flavor`` is its id or name.
     Raises NotFound if Nova does not have the flavor.
     """
     verdicts = Verdicts()
     requests = [group for group in groups if units(group)]
-    if neighbours is not None:
-        _ask(verdicts, neighbours, requests, flavor=flavor, host=host)
     stocks, names = _read(reader, requests, host=host)
+    if neighbours is not None:
+        if host is not None and stocks:
+            # The name of its provider; the request may have that of its agent.
+            host = stocks[0].host
+        _ask(verdicts, neighbours, requests, flavor=flavor, host=host)
     for group, able in verdicts.able:
         stocks = [_as_allocated(stock, group, able) for stock in stocks]
     result = explain(groups, stocks, names, verdicts.filters)
@@ -139,7 +142,7 @@ def _ask(
         placement = Candidates(neighbours.placement())
         _ask_placement(verdicts, placement, requests, resources=resources, host=host)
     except (exception.Unavailable, exception.ConfigError) as error:
-        verdicts.notes.append(f"Not everything could be verdicts: {error}")
+        verdicts.notes.append(f"Not everything could be asked: {error}")
 
 
 def _flavor(neighbours: Neighbours, key: str) -> Flavor:
@@ -188,9 +191,11 @@ def _ask_placement(
             f"{WIDE_TREES} it needs minutes for them."
         )
         return
-    root = None
-    if host is not None and (node := placement.find_by_name(host)) is not None:
-        root = node.uuid
+    node = None if host is None else placement.find_by_name(host)
+    if host is not None and node is None:
+        verdicts.candidate = False
+        return
+    root = None if node is None else node.uuid
     verdicts.candidate = placement.exists(
         requests, root=root, resources=resources, root_required=required
     )

@@ -69,6 +69,9 @@ def test_steps_lead_to_the_hosts_that_fit(
         "desired": figures,
         "published": figures,
     }
+    assert explained(operator, name, host=rack.compute)["fits"]
+    nowhere = explained(operator, name, host="nowhere")
+    assert (nowhere["fits"], nowhere["hosts"], nowhere["suggestion"]) == (False, [], None)
     member = replace(nova, service=False, version="2.100")
     told = explained(member, name)
     assert told["summary"] == "The cloud can give these accelerators now."
