@@ -8,7 +8,7 @@ What the agent itself finds counts meanwhile.
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,6 +25,7 @@ from cyborg.model.health import (
     Finding,
     Judgement,
     Recovery,
+    Signal,
     legible,
     offered,
 )
@@ -299,9 +300,9 @@ class HealthChecks:
         # A driver whose entries are not valid has no health; the others have theirs.
         policy = functools.cache(lambda: self._policy.with_entries(driver.health_entries))
 
-        def read(key: str, findings: list[Finding]) -> Judgement:
+        def read(signals: Callable[[], Iterable[Signal]], findings: list[Finding]) -> Judgement:
             # A generator raises its errors where it is judged.
-            for finding in policy().findings(driver.signals(scan, key)):
+            for finding in policy().findings(signals()):
                 findings.append(finding)  # noqa: PERF402 - those before an error count, too
             return Judgement.of(findings)
 
@@ -311,8 +312,9 @@ class HealthChecks:
             for key in keys:
                 fault, findings = None, list[Finding]()
                 try:
+                    signals = functools.partial(driver.signals, scan, key)
                     answers[key] = self._worker.call_driver(
-                        name, "health", functools.partial(read, key, findings)
+                        name, "health", functools.partial(read, signals, findings)
                     )
                 except exception.DriverCannot:
                     answers[key] = None

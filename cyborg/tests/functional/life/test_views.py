@@ -89,6 +89,8 @@ def test_equal_devices_differ_by_address_provider_and_holders(
                 "resource_class": resource_class,
                 "total": 2,
                 "reserved": 0,
+                "group_size": 1,
+                "product_traits": [],
                 "published": {"total": 2, "reserved": 0},
                 "error": None,
             }
@@ -98,7 +100,7 @@ def test_equal_devices_differ_by_address_provider_and_holders(
         assert (device["units"], device["holders"]) == (units(2), [])
         shown = operator.get(f"/devices/{device['uuid']}")
         assert shown.pop("events")[-1]["action"] == "discovered"
-        assert shown.pop("cleaning") == []
+        assert (shown.pop("cleaning"), shown.pop("profiles")) == ([], [])
         assert shown == device
         older = replace(operator, version="2.3").get(f"/devices/{device['uuid']}")
         assert device.keys() - older.keys() == ADDED
@@ -153,6 +155,7 @@ def test_members_see_devices_without_place_and_other_users(
     member = replace(nova, service=False, version="2.100")
     (listed,) = member.get("/devices")["devices"]
     shown = member.get(f"/devices/{listed['uuid']}")
+    assert [(one["name"], one["groups"]) for one in shown.pop("profiles")] == [(name, [0])]
     assert shown == listed
     hidden = {"address", "numa_node", "identity", "topology", "providers", "units"}
     hidden |= {"pools"}

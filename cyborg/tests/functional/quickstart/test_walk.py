@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import requests
 from oslo_config import cfg
 
 from cyborg.db.engine import Reader
@@ -22,6 +23,7 @@ from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, requested
 from cyborg.tests.fixtures.stack import Stack
+from cyborg.tests.fixtures.waiting import PATIENCE, eventually
 from cyborg_tools.quickstart import cloud
 from cyborg_tools.quickstart.clients import Scenario, StepFailed
 from cyborg_tools.quickstart.preparation import Preparation
@@ -36,6 +38,8 @@ def api_url(conf: cfg.ConfigOpts, stack: Stack) -> Iterator[str]:
     """The whole API over HTTP, without Keystone, as quickstart serves it."""
     conf.set_override("auth_strategy", "noauth", group="api")
     with Loopback(stack.make_api()) as server:
+        # It connects to the bus at its first request.
+        eventually(lambda: requests.get(f"{server.url}/healthcheck", timeout=PATIENCE).ok)
         yield server.url
     conf.clear_override("auth_strategy", group="api")
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
@@ -103,15 +103,21 @@ def _bound(db: Database) -> list[Old]:
     return [Old(*row) for row in rows]
 
 
+_NEW: Final = (*PUBLISHED, "product_traits", "updated_at")
+
+
 def _devices(db: Database) -> dict[str, Any]:
-    """All that the tables say of devices and their parts, but not what agents have published."""
+    """All that the tables say of devices and their parts, as the existing service knows it.
+
+    Agents tell as well what they have published, and which traits name a product.
+    """
     tables: tuple[Any, ...] = (Device, Deployable, Attribute, AttachHandle)
     with db.reader() as tx:
         return {
             table.__tablename__: tx.execute(
-                sa.select(
-                    *(one for one in table.__table__.c if one.name not in PUBLISHED)
-                ).order_by(table.id)
+                sa.select(*(one for one in table.__table__.c if one.name not in _NEW)).order_by(
+                    table.id
+                )
             ).all()
             for table in tables
         }
