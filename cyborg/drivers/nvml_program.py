@@ -11,6 +11,7 @@ Source: nvml.h; nvidia-ml-py calls the functions by the same names.
 
 import json
 import os
+import struct
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -133,7 +134,10 @@ def _vgpu_type(
     if profile != _NO_PROFILE:
         most = 1
     elif mixed:
-        most = nvml.nvmlDeviceGetVgpuTypeSupportedPlacements(handle, number).count
+        placements = nvml.nvmlDeviceGetVgpuTypeSupportedPlacements(handle, number)
+        # nvmlVgpuPlacementList_v1_t of nvml.h begins with version, placementSize and count.
+        # Releases of nvidia-ml-py before 13.615 name the last two the wrong way round.
+        most = struct.unpack_from("III", placements)[2]
     else:
         most = nvml.nvmlVgpuTypeGetMaxInstances(handle, number)
     return {
