@@ -47,11 +47,6 @@ _HOSTS: Final = 50
 #: Resources that the compute's own provider has, not one that hosts share.
 _OF_HOST: Final = ("VCPU", "PCPU", "MEMORY_MB")
 NOT_SAID: Final = "Nova's filters and weighers are not asked: they have no API."
-_CLAIMED_SENTENCE: Final = (
-    "Units are free, but Placement has no candidate: its figures differ from Cyborg's, or the host "
-    "lacks something else that the server needs. Run cyborg-audit, and compare with "
-    "openstack allocation candidate list."
-)
 
 
 @dataclass
@@ -90,7 +85,7 @@ def explained(
         stocks = [_as_allocated(stock, group, able) for stock in stocks]
     result = explain(groups, stocks, names, verdicts.filters)
     if verdicts.candidate is not None:
-        result = refereed(result, fits=verdicts.candidate, claimed=_CLAIMED_SENTENCE)
+        result = refereed(result, fits=verdicts.candidate)
     return result, verdicts.notes
 
 
@@ -119,11 +114,9 @@ def _read(
 
 def _as_allocated(stock: Stock, group: Group, able: frozenset[str]) -> Stock:
     """Return the stock without free units if Placement cannot serve a group from it."""
-    supply, amount = stock.supply, units(group)
-    matches = {supply.resource_class} == resource_classes(group) and supply.fits(group, amount)
-    if matches and supply.free >= amount and stock.provider not in able:
-        return stock.without()
-    return stock
+    supply = stock.supply
+    offered = supply.fits(group) and supply.free >= units(group)
+    return stock.without() if offered and stock.provider not in able else stock
 
 
 def _ask(

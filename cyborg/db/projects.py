@@ -56,6 +56,11 @@ def count_unbound(tx: Transaction, project_id: str) -> int:
     return int(tx.execute(_UNBOUND, _parameters(tx, project_id)).scalar_one())
 
 
+def exceeds(limit: int, used: int, requested: int) -> bool:
+    """Return whether a project would have more than its limit; a negative one stands for none."""
+    return 0 <= limit < used + requested
+
+
 def of_class(resource_class: str) -> str:
     """Return the resource that stands for the bound accelerators of a resource class."""
     return f"{_CLASS}{resource_class}"

@@ -185,6 +185,11 @@ class Explanation:
     hosts: Sequence[HostAnswer]
     suggestion: Suggestion | None
 
+    @property
+    def left(self) -> int:
+        """Return how many hosts fit by all steps but the answer of Placement."""
+        return sum(1 for answer in self.hosts if answer.fell is None)
+
 
 @dataclass(frozen=True)
 class Names:
@@ -240,12 +245,8 @@ def explain(
     return Explanation(bool(left), satisfiable, summary, steps, answers, suggestion)
 
 
-def refereed(explanation: Explanation, *, fits: bool, claimed: str) -> Explanation:
-    """Return the explanation after Placement has said whether it has a candidate.
-
-    ``claimed`` is the sentence for the case that only the steps say that the profile fits.
-    """
-    hosts = sum(1 for answer in explanation.hosts if answer.fell is None)
+def refereed(explanation: Explanation, *, fits: bool) -> Explanation:
+    """Return the explanation after Placement has said whether it has a candidate."""
     reason = ""
     summary = explanation.summary
     if fits and not explanation.fits:
@@ -255,8 +256,13 @@ def refereed(explanation: Explanation, *, fits: bool, claimed: str) -> Explanati
         )
         summary = f"Placement has a candidate, but a bind fails: {explanation.summary}"
     elif explanation.fits and not fits:
-        reason = summary = claimed
-    step = Step(StepName.PLACEMENT, None, "candidates", hosts if fits else 0, reason=reason)
+        reason = summary = (
+            "Units are free, but Placement has no candidate: its figures differ from Cyborg's, or "
+            "the host lacks something else that the server needs. Run cyborg-audit, and compare "
+            "with openstack allocation candidate list."
+        )
+    left = explanation.left if fits else 0
+    step = Step(StepName.PLACEMENT, None, "candidates", left, reason=reason)
     return replace(explanation, fits=fits, summary=summary, steps=[*explanation.steps, step])
 
 
@@ -266,8 +272,8 @@ def with_quota(explanation: Explanation, project_id: str, over: Sequence[str]) -
     if over:
         reason = f"Over the limits: {'; '.join(over)}."
         summary = f" The quota of project {project_id} refuses it. {reason}"
-    hosts = sum(1 for answer in explanation.hosts if answer.fell is None)
-    step = Step(StepName.QUOTA, None, f"project {project_id}", hosts, reason=reason)
+    subject = f"project {project_id}"
+    step = Step(StepName.QUOTA, None, subject, explanation.left, reason=reason)
     return replace(
         explanation,
         summary=f"{explanation.summary}{summary}",
@@ -327,7 +333,7 @@ def _steps(
             reason=_lost(before, left, name=name, word=word, names=names),
         )
     amount = units(group)
-    before, left = left, [stock for stock in left if stock.supply.fits(group, amount)]
+    before, left = left, [stock for stock in left if stock.supply.fits(group)]
     reason = ""
     if before and not left:
         largest = max(stock.supply.total for stock in before)

@@ -48,9 +48,15 @@ class Supply:
             (name in self.traits) is (word == "required") for name, word in traits(group).items()
         )
 
-    def fits(self, group: Group, amount: int) -> bool:
-        """Return whether Placement can allocate so many units to a group, if all are free."""
-        return self.has_traits(group) and amount <= self.total and amount % self.group_size == 0
+    def fits(self, group: Group) -> bool:
+        """Return whether Placement can allocate its units to a group, if all are free."""
+        amount = units(group)
+        return (
+            resource_classes(group) == {self.resource_class}
+            and self.has_traits(group)
+            and 0 < amount <= self.total
+            and amount % self.group_size == 0
+        )
 
 
 def satisfiable(groups: Sequence[Group], hosts: Iterable[Sequence[Supply]]) -> Satisfiable:
@@ -76,11 +82,7 @@ def groups_of(groups: Sequence[Group], supplies: Collection[Supply]) -> list[int
     return [
         index
         for index, group in enumerate(groups)
-        if units(group)
-        and any(
-            resource_classes(group) == {supply.resource_class} and supply.fits(group, units(group))
-            for supply in supplies
-        )
+        if any(supply.fits(group) for supply in supplies)
     ]
 
 
@@ -140,7 +142,7 @@ class _Assignment:
         for place, supply in enumerate(self._supplies):
             # Equal providers with as many units left are one choice.
             choice = (supply, left[place])
-            if choice in tried or left[place] < amount or not supply.fits(group, amount):
+            if choice in tried or left[place] < amount or not supply.fits(group):
                 continue
             tried.add(choice)
             after = (*left[:place], left[place] - amount, *left[place + 1 :])
@@ -197,7 +199,7 @@ def _shortage(
     if not matching:
         said = ", ".join(f"{trait}={word}" for trait, word in sorted(traits(group).items()))
         return [f"{place}: no resource provider of {name} has these traits together: {said}."]
-    if any(supply.fits(group, amount) for supply in matching):
+    if any(supply.fits(group) for supply in matching):
         return []
     sizes = sorted({supply.group_size for supply in matching if supply.total >= amount})
     if sizes:

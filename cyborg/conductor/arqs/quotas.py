@@ -51,7 +51,7 @@ class Check:
         usage = projects.usage(tx, project_id)
         for resource in resources:
             limit, used = self.by_resource[project_id, resource], usage.get(resource, 0)
-            if 0 <= limit < used + requested[resource]:
+            if projects.exceeds(limit, used, requested[resource]):
                 raise exception.OverLimit(
                     resource=f"{resource} of project {project_id}",
                     requested=requested[resource],

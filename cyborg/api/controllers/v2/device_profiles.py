@@ -337,7 +337,7 @@ class DeviceProfiles(Controller):
         over = [
             f"{name}: {usage.get(name, 0)} used, {amount} requested, limit {limits.get(name, 0)}"
             for name, amount in sorted(requested.items())
-            if 0 <= limits.get(name, 0) < usage.get(name, 0) + amount
+            if projects.exceeds(limits.get(name, 0), usage.get(name, 0), amount)
         ]
         return with_quota(explanation, project_id, over)
 
