@@ -107,7 +107,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class ProfileCapacity:
     """What a part of the cloud has for a profile; ``rooms`` has each host with such a provider."""
 
     part: Part
@@ -209,7 +209,9 @@ class Fleet:
         )
         self._whole = by is None
 
-    def capacities(self, groups: Sequence[Group], after: str | None = None) -> Iterable[Capacity]:
+    def capacities(
+        self, groups: Sequence[Group], after: str | None = None
+    ) -> Iterable[ProfileCapacity]:
         """Yield what each part has for a profile, in the order of keys; ``after``: that follow it.
 
         Without a division this is the whole cloud. Parts without a provider that can serve a group
@@ -235,9 +237,9 @@ class Fleet:
                     room = rooms[key] = _room(requests, [self._shapes[number] for number in key])
                 listed.append(HostRoom(host, room))
             if listed or self._whole:
-                yield Capacity(part, listed)
+                yield ProfileCapacity(part, listed)
         if self._whole and not self._parts and after is None:
-            yield Capacity(Part(), [])
+            yield ProfileCapacity(Part(), [])
 
 
 def _part(stock: Stock, by: By | None, zones: Mapping[str, str]) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ from cyborg.api.framework import Routes
 from cyborg.clients.nova import Servers
 from cyborg.db import device_profiles, guests, providers
 from cyborg.db.device_profiles import NamedGroups
-from cyborg.model.capacity import By, Capacity, Fleet, Headroom, HostRoom, Limit
+from cyborg.model.capacity import By, Fleet, Headroom, HostRoom, Limit, ProfileCapacity
 from cyborg.model.satisfiability import Satisfiable
 
 #: How many hosts a row has at most.
@@ -42,7 +42,7 @@ class Shown:
     """What a part of the cloud has for a profile; ``by`` is None for the whole cloud."""
 
     profile: NamedGroups
-    capacity: Capacity
+    capacity: ProfileCapacity
     by: By | None
     notes: Sequence[str]
 
@@ -119,7 +119,7 @@ CAPACITY_VIEW = Answer[Shown](
 )
 
 
-class Capacities(Controller):
+class Capacity(Controller):
     """``/v2/capacity``."""
 
     collection = "capacity"
