@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from cyborg import terminal
+from cyborg_cli import terminal
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ROWS: Final = (("NAME", "STATE"), ("a-long-name", "up"), ("b", "down since this morning"))

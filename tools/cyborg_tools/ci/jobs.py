@@ -148,7 +148,7 @@ LONG: Final = (
         ((*_TEST, "--full", "--services", SERVERS, "--", f"{_FUNCTIONAL}/keystone"),),
         (
             "cyborg/api",
-            "cyborg/cli",
+            "client/cyborg_cli",
             "cyborg/policies",
             "cyborg/policy.py",
             "cyborg/clients/http.py",
@@ -183,7 +183,7 @@ LONG: Final = (
         "malformed",
         "generated input of every parser",
         ((*_TEST, "--serverless", "--", _UNIT, "-k", "malformed or nearly_valid"),),
-        ("cyborg/api", "cyborg/cli", "cyborg/drivers", "cyborg/model", "cyborg/rpc"),
+        ("cyborg/api", "client/cyborg_cli", "cyborg/drivers", "cyborg/model", "cyborg/rpc"),
         turn=1,
         variables=(("CYBORG_TEST_ALL", "1"), ("CYBORG_TEST_FUZZ", "1")),
     ),
@@ -204,7 +204,7 @@ LONG: Final = (
         ),
         (
             *_CLOUD,
-            "cyborg/cli",
+            "client/cyborg_cli",
             "cyborg/wsgi",
             "tools/cyborg_tools/walkthrough",
             "tools/cyborg_tools/dev",

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import cyborg
-from cyborg.cli import plugin, shell
-from cyborg.cli.routes import ROUTES
-from cyborg.cli.shell import COMMANDS
+from cyborg_cli import plugin, shell
+from cyborg_cli.routes import ROUTES
+from cyborg_cli.shell import COMMANDS
 
 ROOT = Path(cyborg.__file__).resolve().parent.parent
 
@@ -34,7 +34,7 @@ def test_plugin_entry_points_match_the_catalogue():
 
 def test_commands_and_pytest_plugin_start_without_bus_and_eventlet():
     code = (
-        "import sys; import cyborg.cli.shell, cyborg.testing.plugin\n"
+        "import sys; import cyborg_cli.shell, cyborg.testing.plugin\n"
         "assert not {'eventlet', 'futurist', 'oslo_messaging', 'sqlalchemy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
