@@ -75,7 +75,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "accelerator-delete": CommandEntry(devices.AcceleratorDelete, "accelerator delete"),
     "profile-list": CommandEntry(profiles.ProfileList),
     "profile-show": CommandEntry(profiles.ProfileShow),
-    "profile-explain": CommandEntry(profiles.ProfileExplain),
+    "profile-explain": CommandEntry(profiles.ProfileExplain, "accelerator device profile explain"),
     "profile-create": CommandEntry(profiles.ProfileCreate),
     "profile-update": CommandEntry(profiles.ProfileUpdate, "accelerator device profile update"),
     "profile-delete": CommandEntry(profiles.ProfileDelete),

@@ -130,7 +130,7 @@ def flaws_of_name(text: str) -> Iterator[str]:
             _client(client[1])[1].find_command(client[2].split())
         except ValueError as fault:
             yield f"{text}: {fault}"
-    path = re.fullmatch(r"(cyborg|devstack|doc|etc|tools)/[\w./-]+", text)
+    path = re.fullmatch(r"(client|cyborg|devstack|doc|etc|tools)/[\w./-]+", text)
     built = re.search(r"/build\b|\.sample$", text)
     # A module may be named without its suffix.
     if path and not built and not any((ROOT / f"{text}{end}").exists() for end in ("", ".py")):

@@ -112,7 +112,7 @@ LONG: Final = (
             (*_TEST, "--services", SERVERS, *_DURATIONS),
             (*_TEST, "--serverless", *_DURATIONS, _FUNCTIONAL, "tools/tests"),
         ),
-        ("cyborg", "tools"),
+        ("cyborg", "client", "tools"),
         turn=0,
     ),
     Job(
@@ -191,7 +191,7 @@ LONG: Final = (
         "lowest",
         "unit tests with the oldest libraries that are allowed",
         ((*_TEST, "--lowest"),),
-        ("requirements.txt", "test-requirements.txt", "setup.cfg"),
+        ("requirements.txt", "client/requirements.txt", "test-requirements.txt", "setup.cfg"),
         turn=3,
     ),
     Job(
@@ -298,8 +298,8 @@ LONG: Final = (
     ),
     Job(
         "archive",
-        "install from a git archive, and the environments of tox",
-        ((".ci/archive",), (".ci/tox",)),
+        "install from a git archive, the client beside others, and the environments of tox",
+        ((".ci/archive",), (".ci/client",), (".ci/tox",)),
         (
             "setup.py",
             "setup.cfg",
@@ -310,7 +310,9 @@ LONG: Final = (
             "tox.ini",
             "tools/environment.py",
             "tools/tox-install",
+            "client",
             ".ci/archive",
+            ".ci/client",
             ".ci/tox",
         ),
         turn=6,
@@ -319,7 +321,7 @@ LONG: Final = (
         "advisories",
         "advisories about dependencies",
         (("tools/dependencies", "audit"),),
-        ("constraints.txt", "requirements.txt"),
+        ("constraints.txt", "requirements.txt", "client/requirements.txt"),
         turn=7,
         # 77: the advisories cannot be asked.
         statuses=(77,),

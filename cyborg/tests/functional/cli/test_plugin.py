@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import cyborg
+import cyborg_cli
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.waiting import ran
 from cyborg.tests.functional.keystone.shell import Shell
@@ -17,7 +17,7 @@ from cyborg.tests.unit.cli.service import Answer, Service, error_body, operation
 from cyborg.tests.unit.cli.test_requests import SENT
 from cyborg_cli.shell import COMMANDS
 
-ROOT = str(Path(cyborg.__file__).resolve().parent.parent)
+ROOT = str(Path(cyborg_cli.__file__).resolve().parent.parent)
 #: The command line in the ``openstack`` client for each line of the program that has one.
 LINES = {
     line: f"{COMMANDS[name].openstack_name} {rest}"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-import cyborg
+import cyborg_cli
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.waiting import PATIENCE, joined
 from cyborg.tests.unit.cli.service import AGENT as SERVICE
@@ -40,7 +40,7 @@ from cyborg_cli import shell
 from cyborg_cli.base import ListCommand
 from cyborg_cli.shell import COMMANDS
 
-ROOT = str(Path(cyborg.__file__).resolve().parent.parent)
+ROOT = str(Path(cyborg_cli.__file__).resolve().parent.parent)
 LISTS = [name for name, entry in COMMANDS.items() if issubclass(entry.command, ListCommand)]
 SHOWS = [
     f"service-show {SERVICE}",
