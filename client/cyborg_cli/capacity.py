@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cyborg.cli.base import ListCommand, column_paths
+from cyborg_cli.base import ListCommand, column_paths
 
 
 class CapacityShow(ListCommand):
