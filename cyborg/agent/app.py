@@ -39,7 +39,9 @@ from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conf.agent import AgentOptions
 from cyborg.conf.default import DefaultOptions
+from cyborg.drivers import catalogue as device_catalogue
 from cyborg.drivers import health_policy
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.loader import LoadResult
@@ -149,8 +151,13 @@ def make_parts(
     overdue: Callable[[], str] = str,
     wake: Callable[[], None] = lambda: None,
     machine: Host | None = None,
+    read_catalogue: Callable[[], Catalogue] = device_catalogue.shipped,
 ) -> Parts:
-    """Return the parts, which connect to no peer yet; ``wake`` starts the loop."""
+    """Return the parts, which connect to no peer yet; ``wake`` starts the loop.
+
+    ``read_catalogue`` reads the device catalogue, whose rules for traits are read again by a
+    reload; see ``catalogue.read``. Raises exception.ConfigError if it does.
+    """
     options, host = settings.agent, settings.host
     store = StateStore(settings.state_path, host)
     journal, cache = TaskJournal(store), DesiredStateCache(store)
@@ -168,7 +175,16 @@ def make_parts(
         timeout=settings.poll_timeout,
         findings=_findings(settings, machine, store, clock=clock, worker=worker),
     )
-    reporter = _reporter(settings, driver_manager, checks, store=store, worker=worker)
+    reporter = Reporter(
+        driver_manager,
+        checks,
+        worker,
+        timeout=options.scan_timeout,
+        topology_traits=options.topology_traits,
+        compat_traits=options.compat_traits,
+        read_catalogue=read_catalogue,
+        settings=LastingSettings(store, worker),
+    )
     schedule = _schedule(settings, clock=clock, wake=wake)
     tasks = DeviceTasks(
         drivers=driver_manager.drivers,
@@ -247,6 +263,7 @@ def assemble(
     notifier: Notifier,
     meters: Meters,
     machine: Host,
+    read_catalogue: Callable[[], Catalogue] = device_catalogue.shipped,
 ) -> Daemon:
     """Return the daemon of an agent; it connects to no peer before it is started."""
     failures = catalogue.DRIVER_FAILURES.counter(meters.registry)
@@ -265,6 +282,7 @@ def assemble(
         overdue=lambda: inventory.overdue(_LONG_RUN),
         wake=lambda: inventory.wake(),
         machine=machine,
+        read_catalogue=read_catalogue,
     )
     heartbeats, limit = parts.heartbeats, _MAX_RUN + 4 * settings.rpc_timeout
     interval = options.heartbeat_interval
@@ -339,25 +357,6 @@ def _schedule(
 ) -> Schedule:
     scan, full_check = settings.default.periodic_interval, settings.agent.full_check_interval
     return Schedule(scan=scan, full_check=full_check, clock=clock, wake=wake)
-
-
-def _reporter(
-    settings: Settings,
-    driver_manager: DriverManager,
-    checks: HealthChecks,
-    *,
-    store: StateStore,
-    worker: Worker,
-) -> Reporter:
-    return Reporter(
-        driver_manager,
-        checks,
-        worker,
-        timeout=settings.agent.scan_timeout,
-        topology_traits=settings.agent.topology_traits,
-        compat_traits=settings.agent.compat_traits,
-        settings=LastingSettings(store, worker),
-    )
 
 
 def _providers(

@@ -21,7 +21,7 @@ from cyborg.cmd import clean, discover, functions, recovered
 from cyborg.conf.agent import AgentOptions, PrivilegeOptions
 from cyborg.conf.clients import GlanceOptions
 from cyborg.conf.default import DefaultOptions
-from cyborg.drivers import health_policy, loader
+from cyborg.drivers import catalogue, health_policy, loader
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.privileged.action import Context
 from cyborg.drivers.privileged.client import Client, Export
@@ -132,6 +132,7 @@ def main() -> int:
                 notifier=Notifier(conf, f"{AGENT}:{default.host}"),
                 meters=meters,
                 machine=machine,
+                read_catalogue=lambda: catalogue.read(conf),
             )
     except exception.ConfigError as error:
         print(f"{AGENT}: {configuration.explained(error, conf)}", file=sys.stderr)
