@@ -70,7 +70,11 @@ _LOG_INTERVAL = 1.0
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of an agent, and what is made of them; times in seconds."""
+    """The options of an agent, and what is made of them; times in seconds.
+
+    ``read_catalogue`` reads the device catalogue with its rules for traits, at the start and when
+    the agent reads its files again. It may raise exception.ConfigError.
+    """
 
     default: DefaultOptions
     agent: AgentOptions
@@ -78,6 +82,7 @@ class Settings:
     rpc_timeout: float
     version: str
     health_policy: HealthPolicy = field(default_factory=health_policy.shipped)
+    read_catalogue: Callable[[], Catalogue] = device_catalogue.shipped
     #: The timeout of a poll: of all drivers together, and of each notification.
     poll_timeout: float = 10.0
 
@@ -151,13 +156,8 @@ def make_parts(
     overdue: Callable[[], str] = str,
     wake: Callable[[], None] = lambda: None,
     machine: Host | None = None,
-    read_catalogue: Callable[[], Catalogue] = device_catalogue.shipped,
 ) -> Parts:
-    """Return the parts, which connect to no peer yet; ``wake`` starts the loop.
-
-    ``read_catalogue`` reads the device catalogue, whose rules for traits are read again by a
-    reload; see ``catalogue.read``. Raises exception.ConfigError if it does.
-    """
+    """Return the parts, which connect to no peer yet; ``wake`` starts the loop."""
     options, host = settings.agent, settings.host
     store = StateStore(settings.state_path, host)
     journal, cache = TaskJournal(store), DesiredStateCache(store)
@@ -175,16 +175,7 @@ def make_parts(
         timeout=settings.poll_timeout,
         findings=_findings(settings, machine, store, clock=clock, worker=worker),
     )
-    reporter = Reporter(
-        driver_manager,
-        checks,
-        worker,
-        timeout=options.scan_timeout,
-        topology_traits=options.topology_traits,
-        compat_traits=options.compat_traits,
-        read_catalogue=read_catalogue,
-        settings=LastingSettings(store, worker),
-    )
+    reporter = _reporter(settings, driver_manager, checks, store=store, worker=worker)
     schedule = _schedule(settings, clock=clock, wake=wake)
     tasks = DeviceTasks(
         drivers=driver_manager.drivers,
@@ -263,7 +254,6 @@ def assemble(
     notifier: Notifier,
     meters: Meters,
     machine: Host,
-    read_catalogue: Callable[[], Catalogue] = device_catalogue.shipped,
 ) -> Daemon:
     """Return the daemon of an agent; it connects to no peer before it is started."""
     failures = catalogue.DRIVER_FAILURES.counter(meters.registry)
@@ -282,7 +272,6 @@ def assemble(
         overdue=lambda: inventory.overdue(_LONG_RUN),
         wake=lambda: inventory.wake(),
         machine=machine,
-        read_catalogue=read_catalogue,
     )
     heartbeats, limit = parts.heartbeats, _MAX_RUN + 4 * settings.rpc_timeout
     interval = options.heartbeat_interval
@@ -357,6 +346,26 @@ def _schedule(
 ) -> Schedule:
     scan, full_check = settings.default.periodic_interval, settings.agent.full_check_interval
     return Schedule(scan=scan, full_check=full_check, clock=clock, wake=wake)
+
+
+def _reporter(
+    settings: Settings,
+    driver_manager: DriverManager,
+    checks: HealthChecks,
+    *,
+    store: StateStore,
+    worker: Worker,
+) -> Reporter:
+    return Reporter(
+        driver_manager,
+        checks,
+        worker,
+        timeout=settings.agent.scan_timeout,
+        topology_traits=settings.agent.topology_traits,
+        compat_traits=settings.agent.compat_traits,
+        read_catalogue=settings.read_catalogue,
+        settings=LastingSettings(store, worker),
+    )
 
 
 def _providers(

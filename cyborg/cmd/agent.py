@@ -40,6 +40,7 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
         rpc_timeout=conf.rpc_response_timeout,
         version=version.installed(),
         health_policy=health_policy.read(options.health_policy_dirs),
+        read_catalogue=lambda: catalogue.read(conf),
     )
 
 
@@ -132,7 +133,6 @@ def main() -> int:
                 notifier=Notifier(conf, f"{AGENT}:{default.host}"),
                 meters=meters,
                 machine=machine,
-                read_catalogue=lambda: catalogue.read(conf),
             )
     except exception.ConfigError as error:
         print(f"{AGENT}: {configuration.explained(error, conf)}", file=sys.stderr)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
+from cyborg.agent.discover import changes, discover
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.trait_rules import TraitRules
 from cyborg.drivers import catalogue
@@ -23,6 +24,7 @@ from cyborg.model.device import Attribute, Deployable, Device, DeviceType
 from cyborg.testing import scenario_hosts, servers
 from cyborg.testing.driver_checks import check_device
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.waiting import PATIENCE
 from cyborg.tests.unit.agent.test_reporter import DEVICE, Scripted, reporter_of
 from cyborg.tests.unit.drivers.configured import written
 
@@ -194,6 +196,17 @@ def test_simulated_device_is_not_the_function_at_its_address(tmp_path: Path) -> 
         "{trait: CUSTOM_FAST, when: {units: 16}}",
     )
     assert reported(driver, host, reading(tmp_path, *rules)) == {"0000:0c:00.0": {"CUSTOM_FAST"}}
+
+
+def test_discovery_shows_the_devices_as_the_agent_reports_them(tmp_path: Path) -> None:
+    read = reading(tmp_path, "{trait: CUSTOM_A, when: {driver: scripted}}")
+    loaded = LoadResult("scripted", Scripted(lambda _scan: [DEVICE]))
+    report = reporter_of(loaded, read_catalogue=read).scan(Scan(servers.bare()))
+    discovery = discover(
+        [loaded], servers.bare(), timeout=PATIENCE, traits={"read_catalogue": read}
+    )
+    assert changes(report, discovery.report) == []
+    assert changes(report, discover([loaded], servers.bare(), timeout=PATIENCE).report)
 
 
 def test_rules_hold_if_the_bus_cannot_be_listed(tmp_path: Path) -> None:

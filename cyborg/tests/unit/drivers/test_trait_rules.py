@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules for traits: which facts hold for which units, and errors with file, line and key."""
 
+import re
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import cyborg
 from cyborg import exception
 from cyborg.drivers import entry_files, trait_rules
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.trait_rules import FACTS, Rule, Unit
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.pci import PciAddress
 
+ROOT = Path(cyborg.__file__).resolve().parent.parent
 KEY = "0000:3b:00.0"
 ADDRESS = PciAddress.parse(KEY)
 UNIT = Unit(
@@ -172,3 +177,21 @@ def test_error_has_file_line_and_key(tmp_path: Path, line: int, text: str, reaso
     assert reason in sentence
     assert sentence.endswith(".")
     assert len(sentence) < 1000
+
+
+def test_the_page_has_rules_that_can_be_used_and_all_facts(tmp_path: Path) -> None:
+    page = (ROOT / "doc/source/admin/device-catalogue.rst").read_text()
+    section = page.partition("\nTraits by rule\n")[2].partition("\nErrors and changes\n")[0]
+    blocks = re.findall(r"\.\. code-block:: yaml\n\n((?:    .*\n|\n)+)", section)
+    for number, block in enumerate(blocks):
+        (tmp_path / f"{number}.yaml").write_text(textwrap.dedent(block))
+    entries = Catalogue.load([tmp_path])
+    assert {made.trait for made in entries.rules} == {
+        "CUSTOM_GPU_MEMORY_80G",
+        "CUSTOM_TIER_INFERENCE",
+        "CUSTOM_GPU_NEAR_NIC",
+        "CUSTOM_FPGA_INTEL_PAC_ARRIA10",
+    }
+    assert entries.entry(0x10DE, 0x2901, 0x030200).memory == 180 << 30
+    facts = section.partition("fact               value\n")[2]
+    assert re.findall(r"^``(\w+)``", facts, re.MULTILINE) == list(FACTS)
