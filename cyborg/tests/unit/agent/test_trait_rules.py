@@ -69,8 +69,10 @@ def test_one_trait_means_this_model_or_better(tmp_path: Path) -> None:
     driver = driver_of(
         "pci_driver", host, tmp_path, '[pci]\npassthrough_whitelist = {"vendor_id": "10de"}\n'
     )
-    rules = ("{trait: CUSTOM_GPU_MEMORY_80G, when: {device_type: GPU, memory: {min: 80 GiB}}}",)
-    rules += ("{trait: CUSTOM_TIER_SMALL, when: {memory: {max: 79 GiB}}}",)
+    rules = (
+        "{trait: CUSTOM_GPU_MEMORY_80G, when: {device_type: GPU, memory: {min: 80 GiB}}}",
+        "{trait: CUSTOM_TIER_SMALL, when: {memory: {max: 79 GiB}}}",
+    )
     assert reported(driver, host, reading(tmp_path, *rules)) == {
         "0000:01:00.0": {"CUSTOM_TIER_SMALL"},
         "0000:02:00.0": {"CUSTOM_GPU_MEMORY_80G"},
