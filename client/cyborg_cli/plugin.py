@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from keystoneauth1.adapter import Adapter
 
-from cyborg.cli import base
-from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
+from cyborg_cli import base
+from cyborg_cli.client import SERVICE_TYPE, Client, requested_microversion
 
 API_NAME: Final = base.CLIENT_ATTRIBUTE
 API_VERSION_OPTION: Final = "os_cyborg_api_version"
