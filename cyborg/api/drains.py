@@ -22,8 +22,8 @@ from cyborg.model.scope import Scope
 #: How many units of servers an answer is about.
 _UNITS: Final = 1000
 _NOT_SAID: Final = (
-    "Nova's filters and weighers, and the CPUs, memory and disk of other hosts, are not asked: Nova "
-    "may refuse a host that is named here."
+    "Nova's filters and weighers, and the CPUs, memory and disk of other hosts, are not asked: "
+    "Nova may refuse a host that is named here."
 )
 _MORE: Final = f"There are more servers: the list has those with the first {_UNITS} units."
 

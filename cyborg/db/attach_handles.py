@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db.models import Arq, AttachHandle, Deployable, Device
+from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.device import HANDLE_MOVES, HandleEvent, HandleState

@@ -16,7 +16,7 @@ from cyborg.rpc.verbs import SetServiceStatus
 from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
+from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import (
