@@ -206,6 +206,9 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("device", "host", "instance", "arq", "request_id", "since", *PAGING),
         wrapper="events",
     ),
+    "capacity": Route(
+        "GET", "/capacity", query=("profile", "host", "by", *PAGING), wrapper="capacity"
+    ),
     "limits-show": Route("GET", "/limits", wrapper="limits"),
     "usage-show": Route(
         "GET",

@@ -23,6 +23,7 @@ from openstack.config import OpenStackConfig
 
 from cyborg_cli import (
     arqs,
+    capacity,
     devices,
     drains,
     drivers,
@@ -93,6 +94,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "event-list": CommandEntry(operations.EventList, "accelerator event list"),
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
+    "capacity": CommandEntry(capacity.CapacityShow, "accelerator capacity show"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
     "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
 }

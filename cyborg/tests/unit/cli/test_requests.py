@@ -101,6 +101,10 @@ READS = {
     f"operation-show {OPERATION}": f"GET /operations/{OPERATION}",
     f"detach-instance {INSTANCE}": f"DELETE /instances/{INSTANCE}/accelerators",
     f"detach-instance {INSTANCE} {ARQ}": f"DELETE /instances/{INSTANCE}/accelerators/{ARQ}",
+    "capacity": "GET /capacity",
+    "capacity --profile fpga --profile gpu --host h --by numa": (
+        "GET /capacity?profile=fpga,gpu&host=h&by=numa"
+    ),
     "limits-show": "GET /limits",
     "usage-show --type FPGA --host h --project p": "GET /usage?type=FPGA&host=h&project_id=p",
 }
@@ -259,6 +263,7 @@ WRONG = [
     ("install-driver d --option x", 2, "'x' does not have the form KEY=VALUE"),
     ("install-driver d --option x=1 --option x=2", 2, "key 'x' is given twice"),
     ("update-driver d --option x=1 --unset-option x", 2, "key 'x' is given twice"),
+    ("capacity --by rack", 2, "invalid choice: 'rack'"),
     ("usage-show --limit 1", 2, "unrecognized arguments"),
     ("update-driver d --enable --disable", 2, "not allowed with"),
     ("profile-create p", 2, "--group"),

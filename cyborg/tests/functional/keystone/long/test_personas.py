@@ -146,6 +146,7 @@ LINES = {
         lambda scenario: scenario.server.uuid, tidy=lambda scenario: scenario.detach()
     ),
     "detach-instance": Line(lambda scenario: scenario.attached()),
+    "capacity": Line(),
     "usage-show": Line(),
 }
 #: All that there is of these is the operators', though projects may have some.
