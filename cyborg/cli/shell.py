@@ -30,6 +30,7 @@ from cyborg.cli import (
     profile_sync,
     profiles,
     services,
+    watching,
 )
 from cyborg.cli.base import BaseCommand
 from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
@@ -86,6 +87,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "event-list": CommandEntry(operations.EventList, "accelerator event list"),
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
+    "watch": CommandEntry(watching.Watch, "accelerator watch"),
+    "top": CommandEntry(watching.Top, "accelerator top"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
     "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
 }
