@@ -164,7 +164,9 @@ class Top(TableCommand):
         """Request the accelerators; return the columns, and the rows in the order to show."""
         devices = self.client.read_list(self.route, vars(parsed_args))
         rows = [_measured(device) for device in devices]
-        if rows and not any(row["measured_at"] for row in rows):
+        if not rows:
+            self.print_note("There are no accelerators that match.")
+        elif not any(row["measured_at"] for row in rows):
             self.print_note(
                 "No accelerator has readings of the last hour: agents send them if [agent] "
                 "usage_interval is not 0 and the driver can measure, and operators see them."

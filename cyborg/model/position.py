@@ -9,7 +9,6 @@ read, and the events above it that are read as well.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final, Self
 
 #: How many runs of ids a position has at most.
@@ -80,8 +79,3 @@ class Position:
     def room(self, settled: int) -> int:
         """Return how many events above ``settled`` can be read: the runs are bounded."""
         return MOST_RUNS - len(self.settled(settled).runs)
-
-    def in_order(self) -> bool:
-        """Return whether the runs are as the class says."""
-        ends = (self.after - 1, self.after - 1), *self.runs
-        return all(last + 1 < first for (_, last), (first, _) in pairwise(ends))

@@ -15,6 +15,7 @@ import pytest
 
 from cyborg.cli.base import ListCommand, ShowCommand
 from cyborg.cli.shell import COMMANDS
+from cyborg.cli.watching import Top
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.waiting import eventually
@@ -132,6 +133,8 @@ LINES = {
     "operation-list": Line(lambda _scene: "--action discover"),
     "operation-show": Line(lambda scenario: scenario.operation()),
     "event-list": Line(lambda scenario: f"{on_host(scenario)} --limit 5"),
+    "watch": Line(lambda scenario: f"{on_host(scenario)} --since 2020-01-01 --count 1"),
+    "top": Line(lambda _scene: "-f json"),
     "attach-instance": Line(
         lambda scenario: scenario.server.uuid, tidy=lambda scenario: scenario.detach()
     ),
@@ -218,7 +221,7 @@ def is_refused(command: str, ran: CommandResult) -> None:
 
 def is_empty_handed(command: str, ran: CommandResult) -> None:
     """A list of nothing, or 404."""
-    if issubclass(COMMANDS[command].command, ListCommand):
+    if issubclass(COMMANDS[command].command, ListCommand | Top):
         assert (ran.status, json.loads(ran.out)) == (0, []), ran.err
         return
     assert (ran.status, ran.out) == (1, "")
