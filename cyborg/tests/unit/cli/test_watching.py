@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from cyborg.cli.base import ListCommand
-from cyborg.cli.shell import COMMANDS
-from cyborg.terminal import CLEAR
 from cyborg.tests.fixtures.processes import at_home, script
 from cyborg.tests.fixtures.waiting import ended
 from cyborg.tests.unit.cli.conftest import CommandResult, Run
@@ -24,6 +21,9 @@ from cyborg.tests.unit.cli.service import (
     error_body,
     following,
 )
+from cyborg_cli.base import ListCommand
+from cyborg_cli.shell import COMMANDS
+from cyborg_cli.terminal import CLEAR
 
 EVENT = RESOURCES["events"][0]
 LISTS = [
