@@ -206,6 +206,16 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("device", "host", "instance", "arq", "request_id", "since", *PAGING),
         wrapper="events",
     ),
+    "watch": Route(
+        "GET",
+        "/events",
+        query=(
+            *("device", "host", "instance", "arq", "request_id", "since"),
+            *("wait", "marker", "seen"),
+        ),
+        wrapper="events",
+    ),
+    "top": Route("GET", "/devices", query=("hostname", "type", *PAGING), wrapper="devices"),
     "capacity": Route(
         "GET", "/capacity", query=("profile", "host", "by", *PAGING), wrapper="capacity"
     ),

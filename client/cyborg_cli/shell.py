@@ -33,6 +33,7 @@ from cyborg_cli import (
     profile_sync,
     profiles,
     services,
+    watching,
 )
 from cyborg_cli.base import BaseCommand
 from cyborg_cli.client import SERVICE_TYPE, Client, requested_microversion
@@ -94,6 +95,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "event-list": CommandEntry(operations.EventList, "accelerator event list"),
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
+    "watch": CommandEntry(watching.Watch, "accelerator watch"),
+    "top": CommandEntry(watching.Top, "accelerator top"),
     "capacity": CommandEntry(capacity.CapacityShow, "accelerator capacity show"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
     "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),

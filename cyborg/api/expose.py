@@ -22,8 +22,9 @@ from cyborg import exception
 from cyborg.api import microversion, parsing, types
 from cyborg.api.framework import JSON, ROUTE, Noun, Request, handler
 from cyborg.api.operations import OPERATION_VIEW, OPERATIONS
-from cyborg.api.paging import bound_of
+from cyborg.api.paging import Followed, bound_of
 from cyborg.api.viewer import Links, Viewer
+from cyborg.api.watching import HOLD, EventWatch, Wait
 from cyborg.clients.limits import ProjectLimits
 from cyborg.conf.api import ApiOptions
 from cyborg.conf.conductor import ConductorOptions
@@ -56,6 +57,8 @@ class Call(Viewer):
     request_key: str
     #: Whether the caller meets another rule of the policy.
     allows: Callable[[str], bool]
+    #: Lets this request wait without a thread, see ``watching``; None: this web server cannot.
+    hold: Callable[[Wait], object] | None = None
 
     @property
     def origin(self) -> tuple[Caller, str]:
@@ -130,6 +133,7 @@ class Settings:
     #: The limits of projects; None: they have no quotas.
     unified_limits: ProjectLimits | None
     neighbours: Neighbours
+    watch: EventWatch
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,7 @@ def expose(
     and below microversion 2.``answered``, the answer has no body. An exception becomes an error
     answer (see ``fault``); ``errors`` describes the statuses that only this request has, and each
     answer 403 is logged once. If ``query`` is a ``types.Paging``, the handler gets a limit, and
-    ``paging`` bounds the list that it returns.
+    ``paging`` bounds the list that it returns, unless that is a ``Followed``.
 
     A ``long`` verb returns the Operation that it started: the answer is 202 with the location of
     the operation, and the client may choose the operation's id.
@@ -262,12 +266,19 @@ def _perform(
     if (shape := contract.body_at(call.minor)) is not None:
         arguments.append(_checked(shape.read, parsing.read_body(req)))
     result = method(controller, call, *arguments)
+    followed = result if isinstance(result, Followed) else None
     content = None
     if contract.answer is not None and call.minor >= contract.answered:
-        content = contract.answer.render(result, call)
+        content = contract.answer.render(followed.rows if followed else result, call)
     if bound is not None and content is not None:
-        bound.close(content, call, f"{call.links.v2}/{controller.collection}", sent)
+        url = f"{call.links.v2}/{controller.collection}"
+        if followed:
+            replace(followed, place={**sent, **followed.place}).link(content, call, url)
+        else:
+            bound.close(content, call, url, sent)
     response = respond(contract.status, content)
+    if followed and followed.pause is not None:
+        response.headers["Retry-After"] = str(followed.pause)
     if contract.long:
         response.headers["Location"] = call.links.self_of(OPERATIONS) + result.uuid
     return response
@@ -378,6 +389,7 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
         caller=caller,
         request_key=request_key,
         allows=lambda rule: settings.policy.allows(context, rule),
+        hold=req.environ.get(HOLD),
     )
 
 

@@ -90,6 +90,18 @@ class Guest(Base):
     handle_id: Mapped[int | None] = mapped_column(index=True)
 
 
+class HostReadings(Base):
+    """What the devices of a host measured last; ``figures`` has those of each by its uuid."""
+
+    __tablename__ = "readings"
+    __table_args__ = MYSQL
+    host_id: Mapped[int] = mapped_column(
+        sa.ForeignKey("hosts.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    at_ms: Mapped[Milliseconds]
+    figures: Mapped[dict[str, dict[str, float]]] = mapped_column(Json)
+
+
 class Service(Base):
     """A process, its lease, and the status that it last reported."""
 

@@ -431,6 +431,20 @@ GUESTS = sa.Table(
     sa.Index("ix_guests_handle_id", "handle_id"),
     **MYSQL,
 )
+READINGS = sa.Table(
+    "readings",
+    METADATA,
+    sa.Column(
+        "host_id",
+        sa.Integer,
+        sa.ForeignKey("hosts.id", ondelete=_CASCADE),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    _ms("at_ms"),
+    sa.Column("figures", _JSON, nullable=False),
+    **MYSQL,
+)
 DEVICE_PROFILE_PROJECTS = sa.Table(
     "device_profile_projects",
     METADATA,
@@ -488,6 +502,7 @@ NEW = (
     PROJECTS,
     OUTBOX,
     GUESTS,
+    READINGS,
     DEVICE_PROFILE_PROJECTS,
     DIRTY_UNITS,
 )

@@ -110,6 +110,12 @@ def result(host: str, state: str, **more: Any) -> dict[str, Any]:
     return {"host": host, "state": state, "result": None, "error": None} | more
 
 
+def following(*events: Mapping[str, Any], marker: int = 7, seen: str = "") -> dict[str, Any]:
+    """Return an answer to a client that follows the events."""
+    href = f"http://api/v2/events?wait=50&marker={marker}{f'&seen={seen}' if seen else ''}"
+    return {"events": list(events), "events_links": [{"rel": "next", "href": href}]}
+
+
 def error_body(message: str) -> dict[str, Any]:
     error = {"faultcode": "Client", "faultstring": message, "debuginfo": None}
     return {"error_message": json.dumps(error)}
@@ -207,6 +213,8 @@ def _resource_answer(request: ReceivedRequest, collection: str, rest: str) -> tu
         return 200, {"limits": resources[0]}
     if rest.endswith("/explain"):
         return 200, {"explanation": EXPLANATION}
+    if not rest and "wait" in request.query:
+        return 200, following(*resources)
     if rest.endswith("/drain"):
         return 200, {"drain": DRAIN}
     if not rest:

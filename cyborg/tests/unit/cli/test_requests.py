@@ -73,6 +73,14 @@ READS = {
         f"arq={ARQ}&request_id=req-1&since=2026-11-01T10:00&"
         "limit=5&marker=7"
     ),
+    (
+        f"watch --count 1 --device {DEVICE} --host h --instance {INSTANCE} --arq {ARQ} "
+        "--request req-1 --since 2026-11-01T10:00"
+    ): (
+        f"GET /events?device={DEVICE}&host=h&instance={INSTANCE}&arq={ARQ}&request_id=req-1&"
+        "since=2026-11-01T10:00&wait=50"
+    ),
+    "top --host h --type GPU": "GET /devices?hostname=h&type=GPU",
     "accelerator-list --attached": "GET /devices?in_use=true",
     f"accelerator-show {DEVICE}": f"GET /devices/{DEVICE}",
     f"accelerator-delete {DEVICE}": f"DELETE /devices/{DEVICE}",
