@@ -59,7 +59,7 @@ EXPLANATION = {
     ],
     "suggestion": None,
 }
-DRAIN = {
+DRAIN: dict[str, Any] = {
     "host": "compute-1",
     "device": None,
     "status": "draining",
