@@ -23,6 +23,7 @@ from openstack.config.cloud_region import CloudRegion
 
 from cyborg import exception
 from cyborg.cli import faults
+from cyborg.cli.compute import Compute
 from cyborg.cli.routes import EXTENDED, ROUTES, SHARED, Route
 
 SERVICE_TYPE: Final = "accelerator"
@@ -59,17 +60,20 @@ class Client:
     """Sends the requests of the commands.
 
     ``connect`` is called with the first request; it returns an adapter and the microversion that
-    the user selected, empty for none. ``pause`` waits for a number of seconds. Every method raises
-    exception.CommandFailed, whose message says what to do next.
+    the user selected, empty for none. ``compute`` sends requests to Nova. ``pause`` waits for a
+    number of seconds. Every method raises exception.CommandFailed, whose message says what to do
+    next.
     """
 
     def __init__(
         self,
         connect: Callable[[], tuple[Adapter, str]],
         *,
+        compute: Compute,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._connect = connect
+        self.compute = compute
         self._adapter: Adapter | None = None
         self._base_url = ""
         #: The minor version to send, None for the latest, and whether the user selected it.

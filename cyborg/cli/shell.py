@@ -26,6 +26,7 @@ from cyborg.cli import (
     devices,
     drivers,
     faults,
+    instance_moves,
     operations,
     profile_sync,
     profiles,
@@ -33,6 +34,7 @@ from cyborg.cli import (
 )
 from cyborg.cli.base import BaseCommand
 from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
+from cyborg.cli.compute import Compute, compute_adapter
 from cyborg.model.text import escaped
 
 PROG: Final = "cyborg"
@@ -86,6 +88,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "event-list": CommandEntry(operations.EventList, "accelerator event list"),
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
+    "instance-move": CommandEntry(instance_moves.InstanceMove, "accelerator instance move"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
     "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
 }
@@ -123,7 +126,9 @@ class Shell(App):
         self._config = OpenStackConfig(app_name=PROG, app_version=version.installed())
         self._argv = list(argv)
         self._handlers: list[logging.Handler] = []
-        self.client_manager = ClientManager(Client(self._connect, pause=pause))
+        self.client_manager = ClientManager(
+            Client(self._connect, compute=Compute(self._connect_compute), pause=pause)
+        )
         commands = CommandManager("cyborg.cli", convert_underscores=False)
         for name, entry in COMMANDS.items():
             commands.add_command(name, entry.command)
@@ -186,6 +191,10 @@ class Shell(App):
             or region.config.get("endpoint_override"),
         )
         return adapter, requested_microversion(region)
+
+    def _connect_compute(self) -> Adapter:
+        region = self._config.get_one(argparse=self.options)
+        return compute_adapter(region.get_session(), region)
 
 
 def main(
