@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 from oslo_config import cfg
 
-from cyborg import exception, terminal
+from cyborg import exception
 from cyborg.agent import discover
 from cyborg.agent.discover import Difference, Discovery, Row
 from cyborg.agent.state_store import DesiredStateCache, ReadOnlyStateStore
@@ -20,7 +20,8 @@ from cyborg.drivers import archive, loader
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.ownership import NO_IOMMU
 from cyborg.model.report import DriverState, Report
-from cyborg.model.text import escaped
+from cyborg_cli import terminal
+from cyborg_cli.text import escaped
 
 #: The version of the JSON document.
 FORMAT: Final = 1

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cyborg.cli import shell
 from cyborg.tests.fixtures.processes import Program, at_home, script
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.nova.cloud import UNITS, Cloud
 from cyborg.tests.unit.cli.conftest import CommandResult
+from cyborg_cli import shell
 
 pytestmark = pytest.mark.usefixtures("own_clouds")
 

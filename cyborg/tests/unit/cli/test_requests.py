@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from cyborg.cli.shell import COMMANDS
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
     AGENT,
@@ -21,6 +20,7 @@ from cyborg.tests.unit.cli.service import (
     PROFILES,
     Service,
 )
+from cyborg_cli.shell import COMMANDS
 
 #: The required fields of a new accelerator.
 NEW = {

@@ -10,12 +10,11 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from cyborg import exception, terminal
-from cyborg.cli import cells
-from cyborg.cli.client import Client, failures, follow
-from cyborg.cli.layout import FittedTable
-from cyborg.cli.routes import PAGING, ROUTES
-from cyborg.model.text import escaped
+from cyborg_cli import cells, exception, terminal
+from cyborg_cli.client import Client, failures, follow
+from cyborg_cli.layout import FittedTable
+from cyborg_cli.routes import PAGING, ROUTES
+from cyborg_cli.text import escaped
 
 #: The name of the attribute of cliff's client manager that holds the Client.
 CLIENT_ATTRIBUTE = "cyborg"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cyborg import exception
+from cyborg_cli import exception
 
 SUCCEEDS: Final = "would succeed"
 FAILS: Final = "would fail"

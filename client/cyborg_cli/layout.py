@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 from cliff.columns import FormattableColumn
 from cliff.formatters.table import TableFormatter
 
-from cyborg import terminal
+from cyborg_cli import terminal
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 #: The width of a column besides its content: two blanks and a border. A table has one more border.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cyborg import exception, terminal
-from cyborg.cli.base import BaseCommand, add_dry_run
-from cyborg.cli.profile_files import Profile, dump, read
-from cyborg.model.text import escaped
+from cyborg_cli import exception, terminal
+from cyborg_cli.base import BaseCommand, add_dry_run
+from cyborg_cli.profile_files import Profile, dump, read
+from cyborg_cli.text import escaped
 
 #: The exit status of a command that has changed profiles, or would change them.
 CHANGED: Final = 3
@@ -120,17 +120,18 @@ class ProfileApply(BaseCommand):
             raise exception.CommandFailed(reason="Nothing was changed.")
 
     def _take(self, step: _Step, *, dry_run: bool) -> None:
+        name = escaped(step.name)
         if dry_run:
-            self.app.stdout.write(f"{step.name}: would be {step.word}\n")
+            self.app.stdout.write(f"{name}: would be {step.word}\n")
             return
         try:
             warnings = self._send(step)
         except exception.CommandFailed as error:
             self.report_error(f"{step.name}: not {step.word}: {error}")
             return
-        self.app.stdout.write(f"{step.name}: {step.word}\n")
+        self.app.stdout.write(f"{name}: {step.word}\n")
         for warning in warnings:
-            self.app.stderr.write(f"Warning: {step.name}: {escaped(warning)}\n")
+            self.app.stderr.write(f"Warning: {name}: {escaped(warning)}\n")
 
     def _send(self, step: _Step) -> Sequence[str]:
         """Send the request of a change; return the warnings of the service."""

@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from cyborg.cli.base import (
+from cyborg_cli.base import (
     ListCommand,
     OperationCommand,
     ShowCommand,

@@ -9,8 +9,8 @@ from typing import Any, Final
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
 
-from cyborg import exception
-from cyborg.model.text import escaped
+from cyborg_cli import exception
+from cyborg_cli.text import escaped
 
 MAXIMUM_VERSION_HEADER: Final = "OpenStack-API-Maximum-Version"
 
@@ -48,7 +48,7 @@ _TOO_OLD = (
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 #: HTTP statuses of errors that may be gone at the next request.
 _TRANSIENT: Final = frozenset({502, 503, 504})
-#: Words of the sentence of exception.OutcomeUnknown.
+#: Words by which the service says in a message that the outcome is unknown.
 _OUTCOME_UNKNOWN: Final = "outcome unknown"
 #: What to do after an error, besides the advice in the message of the service.
 _ADVICE: Final = {

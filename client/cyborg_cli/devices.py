@@ -4,10 +4,10 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from cyborg import exception
-from cyborg.cli.base import (
+from cyborg_cli import exception
+from cyborg_cli.base import (
     DeleteCommand,
     KeyValueAction,
     ListCommand,
@@ -22,11 +22,12 @@ from cyborg.cli.base import (
     positive_integer,
     provided_values,
 )
-from cyborg.cli.client import FAILED, poll
-from cyborg.model.health import CONDITIONS
+from cyborg_cli.client import FAILED, poll
 
 #: The status of a device while its host sets it up.
 _INSTALLING = "installing"
+#: The words of the API for the health of an accelerator.
+HEALTH: Final = ("ok", "degraded", "drain", "dead", "probation", "parked", "ignored")
 
 
 #: The name of an instance that Nova has not told.
@@ -104,7 +105,7 @@ class AcceleratorList(ListCommand):
         parser.add_argument("--status", help="Show only accelerators with this status.")
         parser.add_argument(
             "--health",
-            choices=CONDITIONS,
+            choices=HEALTH,
             help="Show only accelerators with this health. The units of accelerators with health "
             "drain, dead, probation and parked are reserved.",
         )

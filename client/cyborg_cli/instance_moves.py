@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cyborg import exception
-from cyborg.cli.base import ShowCommand, add_dry_run, duration
-from cyborg.cli.client import Client, poll
-from cyborg.cli.compute import Compute, Server
-from cyborg.model.text import escaped
+from cyborg_cli import exception
+from cyborg_cli.base import ShowCommand, add_dry_run, duration
+from cyborg_cli.client import Client, poll
+from cyborg_cli.compute import Compute, Server
+from cyborg_cli.text import escaped
 
 _ACTIVE: Final = "ACTIVE"
 _OFF: Final = "SHUTOFF"
@@ -101,7 +101,7 @@ class Mover:
         try:
             explained = self._client.request("profile-explain", server.profile, values=values)
         except exception.CommandFailed as error:
-            if error.fields.get("http") != 404:
+            if error.http != 404:
                 raise
             # The flavor may be gone; what the server has of it stays.
             explained = self._client.request(
@@ -147,7 +147,7 @@ class Mover:
                 self._compute.act(server.uuid, "shelveOffload")
             except exception.CommandFailed as error:
                 # Nova itself may just have begun with that.
-                if error.fields.get("http") != 409:
+                if error.http != 409:
                     raise
             server = self._settled(server.uuid)
         if server.status != _OFFLOADED:

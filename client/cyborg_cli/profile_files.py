@@ -6,22 +6,21 @@ list of projects means that the profile has none: it is public then.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 import yaml
 
-from cyborg import exception
-from cyborg.model.device_profile import parse_name, parse_projects
+from cyborg_cli import exception
+from cyborg_cli.text import escaped
 
 #: The largest size of a file; a thousand profiles have a fifth of it.
 _MOST_BYTES: Final = 1 << 20
 _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 _MEMBERS: Final = ("name", "description", "groups", "projects")
 _TAG: Final = "tag:yaml.org,2002:"
-T = TypeVar("T")
 _GROUP_KEY: Final = re.compile(r"(resources|trait|accel):\s*(\S.*?)\s*")
 
 
@@ -82,7 +81,11 @@ def read(paths: Sequence[str]) -> dict[str, Profile]:
             profile = _profile(file, node)
             if profile.name in profiles:
                 earlier = profiles[profile.name].place
-                _refuse(file, node, f"{earlier} has a profile with the name {profile.name}, too")
+                _refuse(
+                    file,
+                    node,
+                    f"{earlier} has a profile with the name {escaped(profile.name)}, too",
+                )
             profiles[profile.name] = profile
     return profiles
 
@@ -149,10 +152,9 @@ def _profile(file: Path, node: yaml.Node) -> Profile:
     for name in ("name", "groups"):
         if name not in values:
             _refuse(file, members[name][1], f"{name} is null")
-    text = _text(file, values["name"], "name")
     projects = values.get("projects")
     return Profile(
-        name=_checked(file, values["name"], lambda: parse_name(text)),
+        name=_text(file, values["name"], "name"),
         groups=_groups(file, values["groups"]),
         description=(
             _text(file, values["description"], "description") if "description" in values else None
@@ -193,11 +195,11 @@ def _group(file: Path, node: yaml.Node, place: str) -> dict[str, str]:
     return group
 
 
-def _projects(file: Path, node: yaml.Node) -> tuple[str, ...] | None:
+def _projects(file: Path, node: yaml.Node) -> tuple[str, ...]:
     if not isinstance(node, yaml.SequenceNode):
         _refuse(file, node, "projects is not a list of ids of projects, each after '- '")
-    ids = [_text(file, item, f"projects[{index}]") for index, item in enumerate(node.value)]
-    return _checked(file, node, lambda: parse_projects(ids))
+    ids = (_text(file, item, f"projects[{index}]") for index, item in enumerate(node.value))
+    return tuple(sorted(ids))
 
 
 def _mapping(file: Path, node: yaml.Node, what: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
@@ -234,14 +236,6 @@ def _number(node: yaml.Node) -> str | None:
 
 def _is_null(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}null"
-
-
-def _checked(file: Path, node: yaml.Node, parse: Callable[[], T]) -> T:
-    """Return what ``parse`` returns; its error gets file and line."""
-    try:
-        return parse()
-    except exception.Invalid as error:
-        _refuse(file, node, str(error).rstrip("."))
 
 
 def _refuse(file: Path, node: yaml.Node, reason: str) -> NoReturn:

@@ -5,8 +5,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cyborg.cli.base import ListCommand, ShowCommand, column_paths, uuid_string
-from cyborg.cli.client import failures, follow
+from cyborg_cli.base import ListCommand, ShowCommand, column_paths, uuid_string
+from cyborg_cli.client import failures, follow
 
 #: The number of events without --limit: the history of a large cloud has millions of them.
 _LAST_EVENTS: Final = 100

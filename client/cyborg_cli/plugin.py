@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from keystoneauth1.adapter import Adapter
 
-from cyborg.cli import base
-from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
-from cyborg.cli.compute import Compute, compute_adapter
+from cyborg_cli import base
+from cyborg_cli.client import SERVICE_TYPE, Client, requested_microversion
+from cyborg_cli.compute import Compute, compute_adapter
 
 API_NAME: Final = base.CLIENT_ATTRIBUTE
 API_VERSION_OPTION: Final = "os_cyborg_api_version"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from cliff.columns import FormattableColumn
 
-from cyborg.model.text import escaped
-from cyborg.terminal import GREEN, RED, YELLOW, coloured
+from cyborg_cli.terminal import GREEN, RED, YELLOW, coloured
+from cyborg_cli.text import escaped
 
 _COLOURS: Final = {
     **dict.fromkeys(("up", "enabled", "ready", "active", "bound", "succeeded", "ok"), GREEN),

@@ -21,10 +21,9 @@ from keystoneauth1.adapter import Adapter
 from openstack import exceptions as sdk_exceptions
 from openstack.config.cloud_region import CloudRegion
 
-from cyborg import exception
-from cyborg.cli import faults
-from cyborg.cli.compute import Compute
-from cyborg.cli.routes import EXTENDED, ROUTES, SHARED, Route
+from cyborg_cli import exception, faults
+from cyborg_cli.compute import Compute
+from cyborg_cli.routes import EXTENDED, ROUTES, SHARED, Route
 
 SERVICE_TYPE: Final = "accelerator"
 _VERSION_HEADER: Final = "OpenStack-API-Version"
@@ -117,7 +116,7 @@ class Client:
         try:
             answer = self._send(route, keys, values, {_REQUEST_KEY_HEADER: request_key})
         except exception.CommandFailed as error:
-            if not error.fields.get("outcome_unknown"):
+            if not error.outcome_unknown:
                 raise
             raise exception.CommandFailed(
                 reason=f"{error} It is not known whether the operation was started. Repeat the "
@@ -248,7 +247,7 @@ def poll(
             resource = fetch()
         except exception.CommandFailed as error:
             failed_polls += 1
-            if not error.fields.get("transient") or failed_polls > _MAX_FAILED_POLLS:
+            if not error.transient or failed_polls > _MAX_FAILED_POLLS:
                 raise
         else:
             failed_polls = 0

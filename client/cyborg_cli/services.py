@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import UUID
 
-from cyborg import exception
-from cyborg.cli.base import (
+from cyborg_cli import exception
+from cyborg_cli.base import (
     ListCommand,
     MultipleTargets,
     OperationCommand,
@@ -17,7 +17,7 @@ from cyborg.cli.base import (
     column_paths,
     provided_values,
 )
-from cyborg.cli.client import Client
+from cyborg_cli.client import Client
 
 AGENT = "cyborg-agent"
 _SERVICE_HELP = "UUID of the service, or its host if the host has only one service."

@@ -7,6 +7,7 @@ interrupted command.
 """
 
 import argparse
+import importlib.metadata
 import logging
 import sys
 import time
@@ -20,11 +21,11 @@ from keystoneauth1.adapter import Adapter
 from openstack import exceptions as sdk_exceptions
 from openstack.config import OpenStackConfig
 
-from cyborg import exception, version
-from cyborg.cli import (
+from cyborg_cli import (
     arqs,
     devices,
     drivers,
+    exception,
     faults,
     instance_moves,
     operations,
@@ -32,12 +33,13 @@ from cyborg.cli import (
     profiles,
     services,
 )
-from cyborg.cli.base import BaseCommand
-from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
-from cyborg.cli.compute import Compute, compute_adapter
-from cyborg.model.text import escaped
+from cyborg_cli.base import BaseCommand
+from cyborg_cli.client import SERVICE_TYPE, Client, requested_microversion
+from cyborg_cli.compute import Compute, compute_adapter
+from cyborg_cli.text import escaped
 
 PROG: Final = "cyborg"
+DISTRIBUTION: Final = "openstack-cyborg-cli"
 _LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -49,9 +51,9 @@ class CommandEntry:
     openstack_name: str = ""
 
 
-#: All commands by name. Their entry points for the ``openstack`` client are in setup.cfg. A command
-#: has no name there where python-cyborgclient or python-openstackclient has a command for the same
-#: purpose.
+#: All commands by name. Their entry points for the ``openstack`` client are in client/setup.cfg. A
+#: command has no name there where python-cyborgclient or python-openstackclient has a command for
+#: the same purpose.
 COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "service-list": CommandEntry(services.ServiceList, "accelerator service list"),
     "service-show": CommandEntry(services.ServiceShow, "accelerator service show"),
@@ -75,7 +77,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "accelerator-delete": CommandEntry(devices.AcceleratorDelete, "accelerator delete"),
     "profile-list": CommandEntry(profiles.ProfileList),
     "profile-show": CommandEntry(profiles.ProfileShow),
-    "profile-explain": CommandEntry(profiles.ProfileExplain),
+    "profile-explain": CommandEntry(profiles.ProfileExplain, "accelerator device profile explain"),
     "profile-create": CommandEntry(profiles.ProfileCreate),
     "profile-update": CommandEntry(profiles.ProfileUpdate, "accelerator device profile update"),
     "profile-delete": CommandEntry(profiles.ProfileDelete),
@@ -123,7 +125,8 @@ class Shell(App):
         stdout: TextIO | None,
         stderr: TextIO | None,
     ) -> None:
-        self._config = OpenStackConfig(app_name=PROG, app_version=version.installed())
+        release = importlib.metadata.version(DISTRIBUTION)
+        self._config = OpenStackConfig(app_name=PROG, app_version=release)
         self._argv = list(argv)
         self._handlers: list[logging.Handler] = []
         self.client_manager = ClientManager(
@@ -134,7 +137,7 @@ class Shell(App):
             commands.add_command(name, entry.command)
         super().__init__(
             "Manage accelerators in OpenStack clouds.",
-            version.installed(),
+            release,
             commands,
             stdout=stdout,
             stderr=stderr,

@@ -5,8 +5,8 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from cyborg import exception
-from cyborg.cli.base import (
+from cyborg_cli import exception
+from cyborg_cli.base import (
     DeleteCommand,
     ListCommand,
     ShowCommand,
@@ -17,8 +17,8 @@ from cyborg.cli.base import (
     provided_values,
     uuid_string,
 )
-from cyborg.cli.device_groups import offer_of, profile_name
-from cyborg.model.text import escaped
+from cyborg_cli.device_groups import offer_of, profile_name
+from cyborg_cli.text import escaped
 
 #: The members of a profile that commands set.
 _MEMBERS: Final = ("name", "groups", "description", "projects")

@@ -17,9 +17,8 @@ from keystoneauth1.session import Session
 from openstack import exceptions as sdk_exceptions
 from openstack.config.cloud_region import CloudRegion
 
-from cyborg import exception
-from cyborg.cli import faults
-from cyborg.model.text import escaped
+from cyborg_cli import exception, faults
+from cyborg_cli.text import escaped
 
 SERVICE_TYPE: Final = "compute"
 MICROVERSION: Final = "2.91"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cyborg import exception
+from cyborg_cli import exception
 
 _UNUSUAL: Final = re.compile(r"[^a-z0-9_]+")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
-from cyborg.cli.base import (
+from cyborg_cli.base import (
     KeyValueAction,
     ListCommand,
     NamedShow,
@@ -18,7 +18,7 @@ from cyborg.cli.base import (
     add_force,
     column_paths,
 )
-from cyborg.cli.driver_plans import FAILS, SUCCEEDS, UNKNOWN, DriverPlan, Result
+from cyborg_cli.driver_plans import FAILS, SUCCEEDS, UNKNOWN, DriverPlan, Result
 
 _STATES = ("READY", "STARTING", "FAILED", "STOPPED")
 _DRIVER_HELP = (
