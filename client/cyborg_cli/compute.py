@@ -104,18 +104,28 @@ class Compute:
         """Let Nova begin an action of a server."""
         self._send("POST", f"/servers/{uuid}/action", body={action: arguments})
 
+    def was_unshelved(self, uuid: str) -> bool:
+        """Return whether nothing was done with a server since Nova unshelved it, but a stop."""
+        names = (action["action"] for action in self._actions(uuid))
+        return next((name for name in names if name != "stop"), "") == "unshelve"
+
     def shelved_on(self, uuid: str) -> str | None:
         """Return the host on which a server was shelved last; None if Nova does not know it."""
-        path = f"/servers/{uuid}/os-instance-actions"
-        actions = _document(self._send("GET", path))["instanceActions"]
-        for action in actions:
+        for action in self._actions(uuid):
             if action["action"] != "shelve":
                 continue
-            shown = _document(self._send("GET", f"{path}/{action['request_id']}"))
+            path = f"/servers/{uuid}/os-instance-actions/{action['request_id']}"
+            shown = _document(self._send("GET", path))
             events = shown["instanceAction"].get("events") or []
             hosts = [event.get("host") for event in events if event["event"] in _SHELVE_EVENTS]
             return next(filter(None, hosts), None)
         return None
+
+    def _actions(self, uuid: str) -> list[dict[str, Any]]:
+        """Return what users have done with a server, the newest first."""
+        answer = self._send("GET", f"/servers/{uuid}/os-instance-actions")
+        listed: list[dict[str, Any]] = _document(answer)["instanceActions"]
+        return listed
 
     def _named(self, name: str) -> list[dict[str, Any]]:
         # Nova takes the name as a regular expression, and each database has its own kind of them.

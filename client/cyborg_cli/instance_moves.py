@@ -22,7 +22,7 @@ _OFF: Final = "SHUTOFF"
 _SHELVED: Final = "SHELVED"
 _OFFLOADED: Final = "SHELVED_OFFLOADED"
 _MOVABLE: Final = (_ACTIVE, _OFF, _SHELVED, _OFFLOADED)
-#: What Nova does with a server while it shelves or unshelves it; it ends by itself.
+#: The tasks of Nova to shelve or unshelve a server; each ends by itself.
 _OWN_TASKS: Final = frozenset(
     {
         "shelving",
@@ -33,6 +33,7 @@ _OWN_TASKS: Final = frozenset(
         "spawning",
     }
 )
+_EXPLAIN: Final = "instance-move"
 _HISTORY: Final = "openstack server event list"
 #: Seconds that Nova gets for one step by default.
 _PATIENCE: Final = "1h"
@@ -40,11 +41,15 @@ _PATIENCE: Final = "1h"
 
 @dataclass(frozen=True)
 class Move:
-    """A server that may move to ``target``; ``source`` is its host, None: it has none now."""
+    """A server that may move to ``target``; ``source`` is its host, None: it has none now.
+
+    ``ended``: it is there already, because Nova has ended what an interrupted move had begun.
+    """
 
     server: Server
     source: str | None
     target: str
+    ended: bool = False
 
 
 class Mover:
@@ -80,6 +85,9 @@ class Mover:
                 f"{', '.join(_MOVABLE[:-1])} or {_MOVABLE[-1]} can move."
             )
         if server.host == target:
+            if server.status != _SHELVED and self._compute.was_unshelved(server.uuid):
+                self._say(f"{name} has moved to host {escaped(target)}.")
+                return Move(server, self._compute.shelved_on(server.uuid), target, ended=True)
             raise exception.CommandFailed(
                 reason=f"{name} is on host {escaped(target)} already ({server.status}). Nothing "
                 "was changed."
@@ -99,14 +107,12 @@ class Mover:
             return ""
         values = {"host": host, "flavor": server.flavor}
         try:
-            explained = self._client.request("profile-explain", server.profile, values=values)
+            explained = self._client.request(_EXPLAIN, server.profile, values=values)
         except exception.CommandFailed as error:
             if error.http != 404:
                 raise
             # The flavor may be gone; what the server has of it stays.
-            explained = self._client.request(
-                "profile-explain", server.profile, values={"host": host}
-            )
+            explained = self._client.request(_EXPLAIN, server.profile, values={"host": host})
         if explained["fits"]:
             return ""
         summary = escaped(str(explained["summary"]))
@@ -115,6 +121,8 @@ class Mover:
     def run(self, move: Move) -> Server:
         """Move the server and return it; if it was not shelved before, it returns on a failure."""
         server, target = move.server, move.target
+        if move.ended:
+            return server
         was_shelved = server.status in (_SHELVED, _OFFLOADED)
         if server.status != _OFFLOADED:
             server = self._shelve(server)
@@ -230,7 +238,7 @@ class Mover:
             if left[0] <= 0:
                 raise exception.CommandFailed(
                     reason=f"Gave up waiting after {self._limit} s until {what}. Run the command "
-                    "again to go on; --timeout sets a longer time."
+                    "again to go on; --step-timeout sets a longer time."
                 )
             left[0] -= seconds
             self._client.pause(seconds)
@@ -243,12 +251,9 @@ class Mover:
 
 
 class InstanceMove(ShowCommand):
-    """Move a server with its accelerators to another host: shelve it and unshelve it there.
+    """Move a server with its accelerators to another host; the server is down meanwhile."""
 
-    The server is down meanwhile. If the host cannot take it, it returns to where it was.
-    """
-
-    route = "profile-explain"
+    route = "instance-move"
     key_name, key_help = "server", "ID or name of the server."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -260,7 +265,7 @@ class InstanceMove(ShowCommand):
             help="Compute host to move to, as openstack compute service list names it.",
         )
         parser.add_argument(
-            "--timeout",
+            "--step-timeout",
             metavar="DURATION",
             type=duration,
             default=_PATIENCE,
@@ -271,14 +276,16 @@ class InstanceMove(ShowCommand):
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
         """Move the server, and return it with its accelerator requests."""
-        mover = Mover(self.client, self.client.compute, say=self.print_note, limit=parsed.timeout)
+        mover = Mover(
+            self.client, self.client.compute, say=self.print_note, limit=parsed.step_timeout
+        )
         try:
             move = mover.plan(parsed.key, parsed.host, wait=not parsed.dry_run)
             server = move.server if parsed.dry_run else mover.run(move)
         except KeyboardInterrupt:
             self.print_note("Nova goes on with its step. Run the command again to finish the move.")
             raise
-        if parsed.dry_run:
+        if parsed.dry_run and not move.ended:
             steps = ["unshelve"] if server.status == _OFFLOADED else ["shelve", "unshelve"]
             self.print_note(f"Would {' and '.join(steps)} the server.")
             self.print_dry_run()

@@ -151,9 +151,11 @@ def running(
         for host in hosts:
             state = directory / host
             deployment.agent({"DEFAULT": {"host": host, "state_path": state}})
-        for host in hosts:
-            provider = fake_provider(host)
-            eventually(lambda provider=provider: offered(placement, provider) == UNITS)
+        providers = [fake_provider(host) for host in hosts]
+        eventually(
+            lambda: [offered(placement, provider) for provider in providers] == [UNITS] * 2,
+            "Placement has the devices of both hosts",
+        )
         write_clouds(directory, keystone, {"admin": ADMIN, "member": member})
         yield Cloud(
             *(keystone, placement, nova, images, hosts, url, member, database), home=directory

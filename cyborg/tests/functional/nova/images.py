@@ -56,7 +56,7 @@ class Images(LoopbackService):
         noun, _, rest = path.removeprefix("/v2/").partition("/")
         id_, _, more = rest.partition("/")
         if noun == "schemas":
-            properties = {name: {} for name in _BASE} if rest == "image" else {}
+            properties: dict[str, Any] = {name: {} for name in _BASE} if rest == "image" else {}
             return "200 OK", {"name": rest, "properties": properties, "additionalProperties": {}}
         if method == "POST" and not rest:
             return "201 Created", self._make(json.loads(body))
