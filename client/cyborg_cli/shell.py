@@ -23,7 +23,9 @@ from openstack.config import OpenStackConfig
 
 from cyborg_cli import (
     arqs,
+    capacity,
     devices,
+    drains,
     drivers,
     exception,
     faults,
@@ -59,6 +61,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "service-show": CommandEntry(services.ServiceShow, "accelerator service show"),
     "service-enable": CommandEntry(services.ServiceEnable, "accelerator service enable"),
     "service-disable": CommandEntry(services.ServiceDisable, "accelerator service disable"),
+    "host-drain": CommandEntry(drains.HostDrain, "accelerator host drain"),
+    "host-resume": CommandEntry(drains.HostResume, "accelerator host resume"),
     "service-delete": CommandEntry(services.ServiceDelete, "accelerator service delete"),
     "backend-list": CommandEntry(drivers.BackendList, "accelerator backend list"),
     "backend-show": CommandEntry(drivers.BackendShow, "accelerator backend show"),
@@ -74,6 +78,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "accelerator-show": CommandEntry(devices.AcceleratorShow, "accelerator show"),
     "accelerator-create": CommandEntry(devices.AcceleratorCreate, "accelerator create"),
     "accelerator-update": CommandEntry(devices.AcceleratorUpdate, "accelerator update"),
+    "accelerator-drain": CommandEntry(drains.AcceleratorDrain, "accelerator drain"),
+    "accelerator-resume": CommandEntry(drains.AcceleratorResume, "accelerator resume"),
     "accelerator-delete": CommandEntry(devices.AcceleratorDelete, "accelerator delete"),
     "profile-list": CommandEntry(profiles.ProfileList),
     "profile-show": CommandEntry(profiles.ProfileShow),
@@ -91,6 +97,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
     "instance-move": CommandEntry(instance_moves.InstanceMove, "accelerator instance move"),
+    "capacity": CommandEntry(capacity.CapacityShow, "accelerator capacity show"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
     "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
 }
