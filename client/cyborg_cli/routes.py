@@ -158,6 +158,12 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("flavor", "host", "instance"),
         wrapper="explanation",
     ),
+    "instance-move": Route(
+        "GET",
+        "/device_profiles/{}/explain",
+        query=("flavor", "host"),
+        wrapper="explanation",
+    ),
     "profile-create": Route(
         "POST",
         "/device_profiles",

@@ -185,6 +185,9 @@ class Story:
         self._ask("errors/423", self._user, f"GET {asked}", status=423)
         self._site.work()
         self._ask("accelerator-requests/list", self._user, f"GET {asked}")
+        service = Client(self._site.http, role="service", version="2.100").with_service_token()
+        guest_id = {"instance-id": self._instance}
+        self._ask("vendordata/show-2.100", service, "POST /vendordata", guest_id)
         self._requests(made, body)
         self._site.ask_nova()
         self._site.check(OTHER_GPU, faulty=True)

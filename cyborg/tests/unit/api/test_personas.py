@@ -166,6 +166,7 @@ REQUESTS: Final[Mapping[str, list[tuple[str, Any]]]] = {
     "DELETE services/*": [("/<agent-{x}>", None)],
     "GET limits": [("", None)],
     "GET usage": [("", None), ("?host=host-{x}", None), ("?group_by=project_id", None)],
+    "POST vendordata": [("", {"instance-id": "<instance-{x}>"})],
 }
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
+from cyborg.tests.unit.cli.compute import PATHS, SERVER, Nova
+
 AGENT = "11111111-1111-4111-8111-111111111111"
 BACKEND = "22222222-2222-4222-8222-222222222222"
 DRIVER = "33333333-3333-4333-8333-333333333333"
@@ -17,7 +19,7 @@ DEVICE = "44444444-4444-4444-8444-444444444444"
 PROFILE = "55555555-5555-4555-8555-555555555555"
 ARQ = "66666666-6666-4666-8666-666666666666"
 OPERATION = "77777777-7777-4777-8777-777777777777"
-INSTANCE = "88888888-8888-4888-8888-888888888888"
+INSTANCE = SERVER
 
 #: What the service has: the list of objects of each collection.
 RESOURCES: dict[str, list[dict[str, Any]]] = json.loads(
@@ -146,12 +148,14 @@ class Service:
     """A WSGI application.
 
     ``answers`` maps a path below ``/v2`` to the answers of the next requests for it. The states of
-    an operation, poll by poll, are ``operation_states``; the last one is repeated.
+    an operation, poll by poll, are ``operation_states``; the last one is repeated. Without Keystone
+    the requests to Nova come here as well.
     """
 
     def __init__(self) -> None:
         self.requests: list[ReceivedRequest] = []
         self.answers: dict[str, list[Answer]] = {}
+        self.nova = Nova(profile=None)
         self.operation_states: list[dict[str, Any]] = [
             operation("succeeded", result("compute-1", "succeeded", result={"found": 2}))
         ]
@@ -161,6 +165,8 @@ class Service:
         return self.requests[-1]
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        if environ["PATH_INFO"].startswith(PATHS):
+            return self.nova(environ, start_response)
         request = _parse_request(environ)
         self.requests.append(request)
         answer = self._answer(request)

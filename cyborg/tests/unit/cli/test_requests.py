@@ -257,7 +257,8 @@ def test_command_sends_one_request_with_microversion_2_100(
 
 
 def test_every_command_has_a_test_request():
-    assert {line.split()[0] for line in SENT} == set(COMMANDS)
+    # Its first request is to Nova: see test_instance_moves.
+    assert {line.split()[0] for line in SENT} == set(COMMANDS) - {"instance-move"}
 
 
 def test_operation_id_option_is_sent_as_idempotency_key(cyborg: Run, service: Service):
