@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every metric of this service, by name, labels and meaning; the documents have the same table.
 
-Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers and
-devices, of which a cloud has as many as it has. None takes what a client sends.
+Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers, devices
+and projects that have units, of which a cloud has as many as it has. None takes what a client
+sends.
 """
 
 from dataclasses import dataclass
@@ -98,6 +99,12 @@ UNITS: Final = Metric(
     "gauge",
     ("host", "resource_class", "state"),
     "Units by host, resource class and state: used, free, or why they are out of service.",
+)
+PROJECT_UNITS: Final = Metric(
+    "cyborg_project_units",
+    "gauge",
+    ("project_id", "resource_class"),
+    "Units that the accelerator requests of a project have.",
 )
 INSTANCES_UNATTACHED: Final = Metric(
     "cyborg_instances_unattached",
