@@ -82,8 +82,13 @@ class Client:
         route = ROUTES[name]
         return self._content(route, self._send(route, keys, values or {}, {}))
 
-    def read_list(self, name: str, values: Mapping[str, Any]) -> list[Resource]:
-        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``."""
+    def read_list(
+        self, name: str, values: Mapping[str, Any], others: dict[str, Any] | None = None
+    ) -> list[Resource]:
+        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``.
+
+        ``others`` gets the other members of the answers.
+        """
         route, values = ROUTES[name], dict(values)
         limit: int | None = values.get("limit")
         objects: list[Resource] = []
@@ -91,7 +96,10 @@ class Client:
             answer = self._send(route, (), values, {})
             objects += self._content(route, answer)
             try:
-                links = answer.json().get(f"{route.wrapper}_links", ())
+                body = answer.json()
+                if others is not None:
+                    others |= body
+                links = body.get(f"{route.wrapper}_links", ())
                 following = [link["href"] for link in links if link["rel"] == "next"]
                 if not following or (limit is not None and len(objects) >= limit):
                     return objects

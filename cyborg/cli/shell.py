@@ -30,6 +30,7 @@ from cyborg.cli import (
     profile_sync,
     profiles,
     services,
+    usage,
 )
 from cyborg.cli.base import BaseCommand
 from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
@@ -87,7 +88,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
-    "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
+    "usage-show": CommandEntry(usage.UsageShow, "accelerator usage show"),
+    "usage-list": CommandEntry(usage.UsageList, "accelerator usage list"),
 }
 
 

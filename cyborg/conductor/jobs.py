@@ -19,7 +19,7 @@ from cyborg.conductor.context import Conductor
 from cyborg.conductor.hosts import lost_devices
 from cyborg.conductor.hosts.agent_failover import Absences, reserve_absent
 from cyborg.conductor.leases import ConductorLease, oldest_only
-from cyborg.db import history, instances, uses
+from cyborg.db import history, instances, usage
 from cyborg.db.engine import retried
 from cyborg.db.history import Purge
 from cyborg.db.instances import DueInstance
@@ -62,7 +62,7 @@ def remove_expired(ctx: Conductor) -> None:
             LOG.info("Deleted history past its retention: %s", ", ".join(counts))
     if ctx.settings.usage_ms:
         before = history.cutoff(ctx.db, ctx.settings.usage_ms)
-        count = uses.purge(ctx.db, before, batch=_PURGE.batch, batches=_PURGE_BATCHES)
+        count = usage.purge(ctx.db, before, batch=_PURGE.batch, batches=_PURGE_BATCHES)
         if count:
             LOG.info("Deleted %d records of use past their retention", count)
 

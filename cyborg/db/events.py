@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cyborg import context
-from cyborg.db import listing, uses
+from cyborg.db import listing, usage
 from cyborg.db.models import Arq, Event, Host, Outbox
 from cyborg.db.rows import Shown, shown
 from cyborg.db.transaction import Transaction
@@ -70,7 +70,7 @@ class Entry:
     concerns. Events about a device get it from ``subject_uuid``, and events about an instance get
     their ``instance_uuid`` from there. A ``brief`` event is deleted after an hour. With an event
     that ``takes_unit`` an ARQ has got a unit, and with one that has ``left_by``, the id of an ARQ,
-    it has given its unit back: ``cyborg.db.uses`` counts the time between them.
+    it has given its unit back: ``cyborg.db.usage`` counts the time between them.
     """
 
     noun: str
@@ -182,8 +182,8 @@ def _append(
         tx.execute(insert, rows)
     if outbox:
         tx.execute(sa.insert(Outbox), [{"event_id": id_} for id_ in pending])
-    uses.begin(tx, [entry.subject_uuid for entry in entries if entry.takes_unit])
-    uses.end(tx, [entry.left_by for entry in entries if entry.left_by is not None])
+    usage.begin(tx, [entry.subject_uuid for entry in entries if entry.takes_unit])
+    usage.end(tx, [entry.left_by for entry in entries if entry.left_by is not None])
     return at_ms
 
 

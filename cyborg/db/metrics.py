@@ -19,7 +19,7 @@ from cyborg.db.models import (
     Host,
     Operation,
     Service,
-    UnitUse,
+    UsageRecord,
     Work,
 )
 from cyborg.db.rows import Row, column, nullable, select
@@ -130,11 +130,11 @@ _DEVICES: Final[sa.Select[str, str, int]] = sa.select(
 _HEALTH: Final = sa.select(
     Device.hostname, Device.driver, Device.type, Device.uuid, Device.health
 ).where(Device.health.is_not(None), Device.lost_ms.is_(None))
-_OWNER: Final = sa.func.coalesce(UnitUse.project_id, "").label("owner")
+_OWNER: Final = sa.func.coalesce(UsageRecord.project_id, "").label("owner")
 _IN_USE: Final[sa.Select[str, str, int]] = (
-    sa.select(_OWNER, UnitUse.resource_class, _COUNT)
-    .where(UnitUse.arq_id.is_not(None))
-    .group_by(sa.text("owner"), UnitUse.resource_class)
+    sa.select(_OWNER, UsageRecord.resource_class, _COUNT)
+    .where(UsageRecord.arq_id.is_not(None))
+    .group_by(sa.text("owner"), UsageRecord.resource_class)
 )
 _OPERATIONS: Final = sa.select(Operation.state, _COUNT).group_by(Operation.state)
 _DRIVERS: Final = sa.select(Driver.name, Driver.state, _COUNT).group_by(Driver.name, Driver.state)

@@ -460,7 +460,7 @@ class Outbox(Base):
     )
 
 
-class UnitUse(Base):
+class UsageRecord(Base):
     """The time for which an ARQ had a unit, with what the unit and its holder were at its begin.
 
     The history has the same two moments, but not whose unit it was, and it is deleted long before
@@ -468,7 +468,7 @@ class UnitUse(Base):
     use at most, and cannot be removed before the use is ended.
     """
 
-    __tablename__ = "unit_uses"
+    __tablename__ = "usage_records"
     __table_args__ = (
         sa.CheckConstraint(
             "(arq_id IS NULL) = (ended_ms IS NOT NULL)",
@@ -492,7 +492,7 @@ class UnitUse(Base):
 
 
 class UsageStart(Base):
-    """From when on ``unit_uses`` has all uses; the latest row counts, and without one it has all.
+    """From when on all uses have a ``UsageRecord``; the latest row counts. Without one all have.
 
     An upgrade from the existing service writes one, and so does the deletion of old uses.
     """

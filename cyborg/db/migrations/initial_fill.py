@@ -154,7 +154,7 @@ def _instances(connection: sa.Connection) -> None:
 
 def _uses(connection: sa.Connection) -> None:
     """Begin to count what ARQs have; the existing service does not say since when they have it."""
-    arqs, uses = t.ARQS, t.UNIT_USES
+    arqs, uses = t.ARQS, t.USAGE_RECORDS
     if connection.scalar(sa.select(sa.func.count()).select_from(arqs)) and not connection.scalar(
         sa.select(sa.func.count()).select_from(t.USAGE_START)
     ):

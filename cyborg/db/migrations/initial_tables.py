@@ -459,8 +459,8 @@ DIRTY_UNITS = _table(
     _ms("since_ms"),
     _long("fault"),
 )
-UNIT_USES = _table(
-    "unit_uses",
+USAGE_RECORDS = _table(
+    "usage_records",
     _reference("arq_id", "extended_accelerator_requests", null=True),
     _text("instance_uuid", 36),
     _text("project_id", 255, null=True),
@@ -507,6 +507,6 @@ NEW = (
     GUESTS,
     DEVICE_PROFILE_PROJECTS,
     DIRTY_UNITS,
-    UNIT_USES,
+    USAGE_RECORDS,
     USAGE_START,
 )

@@ -200,6 +200,11 @@ class Story:
         self._ask("limits/show-2.100", member, "GET /limits")
         self._ask("usage/show-2.100", self._operator, "GET /usage")
         self._ask("usage/show-by-2.100", self._operator, "GET /usage?group_by=host,project_id")
+        self._ask(
+            "usage/show-range-2.100",
+            self._operator,
+            "GET /usage?group_by=project,type&start=2023-11-14",
+        )
         self._ask("events/list-2.100", self._operator, f"GET /events?instance={self._instance}")
 
     def _listed(self, instance: str) -> list[str]:

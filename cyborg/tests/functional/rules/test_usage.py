@@ -22,7 +22,7 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.api.answers import instant
 from cyborg.db import bulk, events
-from cyborg.db.models import Arq, AttachHandle, Deployable, DeviceProfile, Event, UnitUse
+from cyborg.db.models import Arq, AttachHandle, Deployable, DeviceProfile, Event, UsageRecord
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.rpc.verbs import CreateArqs, DeleteArqs, DeleteInstanceArqs, PatchArqs
@@ -32,11 +32,11 @@ from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.single_step import MOVED, Conductor, Environment
-from cyborg.tests.fixtures.use_ledger import (
+from cyborg.tests.fixtures.usage_ledger import (
     MeteredClock,
+    UsageLedger,
     Use,
-    UseLedger,
-    check_open_uses,
+    check_usage_records,
     metered,
     pairs,
 )
@@ -102,7 +102,7 @@ def unit_ms(
     return rows
 
 
-def compare(operator: Client, ledger: UseLedger, dice: Random) -> None:
+def compare(operator: Client, ledger: UsageLedger, dice: Random) -> None:
     """The API and the ledger agree on the whole time, and on parts of it, in any grouping."""
     first, last = ledger.spans[0][0], ledger.spans[-1][1]
     ranges = [(first, last)]
@@ -225,7 +225,7 @@ def test_usage_equals_a_ledger_although_conductors_are_killed(
         for _ in range(_STEPS):
             walk.step()
         clock.ms += 1
-    check_open_uses(environment.watch)
+    check_usage_records(environment.watch)
     assert walk.kills
     assert {row.state for row in environment.rows(sa.select(Arq.state))} > {"Bound"}
     compare(operator, ledger, dice)
@@ -252,7 +252,7 @@ def test_usage_of_a_long_history(
     names = [cases.profile({"resources:FPGA": "1"}) for _ in range(4)]
     places = environment.values(sa.select(Deployable.id))
     profile_ids = environment.rows(sa.select(DeviceProfile.id, DeviceProfile.name))
-    ledger, start_ms = UseLedger(db), clock.ms
+    ledger, start_ms = UsageLedger(db), clock.ms
     #: ARQ → what its use is counted by, and since when.
     running: dict[str, tuple[Use, int]] = {}
 
@@ -314,7 +314,7 @@ def test_usage_of_a_long_history(
             use, began_ms = running.pop(uuid)
             ledger.spans.append((began_ms, clock.ms, Counter([use])))
 
-    while environment.count(UnitUse) < _USES:
+    while environment.count(UsageRecord) < _USES:
         dice.choice([begin, begin, end])()
         clock.ms += dice.randrange(10_000)
     while running:

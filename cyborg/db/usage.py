@@ -26,7 +26,7 @@ from cyborg.db.models import (
     DeviceProfile,
     Event,
     Host,
-    UnitUse,
+    UsageRecord,
     UsageStart,
 )
 from cyborg.db.rows import Shown, shown
@@ -35,11 +35,11 @@ from cyborg.model.scope import Scope
 
 #: The columns by which uses can be summed, besides their resource class; filters as well.
 GROUPS: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
-    "type": UnitUse.type,
-    "host": UnitUse.hostname,
-    "project_id": UnitUse.project_id,
-    "profile": UnitUse.profile,
-    "instance": UnitUse.instance_uuid,
+    "type": UsageRecord.type,
+    "host": UsageRecord.hostname,
+    "project_id": UsageRecord.project_id,
+    "profile": UsageRecord.profile,
+    "instance": UsageRecord.instance_uuid,
 }
 
 
@@ -89,15 +89,17 @@ def total(
     Columns that are not in ``groups`` are None; there are at most ``limit`` rows. A use that has
     not ended counts until the end of the range. Sums of ranges that follow each other add up.
     """
-    chosen: dict[str, sa.SQLColumnExpression[Any]] = {"resource_class": UnitUse.resource_class}
+    chosen: dict[str, sa.SQLColumnExpression[Any]] = {"resource_class": UsageRecord.resource_class}
     chosen |= {name: GROUPS[name] for name in GROUPS if name in groups}
-    first = sa.case((UnitUse.began_ms > span.start_ms, UnitUse.began_ms), else_=span.start_ms)
-    last = sa.case((UnitUse.ended_ms < span.end_ms, UnitUse.ended_ms), else_=span.end_ms)
+    first = sa.case(
+        (UsageRecord.began_ms > span.start_ms, UsageRecord.began_ms), else_=span.start_ms
+    )
+    last = sa.case((UsageRecord.ended_ms < span.end_ms, UsageRecord.ended_ms), else_=span.end_ms)
     each = (
         sa.select(*(chosen[name].label(name) for name in chosen), (last - first).label("ms"))
         .where(
-            UnitUse.began_ms < span.end_ms,
-            sa.or_(UnitUse.ended_ms.is_(None), UnitUse.ended_ms > span.start_ms),
+            UsageRecord.began_ms < span.end_ms,
+            sa.or_(UsageRecord.ended_ms.is_(None), UsageRecord.ended_ms > span.start_ms),
             *_terms(filters, scope),
         )
         .subquery()
@@ -141,36 +143,43 @@ def purge(db: Database, before_ms: int, *, batch: int, batches: int) -> int:
 
 @retried
 def _delete_some(db: Database, before_ms: int, limit: int) -> int:
-    old = sa.select(UnitUse.id).where(UnitUse.ended_ms < before_ms)
+    old = sa.select(UsageRecord.id).where(UsageRecord.ended_ms < before_ms)
     with db.writer() as tx:
         # In two statements: MySQL does not accept LIMIT in an IN subquery.
-        ids = tx.execute(old.order_by(UnitUse.ended_ms, UnitUse.id).limit(limit)).scalars().all()
+        ids = (
+            tx.execute(old.order_by(UsageRecord.ended_ms, UsageRecord.id).limit(limit))
+            .scalars()
+            .all()
+        )
         if ids:
             _set_start(tx, before_ms)
-            tx.execute(sa.delete(UnitUse).where(UnitUse.id.in_(sorted(ids))))
+            tx.execute(sa.delete(UsageRecord).where(UsageRecord.id.in_(sorted(ids))))
     return len(ids)
 
 
 def _set_start(tx: Transaction, at_ms: int) -> None:
-    known = complete_from(tx)
-    if known is None:
+    present = complete_from(tx)
+    if present is None:
         tx.execute(sa.insert(UsageStart).values(at_ms=at_ms))
-    elif known < at_ms:
+    elif present < at_ms:
         tx.execute(sa.update(UsageStart).values(at_ms=at_ms))
 
 
 def _terms(filters: Mapping[str, Any], scope: Scope) -> list[sa.ColumnElement[bool]]:
     """Return the terms of the filters of a request, and of the scope that limits it."""
-    columns = {**GROUPS, "resource_class": UnitUse.resource_class}
+    columns = {**GROUPS, "resource_class": UsageRecord.resource_class}
     terms = [
         columns[name] == filters[name] for name in columns if name in filters and name != "host"
     ]
     if scope.project_id is not None:
-        terms.append(UnitUse.project_id == scope.project_id)
+        terms.append(UsageRecord.project_id == scope.project_id)
     if "host" in filters:
         named = sa.select(Host.name).where(Host.service_host == filters["host"])
         terms.append(
-            sa.or_(UnitUse.hostname == filters["host"], UnitUse.hostname == named.scalar_subquery())
+            sa.or_(
+                UsageRecord.hostname == filters["host"],
+                UsageRecord.hostname == named.scalar_subquery(),
+            )
         )
     return terms
 
@@ -193,7 +202,7 @@ _VALUES: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
     .correlate(Arq)
     .scalar_subquery(),
 }
-_BEGIN: Final = sa.insert(UnitUse).from_select(
+_BEGIN: Final = sa.insert(UsageRecord).from_select(
     list(_VALUES),
     sa.select(*_VALUES.values())
     .select_from(Arq)
@@ -206,23 +215,26 @@ _LAST_EVENT: Final = (
     sa.select(Event.at_ms)
     .where(
         Event.subject_uuid
-        == sa.select(Arq.uuid).where(Arq.id == UnitUse.arq_id).correlate(UnitUse).scalar_subquery()
+        == sa.select(Arq.uuid)
+        .where(Arq.id == UsageRecord.arq_id)
+        .correlate(UsageRecord)
+        .scalar_subquery()
     )
     .order_by(Event.id.desc())
     .limit(1)
-    .correlate(UnitUse)
+    .correlate(UsageRecord)
     .scalar_subquery()
 )
 _END: Final = (
-    sa.update(UnitUse)
-    .where(UnitUse.arq_id.in_(sa.bindparam("ids", expanding=True)))
+    sa.update(UsageRecord)
+    .where(UsageRecord.arq_id.in_(sa.bindparam("ids", expanding=True)))
     # In this order: MySQL reads the ARQ as the assignments before have left it. A clock that was
     # set back makes no use end before it began.
     .ordered_values(
         (
-            UnitUse.ended_ms,
-            sa.case((UnitUse.began_ms < _LAST_EVENT, _LAST_EVENT), else_=UnitUse.began_ms),
+            UsageRecord.ended_ms,
+            sa.case((UsageRecord.began_ms < _LAST_EVENT, _LAST_EVENT), else_=UsageRecord.began_ms),
         ),
-        (UnitUse.arq_id, None),
+        (UsageRecord.arq_id, None),
     )
 )
