@@ -106,12 +106,14 @@ def total(
     )
     terms = {name: each.c.get(name, sa.null()) for name in ("resource_class", *GROUPS)}
     keys = [each.c[name] for name in chosen]
-    amount = sa.cast(sa.func.sum(each.c.ms), sa.BigInteger)
+    amount = sa.func.sum(each.c.ms)
     return tx.all(
         # The subquery has the term of the scope.
-        shown(UsedUnits, None, **terms, unit_ms=amount)
+        shown(UsedUnits, None, **terms, unit_ms=sa.cast(amount, sa.BigInteger))
         .within(scope)
         .group_by(*keys)
+        # A use that ended as it began.
+        .having(amount > 0)
         # The place of NULL in an order differs between databases.
         .order_by(*(sa.func.coalesce(key, "") for key in keys))
         .limit(limit)

@@ -21,8 +21,10 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.api.answers import instant
+from cyborg.conductor import jobs
+from cyborg.conductor.audit import repairs
 from cyborg.db import bulk, events
-from cyborg.db.models import Arq, AttachHandle, Deployable, DeviceProfile, Event, UsageRecord
+from cyborg.db.models import Arq, AttachHandle, Deployable, DeviceProfile, Event, UsageRecord, Work
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.rpc.verbs import CreateArqs, DeleteArqs, DeleteInstanceArqs, PatchArqs
@@ -40,6 +42,7 @@ from cyborg.tests.fixtures.usage_ledger import (
     metered,
     pairs,
 )
+from cyborg.tests.fixtures.use_cases import NOVA
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.schema.databases import upgraded_database
 
@@ -329,3 +332,182 @@ def test_usage_of_a_long_history(
         for groups in ([], ["project_id"], ["host", "project_id", "profile"]):
             expected = ledger.unit_ms(("resource_class", *groups), start, end_ms)
             assert unit_ms(operator, groups, start, end_ms) == expected
+
+
+def test_use_lasts_from_the_bind_to_the_release_of_its_arq(
+    environment: Environment, clock: MeteredClock, operator: Client
+) -> None:
+    """Each end of a use has its moment: a refused bind, an unbind, a deletion, an audit."""
+    cases = environment.cases()
+    cases.report("plain", report_of("plain", 1, handles=8))
+    cases.report("preparing", report_of("preparing", 1, handles=8, prepare=True))
+    start_ms = clock.ms
+    ends = {
+        "unbound": lambda arqs, _: cases.unbind(arqs),
+        "deleted": lambda arqs, _: cases.delete(arqs),
+        "gone": lambda _, instance: cases.delete_of(instance),
+        "failed": lambda arqs, _: repairs.fail_bind(cases.db, arqs[0]),
+        "taken": lambda arqs, _: repairs.release_handle_of_arq(cases.db, arqs[0]),
+    }
+    expected = {}
+    for host in HOSTS:
+        for seconds, (name, end) in enumerate(ends.items(), 1):
+            if name == "failed" and host == "plain":
+                continue
+            arqs, instance = cases.boot(provider_of(host, 0))
+            if name == "failed":
+                cases.execute(sa.delete(Work))
+            elif name == "taken":
+                cases.execute(sa.update(Arq).where(Arq.uuid.in_(arqs)).values(state="Unbound"))
+            clock.ms += 1000 * seconds + 1
+            end(arqs, instance)
+            expected["FPGA", host, instance] = 1000 * seconds + 1
+            # Nothing that follows counts: not the cleaning, nor the deletion of what is left.
+            clock.ms += 50
+            cases.delete(set(arqs) & set(environment.values(sa.select(Arq.uuid))))
+    check_usage_records(environment.watch)
+    assert unit_ms(operator, ["host", "instance"], start_ms, clock.ms) == expected
+
+
+def test_clock_that_was_set_back_makes_no_use_negative(
+    environment: Environment, clock: MeteredClock, operator: Client
+) -> None:
+    cases = environment.cases()
+    cases.report("plain", report_of("plain", 1))
+    start_ms = clock.ms
+    arqs, _ = cases.boot(provider_of("plain", 0))
+    clock.ms -= 60_000
+    cases.delete(arqs)
+    clock.ms += 120_000
+    assert unit_ms(operator, [], start_ms - 60_000, clock.ms) == {}
+
+
+def test_usage_of_a_range_is_limited_to_what_the_caller_may_see(
+    environment: Environment, clock: MeteredClock, operator: Client
+) -> None:
+    cases = environment.cases()
+    cases.report("plain", report_of("plain", 1, handles=4))
+    start_ms = clock.ms
+    arqs, instance = cases.boot(provider_of("plain", 0))
+    clock.ms += 1500
+    cases.execute(sa.update(UsageRecord).values(project_id="red", profile="gpu"))
+    cases.boot(provider_of("plain", 0))
+    clock.ms += 500
+    cases.delete(arqs)
+    whole = {"start": instant(start_ms)}
+    empty = dict.fromkeys(_GROUPS)
+    red = {**empty, "resource_class": "FPGA", "unit_seconds": 2.0}
+    member = Client(operator.app, project="red", version="2.100")
+    assert member.get("/usage", **whole) == {
+        "usage": [red],
+        "start": instant(start_ms),
+        "end": instant(clock.ms),
+        "complete_from": None,
+    }
+    assert member.get("/usage", **whole, project_id=NOVA.project_id)["usage"] == []
+    for query in ({"group_by": "host"}, {"host": "plain"}):
+        member.get("/usage", status=403, **whole, **query)
+    (both,) = operator.get("/usage", **whole)["usage"]
+    assert both["unit_seconds"] == 2.5
+    for query in (
+        {"project_id": "red"},
+        {"profile": "gpu"},
+        {"instance": instance},
+        {"profile": "gpu", "host": "plain", "type": "FPGA", "resource_class": "FPGA"},
+    ):
+        assert operator.get("/usage", **whole, **query)["usage"] == [red]
+    for query in ({"profile": "other"}, {"host": "other"}, {"resource_class": "GPU"}):
+        assert operator.get("/usage", **whole, **query)["usage"] == []
+    # Both words name a project.
+    for word in ("project", "project_id"):
+        rows = operator.get("/usage", **whole, group_by=word)["usage"]
+        assert {row["project_id"]: row["unit_seconds"] for row in rows} == {
+            "red": 2.0,
+            NOVA.project_id: 0.5,
+        }
+    # A range that ends later ends now.
+    later = operator.get("/usage", **whole, end=instant(clock.ms + 60_000))
+    assert (later["end"], later["usage"]) == (instant(clock.ms), [both])
+
+
+def test_range_that_cannot_be_counted_is_refused(
+    environment: Environment, clock: MeteredClock, operator: Client
+) -> None:
+    now, day = clock.ms, 24 * 3600 * 1000
+    for field_name, query in {
+        "start": {"end": instant(now)},
+        "end": {"start": instant(now - 5), "end": instant(now - 5)},
+        "profile": {"profile": "gpu"},
+        "instance": {"instance": str(uuid4())},
+        "group_by": {"group_by": "profile"},
+    }.items():
+        answer = operator.get("/usage", status=400, **query)
+        assert f"{field_name}" in answer["error_message"]
+    for start_ms, words in (
+        (now, "it must be in the past"),
+        (now + 1, "it must be in the past"),
+        (now - 366 * day - 1, "longer than 366 days"),
+    ):
+        answer = operator.get("/usage", status=400, start=instant(start_ms))
+        assert words in answer["error_message"]
+    operator.get("/usage", start=instant(now - 366 * day))
+    for value in ("", "yesterday", "1700000000", "2023-13-01", "2023-11-14T25:00"):
+        operator.get("/usage", status=400, start=value)
+    operator.get("/usage", status=400, start=instant(now - 5), group_by="colour")
+
+
+def test_answer_with_too_many_rows_is_refused(
+    environment: Environment, clock: MeteredClock, operator: Client
+) -> None:
+    row = {"project_id": "red", "profile": "gpu", "resource_class": "FPGA", "type": "FPGA"}
+    row |= {"hostname": "plain", "began_ms": clock.ms - 1000, "ended_ms": clock.ms}
+    with environment.watch.writer() as tx:
+        bulk.insert(
+            tx, UsageRecord, [{**row, "instance_uuid": str(uuid4())} for _ in range(10_001)]
+        )
+    asked = {"start": instant(clock.ms - 1000)}
+    answer = operator.get("/usage", status=400, **asked, group_by="instance")
+    assert "more than 10000 rows" in answer["error_message"]
+    (total,) = operator.get("/usage", **asked)["usage"]
+    assert total["unit_seconds"] == 10_001.0
+
+
+def test_usage_says_from_when_on_it_is_complete_after_old_records_are_deleted(
+    environment: Environment, clock: MeteredClock, operator: Client
+) -> None:
+    day = 24 * 3600 * 1000
+    cases = environment.cases(usage_retention=10)
+    cases.report("plain", report_of("plain", 1, handles=4))
+    start_ms = clock.ms
+    running, _ = cases.boot(provider_of("plain", 0))
+    arqs, _ = cases.boot(provider_of("plain", 0))
+    clock.ms += day
+    cases.delete(arqs)
+    whole = {"start": instant(start_ms)}
+    clock.ms += 10 * day
+    jobs.remove_expired(cases.ctx)
+    answer = operator.get("/usage", **whole)
+    assert (answer["complete_from"], environment.count(UsageRecord)) == (None, 2)
+    clock.ms += 1
+    jobs.remove_expired(cases.ctx)
+    answer = operator.get("/usage", **whole)
+    assert answer["complete_from"] == instant(clock.ms - 10 * day)
+    # What is in use is not old, however long ago it began.
+    (row,) = answer["usage"]
+    assert row["unit_seconds"] == (clock.ms - start_ms) / 1000
+    clock.ms += 1000
+    jobs.remove_expired(cases.ctx)
+    assert operator.get("/usage", **whole)["complete_from"] == answer["complete_from"]
+    cases.delete(running)
+
+
+def test_retention_0_keeps_all_records(
+    environment: Environment, clock: MeteredClock, operator: Client
+) -> None:
+    cases = environment.cases(usage_retention=0)
+    cases.report("plain", report_of("plain", 1))
+    arqs, _ = cases.boot(provider_of("plain", 0))
+    cases.delete(arqs)
+    clock.ms += 10_000 * 24 * 3600 * 1000
+    jobs.remove_expired(cases.ctx)
+    assert environment.count(UsageRecord) == 1
