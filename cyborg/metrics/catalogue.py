@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every metric of this service, by name, labels and meaning; the documents have the same table.
 
-Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers, devices
-and projects that have units, of which a cloud has as many as it has. None takes what a client
-sends.
+Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers, devices,
+device profiles and projects that have units, of which a cloud has as many as it has. None takes
+what any client can send.
 """
 
 from dataclasses import dataclass
@@ -105,6 +105,12 @@ PROJECT_UNITS: Final = Metric(
     "gauge",
     ("project_id", "resource_class"),
     "Units that the accelerator requests of a project have.",
+)
+PROFILE_CAPACITY: Final = Metric(
+    "cyborg_profile_capacity",
+    "gauge",
+    ("profile",),
+    "Further instances of a device profile that fit on the hosts of the cloud now.",
 )
 INSTANCES_UNATTACHED: Final = Metric(
     "cyborg_instances_unattached",

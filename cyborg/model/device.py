@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from cyborg.model.cleaning import HostClean
 from cyborg.model.moves import Move
-from cyborg.model.text import has_control_characters
+from cyborg_cli.text import control_character
 
 #: Widths of the database's columns for text that drivers bring, and of the name of a pool.
 _WIDE = 255
@@ -438,7 +438,7 @@ def flaw_of_text(what: str, text: str, width: int) -> str | None:
     """Return why a column of this width cannot hold a text, as a clause; None if it can."""
     if not 0 < len(text) <= width:
         return f"{what} has {len(text)} characters and not 1 to {width}"
-    if has_control_characters(text):
+    if control_character(text) is not None:
         return f"{what} is no text: {text!r}"
     return None
 

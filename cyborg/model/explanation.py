@@ -84,6 +84,8 @@ class Stock:
 
     ``desired`` are the total and reserved units that Placement shall show, lost units too,
     ``published`` those that the agent has published last; None: it has published no provider.
+    ``type`` and ``numa_node`` are those of the device, ``service_host`` is another name of its
+    host: that of its agent.
     """
 
     host: str
@@ -93,6 +95,9 @@ class Stock:
     words: Mapping[str, int]
     desired: tuple[int, int]
     published: tuple[int, int] | None
+    type: str | None = None
+    numa_node: int | None = None
+    service_host: str | None = None
 
     def without(self) -> "Stock":
         """Return this stock if Placement cannot give of it what is free."""

@@ -138,4 +138,11 @@ RULES = [
         "see the units of their own project only, without hosts.",
         "GET /v2/usage",
     ),
+    base.rule(
+        "cyborg:capacity:get",
+        base.READER_OR_OPERATOR,
+        "Show how many further instances of device profiles fit, and what limits them. Users who "
+        "are not operators see whether the profiles that they may use can be satisfied.",
+        "GET /v2/capacity",
+    ),
 ]

@@ -85,6 +85,7 @@ PAGES: Final = (
     Page("user/index"),
     Page("user/profiles"),
     Page("admin/generic-driver"),
+    Page("admin/device-catalogue"),
     Page("admin/private-profiles"),
     Page("admin/attaching"),
     Page("admin/drivers", after=_UNINSTALL),

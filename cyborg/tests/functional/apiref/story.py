@@ -200,6 +200,7 @@ class Story:
         self._ask("limits/show-2.100", member, "GET /limits")
         self._ask("usage/show-2.100", self._operator, "GET /usage")
         self._ask("usage/show-by-2.100", self._operator, "GET /usage?group_by=host,project_id")
+        self._ask("capacity/list-2.100", self._operator, f"GET /capacity?profile={_PROFILE}")
         self._site.pass_time(2.25)
         self._ask(
             "usage/show-range-2.100",

@@ -101,6 +101,12 @@ REQUESTS: Final[Mapping[str, list[tuple[str, Any]]]] = {
     "DELETE attributes/*": [("/<attribute-{x}>", None)],
     "GET backends": [("", None), ("?host=host-{x}", None)],
     "GET backends/*": [("/<backend-{x}>", None)],
+    "GET capacity": [
+        ("", None),
+        ("?profile=only-{x}", None),
+        ("?by=host", None),
+        ("?host=host-{x}", None),
+    ],
     "GET deployables": [("", None), ("?name=host-{x}_Fake", None)],
     "GET deployables/*": [("/<deployable-{x}>", None)],
     "PATCH deployables/*/program": [("/<deployable-{x}>/program", _PROGRAM)],

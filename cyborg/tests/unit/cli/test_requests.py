@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from cyborg.cli.shell import COMMANDS
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
     AGENT,
@@ -21,6 +20,7 @@ from cyborg.tests.unit.cli.service import (
     PROFILES,
     Service,
 )
+from cyborg_cli.shell import COMMANDS
 
 #: The required fields of a new accelerator.
 NEW = {
@@ -99,6 +99,10 @@ READS = {
     f"operation-show {OPERATION}": f"GET /operations/{OPERATION}",
     f"detach-instance {INSTANCE}": f"DELETE /instances/{INSTANCE}/accelerators",
     f"detach-instance {INSTANCE} {ARQ}": f"DELETE /instances/{INSTANCE}/accelerators/{ARQ}",
+    "capacity": "GET /capacity",
+    "capacity --profile fpga --profile gpu --host h --by numa": (
+        "GET /capacity?profile=fpga,gpu&host=h&by=numa"
+    ),
     "limits-show": "GET /limits",
     "usage-show --type FPGA --host h --project p": "GET /usage?type=FPGA&host=h&project_id=p",
     "usage-list --start 2026-11-01 --until 2026-12-01": (
@@ -265,6 +269,7 @@ WRONG = [
     ("install-driver d --option x", 2, "'x' does not have the form KEY=VALUE"),
     ("install-driver d --option x=1 --option x=2", 2, "key 'x' is given twice"),
     ("update-driver d --option x=1 --unset-option x", 2, "key 'x' is given twice"),
+    ("capacity --by rack", 2, "invalid choice: 'rack'"),
     ("usage-show --limit 1", 2, "unrecognized arguments"),
     ("usage-list --instance web-1", 2, "web-1"),
     ("update-driver d --enable --disable", 2, "not allowed with"),

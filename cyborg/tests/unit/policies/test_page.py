@@ -5,10 +5,10 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.cli.shell import COMMANDS
 from cyborg.context import RequestContext
 from cyborg.policy import Policy
 from cyborg.tests.unit.policies.page import NO, OWN, YES, table
+from cyborg_cli.shell import COMMANDS
 
 ROLES = {
     "admin": ["admin", "manager", "member", "reader"],

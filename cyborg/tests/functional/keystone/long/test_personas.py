@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.cli.base import ListCommand, ShowCommand
-from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.waiting import eventually
@@ -28,6 +26,8 @@ from cyborg.tests.functional.keystone.long.sessions import (
 from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.unit.cli.conftest import CommandResult
 from cyborg.tests.unit.policies.page import NO, OWN, YES, table
+from cyborg_cli.base import ListCommand, ShowCommand
+from cyborg_cli.shell import COMMANDS
 
 TABLE = table()
 #: Who may least comes first. The stranger is a member of another project.
@@ -136,6 +136,7 @@ LINES = {
         lambda scenario: scenario.server.uuid, tidy=lambda scenario: scenario.detach()
     ),
     "detach-instance": Line(lambda scenario: scenario.attached()),
+    "capacity": Line(),
     "usage-show": Line(),
 }
 #: All that there is of these is the operators', though projects may have some.
