@@ -475,7 +475,7 @@ USAGE_RECORDS = _table(
         name="open_while_held",
     ),
     sa.UniqueConstraint("arq_id"),
-    sa.Index("ix_unit_uses_ended_ms", "ended_ms"),
+    sa.Index("ix_usage_records_ended_ms", "ended_ms"),
 )
 USAGE_START = _table("usage_start", _ms("at_ms"))
 
