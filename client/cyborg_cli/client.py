@@ -93,14 +93,21 @@ class Client:
         route = ROUTES[name]
         return self._content(route, self._send(route, keys, values or {}, {}))
 
-    def read_list(self, name: str, values: Mapping[str, Any]) -> list[Resource]:
-        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``."""
+    def read_list(
+        self, name: str, values: Mapping[str, Any], others: dict[str, Any] | None = None
+    ) -> list[Resource]:
+        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``.
+
+        ``others`` gets the other members of the answers.
+        """
         route, values = ROUTES[name], dict(values)
         limit: int | None = values.get("limit")
         objects: list[Resource] = []
         while True:
             answer = self._send(route, (), values, {})
             objects += self._content(route, answer)
+            if others is not None:
+                others |= answer.json()
             following = self._following(route, answer)
             if not following or (limit is not None and len(objects) >= limit):
                 return objects

@@ -232,4 +232,13 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("resource_class", "type", "host", "project_id", "group_by"),
         wrapper="usage",
     ),
+    "usage-list": Route(
+        "GET",
+        "/usage",
+        query=(
+            *("resource_class", "type", "host", "project_id", "profile", "instance", "group_by"),
+            *("start", "end"),
+        ),
+        wrapper="usage",
+    ),
 }

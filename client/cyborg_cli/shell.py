@@ -34,6 +34,7 @@ from cyborg_cli import (
     profile_sync,
     profiles,
     services,
+    usage,
     watching,
 )
 from cyborg_cli.base import BaseCommand
@@ -102,7 +103,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "instance-move": CommandEntry(instance_moves.InstanceMove, "accelerator instance move"),
     "capacity": CommandEntry(capacity.CapacityShow, "accelerator capacity show"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
-    "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
+    "usage-show": CommandEntry(usage.UsageShow, "accelerator usage show"),
+    "usage-list": CommandEntry(usage.UsageList, "accelerator usage list"),
 }
 
 

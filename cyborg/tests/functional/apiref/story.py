@@ -208,6 +208,12 @@ class Story:
         self._ask("usage/show-2.100", self._operator, "GET /usage")
         self._ask("usage/show-by-2.100", self._operator, "GET /usage?group_by=host,project_id")
         self._ask("capacity/list-2.100", self._operator, f"GET /capacity?profile={_PROFILE}")
+        self._site.pass_time(2.25)
+        self._ask(
+            "usage/show-range-2.100",
+            self._operator,
+            "GET /usage?group_by=project,type&start=2023-11-14",
+        )
         self._ask("events/list-2.100", self._operator, f"GET /events?instance={self._instance}")
 
     def _listed(self, instance: str) -> list[str]:

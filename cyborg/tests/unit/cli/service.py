@@ -82,6 +82,32 @@ DRAIN: dict[str, Any] = {
     ],
     "notes": ["Nova's filters are not asked."],
 }
+#: The answer to a request for the usage of a range of time.
+USAGE = {
+    "usage": [
+        {
+            "resource_class": "FPGA",
+            "type": "FPGA",
+            "host": None,
+            "project_id": "red",
+            "profile": None,
+            "instance": None,
+            "unit_seconds": 86400.001,
+        },
+        {
+            "resource_class": "VGPU",
+            "type": "GPU",
+            "host": None,
+            "project_id": None,
+            "profile": None,
+            "instance": None,
+            "unit_seconds": 0.25,
+        },
+    ],
+    "start": "2026-11-01T00:00:00.000+00:00",
+    "end": "2026-11-02T00:00:00.000+00:00",
+    "complete_from": None,
+}
 PROCESS = RESOURCES["services"][0]
 #: The profiles of RESOURCES as a file for profile-apply.
 PROFILES = Path(__file__).with_name("profiles.yaml")
@@ -223,6 +249,8 @@ def _resource_answer(request: ReceivedRequest, collection: str, rest: str) -> tu
         return 200, following(*resources)
     if rest.endswith("/drain"):
         return 200, {"drain": DRAIN}
+    if collection == "usage" and "start" in request.query:
+        return 200, USAGE
     if not rest:
         return 200, {key: list(_filtered(resources, request.query))}
     matches = [
