@@ -263,7 +263,7 @@ class AcceleratorUpdate(MultipleTargets):
             "--status",
             choices=("ready", "enabled", "maintaining"),
             help="New status. ready and enabled mean the same: the accelerator is set up, then "
-            "offered. maintaining takes it out of service.",
+            "offered. maintaining takes it out of service; accelerator-drain empties it.",
         )
         parser.add_argument(
             "--reason",

@@ -83,6 +83,8 @@ READS = {
     f"profile-explain fpga --flavor m1 --host h --instance {INSTANCE} --hosts": (
         f"GET /device_profiles/fpga/explain?flavor=m1&host=h&instance={INSTANCE}"
     ),
+    f"host-drain {AGENT} --dry-run": f"GET /services/{AGENT}/drain",
+    f"accelerator-drain {DEVICE} --dry-run": f"GET /devices/{DEVICE}/drain",
     "profile-delete fpga": "DELETE /device_profiles/fpga",
     f"profile-apply -f {PROFILES}": "GET /device_profiles",
     "profile-export": "GET /device_profiles",
@@ -113,6 +115,8 @@ CHANGES: dict[str, tuple[str, Any]] = {
         f"PATCH /services/{AGENT}",
         {"status": "disabled", "disabled_reason": "fans"},
     ),
+    f"host-resume {AGENT}": (f"PATCH /services/{AGENT}", {"status": "enabled"}),
+    f"accelerator-resume {DEVICE}": (f"PATCH /devices/{DEVICE}", {"status": "ready"}),
     "install-driver fake_driver --host a --host b --option x=1 --option y=2=3": (
         "POST /drivers",
         {"driver": "fake_driver", "hosts": ["a", "b"], "options": {"x": "1", "y": "2=3"}},

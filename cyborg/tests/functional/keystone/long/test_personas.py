@@ -89,6 +89,11 @@ LINES = {
         tidy=lambda scenario: scenario.sessions.do(f"service-enable {scenario.agent}"),
     ),
     "service-enable": Line(lambda scenario: scenario.agent),
+    "host-drain": Line(
+        lambda scenario: f"{scenario.agent} --reason fans",
+        tidy=lambda scenario: scenario.sessions.do(f"host-resume {scenario.agent}"),
+    ),
+    "host-resume": Line(lambda scenario: scenario.agent),
     "service-delete": Line(lambda scenario: scenario.gone_process()),
     "backend-list": Line(),
     "backend-show": Line(lambda scenario: scenario.backend),
@@ -106,6 +111,11 @@ LINES = {
         lambda scenario: f"{scenario.spare} --status ready",
         ours=lambda scenario: f"{scenario.held} --label owner=blue",
     ),
+    "accelerator-drain": Line(
+        lambda scenario: scenario.held,
+        tidy=lambda scenario: scenario.sessions.do(f"accelerator-resume {scenario.held}"),
+    ),
+    "accelerator-resume": Line(lambda scenario: scenario.held),
     "accelerator-create": Line(
         lambda scenario: (
             f"{on_host(scenario)} --driver generic_driver --backend soft --model made "
