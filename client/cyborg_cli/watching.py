@@ -110,10 +110,7 @@ class Watch(BaseCommand):
 
 
 class Top(TableCommand):
-    """Show what accelerators do: utilisation, memory, temperature, power, and who has them.
-
-    On a terminal the table is refreshed until the command is interrupted.
-    """
+    """Show what accelerators do now and who has them, on a terminal again and again."""
 
     route = "top"
     columns = column_paths(

@@ -33,7 +33,7 @@ class Position:
     @classmethod
     def parse(cls, after: int, text: str) -> Self:
         """Return a position from its id and the text of its runs; raises ValueError."""
-        runs = []
+        runs: list[tuple[int, int]] = []
         for part in text.split(",") if text else ():
             match = _RUN.fullmatch(part)
             if match is None:

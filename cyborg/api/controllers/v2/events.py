@@ -112,7 +112,7 @@ class Events(Controller):
         pause = None
         if given is not None and not rows:
             pause = self._wait(call, query, mark)
-        place = {"marker": position.after, "seen": position.text}
+        place: Mapping[str, str | int | None] = {"marker": position.after, "seen": position.text}
         return Followed(rows, place, pause)
 
     def _wait(self, call: Call, query: Mapping[str, Any], mark: int) -> int | None:

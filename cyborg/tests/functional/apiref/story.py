@@ -21,6 +21,14 @@ USERS: Final = {
 }
 OPERATORS: Final = "c0a1f3e5b7d94286a4c8e2f06b1d3957"
 _ARQS = "/accelerator_requests"
+#: What a graphics card has measured.
+_FIGURES: Final = {
+    "memory_total_bytes": 85899345920.0,
+    "memory_used_bytes": 21474836480.0,
+    "power_watts": 187.5,
+    "temperature_celsius": 54.0,
+    "utilization_ratio": 0.62,
+}
 _PROFILE = "a100"
 
 
@@ -191,6 +199,7 @@ class Story:
         self._requests(made, body)
         self._site.ask_nova()
         self._site.check(OTHER_GPU, faulty=True)
+        self._site.measure(GPU, _FIGURES)
         for version in (None, "2.3", "2.100"):
             mark = f"-{version}" if version else ""
             reader, here = self._at(version), "GET /devices?type=GPU"

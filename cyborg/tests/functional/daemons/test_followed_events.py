@@ -22,7 +22,7 @@ VERSION = {"OpenStack-API-Version": "accelerator 2.100"}
 
 def create_profile(url: str) -> str:
     """Create a profile, whose event names it; return its UUID."""
-    profile = {"name": f"profile-{uuid4().hex}", "groups": [{"resources:FPGA": "1"}]}
+    profile: Any = {"name": f"profile-{uuid4().hex}", "groups": [{"resources:FPGA": "1"}]}
     answer = requests.post(
         f"{url}/v2/device_profiles", json=[profile], headers=VERSION, timeout=PATIENCE
     )
