@@ -60,7 +60,7 @@ EXPLANATION = {
     "suggestion": None,
 }
 #: The answer to a request for the usage of a range of time.
-USAGE = {
+USAGE: dict[str, Any] = {
     "usage": [
         {
             "resource_class": "FPGA",
