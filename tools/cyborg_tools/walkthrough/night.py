@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An operator's night: a server does not boot, and why; who had a card; a host is emptied."""
 
+from cyborg.tests.fixtures.accelerators import NovaFault
 from cyborg_tools.quickstart.clients import StepFailed, require
 from cyborg_tools.walkthrough.environment import SPARE
 from cyborg_tools.walkthrough.tenant import FAKE_CLASS, Tenant, column
@@ -23,22 +24,18 @@ class Night(Tenant):
     def _is_explained(self) -> None:
         self.screen.step("Night: a server does not boot, and Nova says no more than that")
         self.asks(f"profile-create {_PROFILE} --group resources:{FAKE_CLASS}=1")
-        (answer,) = self.asks(f"capacity --profile {_PROFILE} -c further -c total")
-        require(answer["further"] == answer["total"] > 0, "not all units are free")
-        for uuid in column(self.asks(_CARDS), "uuid"):
-            self.does(f"accelerator-update {uuid} --status maintaining -f value -c status")
-        self.awaits_offered(SPARE, FAKE_CLASS, 0)
         try:
-            self.boots(_PROFILE, SPARE)
-        except StepFailed as fault:
+            self.environment.compute.boot(_PROFILE)
+        except NovaFault as fault:
             self.screen.fact("Nova", str(fault))
         else:
             raise StepFailed("a server boots without accelerators")
         shown = self.asks(f"profile-explain {_PROFILE}")
-        require(not shown["fits"] and "maintaining" in str(shown), "the cause is not named")
-        (answer,) = self.asks(f"capacity --profile {_PROFILE} -c further -c reserved")
-        require(answer["further"] == 0 and "maintaining" in answer["reserved"], "none is reserved")
-        self.screen.ok("profile-explain names the cause: all of its cards are maintained.")
+        require(not shown["fits"] and "--status ready" in shown["summary"], "no cause is named")
+        (answer,) = self.asks(f"capacity --profile {_PROFILE} -c further -c total -c reserved")
+        reserved = {"inactive": answer["total"]}
+        require((answer["further"], answer["reserved"]) == (0, reserved), "another cause is named")
+        self.screen.ok("profile-explain names the cause, and what to do: its card is inactive.")
 
     def _is_mended(self) -> None:
         self.screen.step("Night: it is mended as the explanation suggests, and the server boots")
