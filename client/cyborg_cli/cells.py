@@ -22,6 +22,8 @@ _COLOURS: Final = {
             "starting",
             "stopped",
             "maintaining",
+            "draining",
+            "drained",
             "running",
             "waiting",
             "bindstarted",

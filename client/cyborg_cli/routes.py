@@ -60,6 +60,9 @@ ROUTES: Final[Mapping[str, Route]] = {
     "service-show": Route("GET", "/services/{}"),
     "service-enable": Route("PATCH", "/services/{}", body=("status",)),
     "service-disable": Route("PATCH", "/services/{}", body=("status", "disabled_reason")),
+    # host-drain and accelerator-drain send the request of service-disable or accelerator-update.
+    "host-drain": Route("GET", "/services/{}/drain", wrapper="drain"),
+    "host-resume": Route("PATCH", "/services/{}", body=("status",)),
     "service-delete": Route("DELETE", "/services/{}", query=("force",)),
     "backend-list": Route(
         "GET",
@@ -138,6 +141,8 @@ ROUTES: Final[Mapping[str, Route]] = {
             "free_unit",
         ),
     ),
+    "accelerator-drain": Route("GET", "/devices/{}/drain", wrapper="drain"),
+    "accelerator-resume": Route("PATCH", "/devices/{}", body=("status",)),
     "accelerator-delete": Route("DELETE", "/devices/{}", query=("force",)),
     "profile-list": Route(
         "GET",
@@ -151,6 +156,12 @@ ROUTES: Final[Mapping[str, Route]] = {
         "GET",
         "/device_profiles/{}/explain",
         query=("flavor", "host", "instance"),
+        wrapper="explanation",
+    ),
+    "instance-move": Route(
+        "GET",
+        "/device_profiles/{}/explain",
+        query=("flavor", "host"),
         wrapper="explanation",
     ),
     "profile-create": Route(
@@ -201,6 +212,16 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("device", "host", "instance", "arq", "request_id", "since", *PAGING),
         wrapper="events",
     ),
+    "watch": Route(
+        "GET",
+        "/events",
+        query=(
+            *("device", "host", "instance", "arq", "request_id", "since"),
+            *("wait", "marker", "seen"),
+        ),
+        wrapper="events",
+    ),
+    "top": Route("GET", "/devices", query=("hostname", "type", *PAGING), wrapper="devices"),
     "capacity": Route(
         "GET", "/capacity", query=("profile", "host", "by", *PAGING), wrapper="capacity"
     ),

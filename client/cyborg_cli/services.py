@@ -89,7 +89,7 @@ class ServiceShow(ShowCommand):
     key_name, key_help = "service", _SERVICE_HELP
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        return self.unwrap(self.client.request(self.route, _service_uuid(self.client, parsed.key)))
+        return self.unwrap(self.client.request(self.route, service_uuid(self.client, parsed.key)))
 
 
 class ServiceEnable(MultipleTargets):
@@ -109,7 +109,7 @@ class ServiceEnable(MultipleTargets):
         )
 
     def update(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        uuid = _service_uuid(self.client, key, binary=AGENT)
+        uuid = service_uuid(self.client, key, binary=AGENT)
         values = provided_values(parsed) | {"status": self.new_status}
         return self.unwrap(self.client.request(self.route, uuid, values=values))
 
@@ -140,7 +140,7 @@ class ServiceDelete(OperationCommand):
         add_force(parser)
 
     def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        return (_service_uuid(self.client, parsed.key),)
+        return (service_uuid(self.client, parsed.key),)
 
 
 class ServiceDiscover(OperationCommand):
@@ -175,7 +175,7 @@ class ServiceDiscover(OperationCommand):
         return super().fetch(parsed)
 
 
-def _service_uuid(client: Client, key: str, binary: str | None = None) -> str:
+def service_uuid(client: Client, key: str, binary: str | None = None) -> str:
     """Return the UUID of a service that is given by UUID, or by host if it is the only one there.
 
     With ``binary`` only services of that program count.

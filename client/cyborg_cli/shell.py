@@ -25,17 +25,21 @@ from cyborg_cli import (
     arqs,
     capacity,
     devices,
+    drains,
     drivers,
     exception,
     faults,
+    instance_moves,
     operations,
     profile_sync,
     profiles,
     services,
     usage,
+    watching,
 )
 from cyborg_cli.base import BaseCommand
 from cyborg_cli.client import SERVICE_TYPE, Client, requested_microversion
+from cyborg_cli.compute import Compute, compute_adapter
 from cyborg_cli.text import escaped
 
 PROG: Final = "cyborg"
@@ -59,6 +63,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "service-show": CommandEntry(services.ServiceShow, "accelerator service show"),
     "service-enable": CommandEntry(services.ServiceEnable, "accelerator service enable"),
     "service-disable": CommandEntry(services.ServiceDisable, "accelerator service disable"),
+    "host-drain": CommandEntry(drains.HostDrain, "accelerator host drain"),
+    "host-resume": CommandEntry(drains.HostResume, "accelerator host resume"),
     "service-delete": CommandEntry(services.ServiceDelete, "accelerator service delete"),
     "backend-list": CommandEntry(drivers.BackendList, "accelerator backend list"),
     "backend-show": CommandEntry(drivers.BackendShow, "accelerator backend show"),
@@ -74,6 +80,8 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "accelerator-show": CommandEntry(devices.AcceleratorShow, "accelerator show"),
     "accelerator-create": CommandEntry(devices.AcceleratorCreate, "accelerator create"),
     "accelerator-update": CommandEntry(devices.AcceleratorUpdate, "accelerator update"),
+    "accelerator-drain": CommandEntry(drains.AcceleratorDrain, "accelerator drain"),
+    "accelerator-resume": CommandEntry(drains.AcceleratorResume, "accelerator resume"),
     "accelerator-delete": CommandEntry(devices.AcceleratorDelete, "accelerator delete"),
     "profile-list": CommandEntry(profiles.ProfileList),
     "profile-show": CommandEntry(profiles.ProfileShow),
@@ -90,6 +98,9 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "event-list": CommandEntry(operations.EventList, "accelerator event list"),
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
+    "watch": CommandEntry(watching.Watch, "accelerator watch"),
+    "top": CommandEntry(watching.Top, "accelerator top"),
+    "instance-move": CommandEntry(instance_moves.InstanceMove, "accelerator instance move"),
     "capacity": CommandEntry(capacity.CapacityShow, "accelerator capacity show"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
     "usage-show": CommandEntry(usage.UsageShow, "accelerator usage show"),
@@ -130,7 +141,9 @@ class Shell(App):
         self._config = OpenStackConfig(app_name=PROG, app_version=release)
         self._argv = list(argv)
         self._handlers: list[logging.Handler] = []
-        self.client_manager = ClientManager(Client(self._connect, pause=pause))
+        self.client_manager = ClientManager(
+            Client(self._connect, compute=Compute(self._connect_compute), pause=pause)
+        )
         commands = CommandManager("cyborg.cli", convert_underscores=False)
         for name, entry in COMMANDS.items():
             commands.add_command(name, entry.command)
@@ -193,6 +206,10 @@ class Shell(App):
             or region.config.get("endpoint_override"),
         )
         return adapter, requested_microversion(region)
+
+    def _connect_compute(self) -> Adapter:
+        region = self._config.get_one(argparse=self.options)
+        return compute_adapter(region.get_session(), region)
 
 
 def main(

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from cyborg import context
 from cyborg.db import listing, usage
 from cyborg.db.models import Arq, Event, Host, Outbox
-from cyborg.db.rows import Shown, shown
-from cyborg.db.transaction import Transaction
+from cyborg.db.rows import A, Row, Shown, column, select, shown
+from cyborg.db.transaction import EVENTS_WITHIN, Transaction
 from cyborg.model.notification import NOTIFIED
+from cyborg.model.position import MOST_RUNS, Position
 from cyborg.model.scope import Scope
 
 #: Maximum number of history entries that ``of_subject`` returns.
@@ -58,6 +59,10 @@ _FILTERS: Mapping[str, sa.SQLColumnExpression[Any]] = {
     "arq": Event.subject_uuid,
     "request_id": Event.request_id,
 }
+#: Age, in milliseconds, from which on no event with a smaller id becomes visible any more. Twice
+#: the limit of a transaction: in a cluster, the node of another writer may give out smaller ids
+#: until it has applied the first one. The rest is for nodes that lag, and for their clocks.
+_SETTLED_MS: Final = int(2000 * EVENTS_WITHIN) + 15_000
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,7 @@ def _append(
         "user_id": user_id,
     }
     rows = [{**entry.columns(ids), **common} for entry in entries]
+    tx.begin_events()
     insert = _insert(tx.now)
     outbox = tx.outbox and any(row["noun"] in NOTIFIED for row in rows)
     at_ms, pending = None, []
@@ -284,20 +290,107 @@ def page(
     more for a marker and one more for a host.
     """
     query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
-    equal = [column == filters[name] for name, column in _FILTERS.items() if name in filters]
-    query = query.where(*equal)
+    return tx.all(query.where(*_matching(tx, filters)))
+
+
+def _matching(tx: Transaction, filters: Mapping[str, Any]) -> list[sa.ColumnElement[bool]]:
+    """Return the terms of all filters; execute one statement for a host."""
+    terms = [column == filters[name] for name, column in _FILTERS.items() if name in filters]
     if "arq" in filters:
-        query = query.where(Event.noun == "arq")
+        terms.append(Event.noun == "arq")
     if "since" in filters:
-        query = query.where(Event.at_ms >= filters["since"])
+        terms.append(Event.at_ms >= filters["since"])
     if "host" in filters:
         name = filters["host"]
         either = sa.or_(Host.name == name, Host.service_host == name)
         # In a statement of its own: an index then serves the few names.
         row = tx.execute(sa.select(Host.name, Host.service_host).where(either)).first()
         names = {name, *(row or ())} - {None}
-        query = query.where(Event.hostname.in_(sorted(names)))
-    return tx.all(query)
+        terms.append(Event.hostname.in_(sorted(names)))
+    return terms
+
+
+class WrittenEvent(Row):
+    """An event with the columns of the filters, see ``may_match``."""
+
+    id = column(Event.id)
+
+
+def may_match(row: WrittenEvent, filters: Mapping[str, Any]) -> bool:
+    """Return False if the filters exclude an event; a host and the scope are not looked at."""
+    return all(getattr(row, name) == filters[name] for name in _FILTERS if name in filters)
+
+
+def newest(tx: Transaction, scope: Scope, filters: Mapping[str, Any]) -> Position:
+    """Return the position after the visible events that match all filters.
+
+    ``follow`` from there returns the events that are written from now on. Executes two statements,
+    and one more for a host.
+    """
+    settled = _settled(tx, tx.now - _SETTLED_MS)
+    # The newest ones, of which a position has room for so many.
+    query = _VISIBLE.within(scope).with_only_columns(Event.id)
+    query = query.where(Event.id > settled, *_matching(tx, filters))
+    ids = tx.execute(query.order_by(Event.id.desc()).limit(MOST_RUNS)).scalars().all()
+    after = ids[-1] - 1 if len(ids) == MOST_RUNS else settled
+    return Position(after).read(ids)
+
+
+def oldest(tx: Transaction, since_ms: int) -> Position:
+    """Return the position before the events that are not older than a time, in milliseconds."""
+    return Position(_settled(tx, sa.literal(since_ms - _SETTLED_MS, sa.BigInteger)))
+
+
+def follow(
+    tx: Transaction, position: Position, scope: Scope, filters: Mapping[str, Any], *, limit: int
+) -> tuple[Sequence[VisibleEvent], Position]:
+    """Return events in the scope that match all filters and are not read, and the new position.
+
+    They are at most ``limit``, in the order of their ids. Each event is returned once, also one
+    that is committed after others with greater ids, because the database has no order of commits:
+    the position keeps which of the latest events are read, until no smaller id can become visible.
+    While it has no room for more of those, they have to wait. Executes two statements, and one more
+    for a host.
+    """
+    query = _VISIBLE.within(scope).where(*_matching(tx, filters))
+    rows, position, _ = _unread(tx, query, position, limit)
+    return rows, position
+
+
+def written(
+    tx: Transaction, position: Position, limit: int
+) -> tuple[Sequence[WrittenEvent], Position, bool]:
+    """Return events as ``follow`` does, of everybody, and whether these are all. Two statements."""
+    return _unread(tx, select(WrittenEvent, **_FILTERS), position, limit)
+
+
+def _unread(
+    tx: Transaction, query: sa.Select[A], position: Position, limit: int
+) -> tuple[Sequence[A], Position, bool]:
+    """Return unread rows of a query with an id, the position after them, and whether it has all."""
+    # First: up to this id the next statement sees everything.
+    settled = _settled(tx, tx.now - _SETTLED_MS)
+    single = [first for first, last in position.runs if first == last]
+    several = [run for run in position.runs if run[0] < run[1]]
+    terms = [Event.id > position.after]
+    if single:
+        terms.append(Event.id.not_in(single))
+    terms += [sa.not_(Event.id.between(*run)) for run in several]
+    rows: Sequence[Any] = tx.all(query.where(*terms).order_by(Event.id).limit(limit))
+    is_cut = len(rows) == limit
+    old = sum(row.id <= settled for row in rows)
+    read = rows[: old + position.room(settled)]
+    if is_cut and rows:
+        settled = min(settled, rows[-1].id)
+    position = position.read(row.id for row in read).settled(settled)
+    return read, position, len(read) == len(rows) and not is_cut
+
+
+def _settled(tx: Transaction, before_ms: sa.ColumnElement[int]) -> int:
+    """Return the id of the last event that is older than a time; 0 if there is none."""
+    query = sa.select(Event.id).where(Event.at_ms < before_ms)
+    query = query.order_by(Event.at_ms.desc(), Event.id.desc()).limit(1)
+    return tx.execute(query).scalar_one_or_none() or 0
 
 
 def of_device(tx: Transaction, uuid: str, scope: Scope, limit: int) -> Sequence[VisibleEvent]:

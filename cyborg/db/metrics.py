@@ -144,6 +144,7 @@ class ReadDevice(Row):
     """A device of an agent's host, with the agent's epoch."""
 
     epoch: int | None = column(AGENT_EPOCH)
+    host_id = column(Host.id)
     driver = nullable(Device.driver)
     device_key = nullable(Device.device_key)
     uuid = nullable(Device.uuid)
@@ -153,7 +154,8 @@ class ReadDevice(Row):
 def devices_of(tx: Transaction, service_host: str) -> Sequence[ReadDevice]:
     """Return the devices of an agent's host.
 
-    A host without devices has one row, in which only ``epoch`` is set; an unknown host has none.
+    A host without devices has one row, in which only ``epoch`` and ``host_id`` are set; an unknown
+    host has none.
     """
     return tx.all(
         select(ReadDevice)

@@ -90,11 +90,27 @@ class Guest(Base):
     handle_id: Mapped[int | None] = mapped_column(index=True)
 
 
+class HostReadings(Base):
+    """What the devices of a host measured last; ``figures`` has those of each by its uuid."""
+
+    __tablename__ = "readings"
+    __table_args__ = MYSQL
+    host_id: Mapped[int] = mapped_column(
+        sa.ForeignKey("hosts.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    at_ms: Mapped[Milliseconds]
+    figures: Mapped[dict[str, dict[str, float]]] = mapped_column(Json)
+
+
 class Service(Base):
     """A process, its lease, and the status that it last reported."""
 
     __tablename__ = "services"
-    __table_args__ = (sa.UniqueConstraint("host", "binary", "process"), Base.__table_args__)
+    __table_args__ = (
+        sa.UniqueConstraint("host", "binary", "process"),
+        sa.CheckConstraint("NOT draining OR disabled", name="draining_is_disabled"),
+        Base.__table_args__,
+    )
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     host: Mapped[String255]
@@ -106,6 +122,8 @@ class Service(Base):
     #: Why the status is FAILED.
     status_reason: Mapped[Text | None]
     disabled: Mapped[bool] = mapped_column(server_default=sa.false())
+    #: It is disabled so that its host becomes empty.
+    draining: Mapped[bool] = mapped_column(server_default=sa.false())
     disabled_reason: Mapped[Text | None]
     epoch: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
     last_seen_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)

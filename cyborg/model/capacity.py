@@ -3,7 +3,8 @@
 
 An instance takes all groups of its profile from one host. The instances are counted that can be
 placed one after another, if the best providers are chosen for each. The rules for one of them are
-those of ``cyborg.model.satisfiability``.
+those of ``cyborg.model.satisfiability``, which are Placement's: if providers share the pools of a
+device, each of them counts as if no other gave out any.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ from cyborg.model.satisfiability import Satisfiable, Supply, assign
 _KINDS: Final = 8
 #: The most groups that are assigned at once; a host with more of them is said to fit so many.
 _ASSIGNED: Final = 400
-#: Units of these words do not become free because somebody mends something.
+#: Units of these words do not become free when devices return to service.
 _TAKEN: Final = (UnitWord.FREE, UnitWord.USED, UnitWord.NO_ROOM)
 
 
@@ -190,23 +191,17 @@ class Fleet:
         unattached: Mapping[str, int] | None = None,
         zones: Mapping[str, str] | None = None,
     ) -> None:
-        shapes: dict[tuple[object, ...], int] = {}
-        self._shapes: list[_Shape] = []
-        parts: dict[tuple[object, ...], dict[str, list[int]]] = {}
+        shapes: dict[_Shape, int] = {}
+        parts: dict[Part, dict[str, list[int]]] = {}
         amounts = unattached or {}
         for stock in stocks:
             words = tuple(stock.words.items())
-            key = (stock.supply, words, amounts.get(stock.provider or "", 0))
-            shape = shapes.get(key)
-            if shape is None:
-                shape = shapes[key] = len(self._shapes)
-                self._shapes.append(_Shape(*key))
+            shape = _Shape(stock.supply, words, amounts.get(stock.provider or "", 0))
+            number = shapes.setdefault(shape, len(shapes))
             part = _part(stock, by, zones or {})
-            parts.setdefault(part, {}).setdefault(stock.host, []).append(shape)
-        self._parts = sorted(
-            ((Part(*part), hosts) for part, hosts in parts.items()),
-            key=lambda item: item[0].key,
-        )
+            parts.setdefault(part, {}).setdefault(stock.host, []).append(number)
+        self._shapes = list(shapes)
+        self._parts = sorted(parts.items(), key=lambda item: item[0].key)
         self._whole = by is None
 
     def capacities(
@@ -242,19 +237,19 @@ class Fleet:
             yield ProfileCapacity(Part(), [])
 
 
-def _part(stock: Stock, by: By | None, zones: Mapping[str, str]) -> tuple[object, ...]:
-    """Return the fields of the part of which a provider is."""
+def _part(stock: Stock, by: By | None, zones: Mapping[str, str]) -> Part:
+    """Return the part of the cloud to which a provider belongs."""
     if by is By.HOST:
-        return stock.host, stock.host
+        return Part(stock.host, host=stock.host)
     if by is By.TYPE:
-        return stock.type or "", None, stock.type
+        return Part(stock.type or "", type=stock.type)
     if by is By.NUMA:
         node = "" if stock.numa_node is None else stock.numa_node
-        return f"{stock.host}:{node}", stock.host, None, stock.numa_node
+        return Part(f"{stock.host}:{node}", host=stock.host, numa_node=stock.numa_node)
     if by is By.AZ:
         zone = zones.get(stock.service_host or stock.host) or zones.get(stock.host)
-        return zone or "", None, None, None, zone
-    return ("",)
+        return Part(zone or "", zone=zone)
+    return Part()
 
 
 def _room(requests: Sequence[Group], shapes: Sequence[_Shape]) -> Room:
@@ -399,8 +394,8 @@ def _often(
     # The largest number is tried first: it is the answer for most hosts.
     middle = high
     while low < high:
-        places = assign(groups * middle, host, capacities)
-        if places or (places is not None and middle == 1):
+        assigned = assign(groups * middle, host, capacities)
+        if assigned or (assigned is not None and middle == 1):
             low = middle
         else:
             high = middle - 1

@@ -38,6 +38,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     DeviceStatus.MAINTAINING.value: "are taken out of service: cyborg accelerator-update --status "
     "ready offers them again",
     UnitWord.HOST_DISABLED.value: "are on a disabled host: cyborg service-enable offers them again",
+    UnitWord.HOST_DRAINING.value: "are on a host that is being emptied: cyborg host-resume offers "
+    "them again",
+    DeviceStatus.DRAINING.value: "are on accelerators that are being emptied: cyborg "
+    "accelerator-resume offers them again",
     DeviceStatus.FAILED.value: "could not be set up: cyborg accelerator-show says why; then run "
     "cyborg accelerator-update --status ready",
     UnitWord.DRIVER_NOT_READY.value: "have a driver that is not ready: see cyborg driver-list",

@@ -42,8 +42,10 @@ RULES = [
     base.rule(
         "cyborg:service:update",
         base.OPERATOR,
-        "Take a host out of service, or put it back into service.",
+        "Take a host out of service, or put it back into service. Show the servers that a drain "
+        "of a host waits for.",
         "PATCH /v2/services/{uuid}",
+        "GET /v2/services/{uuid}/drain",
     ),
     base.rule(
         "cyborg:service:delete",

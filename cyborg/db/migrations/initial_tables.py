@@ -255,6 +255,7 @@ SERVICES = _table(
     _text("endpoint", 255, null=True),
     _text("status", 16),
     _flag("disabled", default=False),
+    _flag("draining", default=False),
     _long("disabled_reason"),
     _ms("epoch", "0"),
     _ms("last_seen_ms"),
@@ -266,6 +267,7 @@ SERVICES = _table(
     _ms("publish_error_ms", null=True),
     _ms("reported_down_ms", null=True),
     sa.UniqueConstraint("host", "binary", "process"),
+    sa.CheckConstraint("NOT draining OR disabled", name="draining_is_disabled"),
     sa.Index("ix_services_last_seen_ms", "last_seen_ms"),
 )
 INSTANCES = sa.Table(
@@ -429,6 +431,20 @@ GUESTS = sa.Table(
     sa.Index("ix_guests_handle_id", "handle_id"),
     **MYSQL,
 )
+READINGS = sa.Table(
+    "readings",
+    METADATA,
+    sa.Column(
+        "host_id",
+        sa.Integer,
+        sa.ForeignKey("hosts.id", ondelete=_CASCADE),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    _ms("at_ms"),
+    sa.Column("figures", _JSON, nullable=False),
+    **MYSQL,
+)
 DEVICE_PROFILE_PROJECTS = sa.Table(
     "device_profile_projects",
     METADATA,
@@ -505,6 +521,7 @@ NEW = (
     PROJECTS,
     OUTBOX,
     GUESTS,
+    READINGS,
     DEVICE_PROFILE_PROJECTS,
     DIRTY_UNITS,
     USAGE_RECORDS,

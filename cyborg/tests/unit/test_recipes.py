@@ -7,7 +7,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 #: From the report of a host to the command line; drivers and agents fill the field.
-PLACES: Final = (*(f"cyborg/{name}" for name in ("model", "db", "conductor", "api")), "client")
+PLACES: Final = (
+    *(f"cyborg/{name}" for name in ("model", "db", "conductor", "api")),
+    "client/cyborg_cli",
+)
 
 
 def test_recipe_of_a_device_field_names_each_place_of_a_field() -> None:

@@ -92,6 +92,7 @@ PAGES: Final = (
     Page("admin/devices", before=_INSTALL_SOFT, after=_UNINSTALL),
     Page("admin/troubleshooting"),
     Page("admin/no-accelerator"),
+    Page("admin/empty-a-host"),
     Page("admin/monitoring"),
     Page("admin/upgrade"),
     Page("admin/security"),

@@ -12,11 +12,12 @@ from cyborg import exception
 from cyborg.api import answers, parsing, types
 from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.controllers.v2 import events, usage
+from cyborg.api.drains import DRAIN, Drain, Subject, servers
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.microversion import DEVICE_STATUS, EXTENDED
 from cyborg.api.viewer import Viewer
-from cyborg.db import device_profiles, devices, pools, providers
+from cyborg.db import device_profiles, devices, pools, providers, readings
 from cyborg.db import events as history_db
 from cyborg.db.transaction import Transaction
 from cyborg.model import creation, health, satisfiability
@@ -39,6 +40,7 @@ _UNKNOWN = "unknown"
 #: The two statuses below microversion 2.100: in service, or out of service for any reason.
 _ENABLED = DeviceStatus.ENABLED.value
 _MAINTAINING = DeviceStatus.MAINTAINING.value
+_DRAINING = DeviceStatus.DRAINING.value
 #: The orders of an operator about the health of a device.
 _IGNORE, _AUTO = "ignore", "auto"
 #: The statuses that an update may set; ``ready`` is a synonym of ``enabled``.
@@ -46,6 +48,7 @@ _STATUSES = {
     _ENABLED: DeviceStatus.ENABLED,
     "ready": DeviceStatus.ENABLED,
     _MAINTAINING: DeviceStatus.MAINTAINING,
+    _DRAINING: DeviceStatus.DRAINING,
 }
 _OLDER = (_ENABLED, _MAINTAINING)
 #: Filters that compare a column for equality.
@@ -169,6 +172,14 @@ SATISFIED_VIEW = Answer[SatisfiedProfile](
 )
 
 
+READING_VIEW = Answer[readings.Reading](
+    "ReadingView",
+    "What a device measured last.",
+    at=Member(answers.TIME, lambda reading: reading.at_ms),
+    figures=Member(answers.OBJECT),
+)
+
+
 @dataclass(frozen=True)
 class ShownDevice:
     """What answers show of a device: its row, users, deployables and latest changes."""
@@ -182,6 +193,7 @@ class ShownDevice:
     used: Mapping[str, int]
     #: None: policy does not let the caller list profiles.
     profiles: Sequence[SatisfiedProfile] | None = None
+    reading: readings.Reading | None = None
     cleanings: Sequence[devices.Cleaning] = ()
     events: Sequence[history_db.VisibleEvent] = ()
 
@@ -296,6 +308,12 @@ DEVICE_VIEW = Answer[ShownDevice](
         placed=True,
     ),
     health_since=Member(answers.TIME_OR_NULL, lambda device: device.row.health_ms, since=EXTENDED),
+    reading=Member(
+        answers.Nullable(READING_VIEW),
+        lambda device: device.reading,
+        since=EXTENDED,
+        placed=True,
+    ),
 )
 
 
@@ -336,6 +354,7 @@ class Devices(Controller):
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
+        "*/drain": {"GET": "drain"},
         "*/enable": {"POST": "enable"},
         "*/disable": {"POST": "disable"},
     }
@@ -373,9 +392,10 @@ class Devices(Controller):
         for name in ("status", "model", "free_unit", "health"):
             if name in body and body[name] is None:
                 raise exception.Invalid(field=name, reason="it must not be null")
-        if body.get("status_reason") is not None and body.get("status") != _MAINTAINING:
+        disabling = (_MAINTAINING, _DRAINING)
+        if body.get("status_reason") is not None and body.get("status") not in disabling:
             raise exception.Invalid(
-                field="status_reason", reason=f"it goes with status {_MAINTAINING} only"
+                field="status_reason", reason=f"it goes with status {' or '.join(disabling)} only"
             )
         ignore_for = body.get("ignore_for")
         if (ignore_for is not None) is not (body.get("health") == _IGNORE):
@@ -400,6 +420,22 @@ class Devices(Controller):
             )
         )
         return self._show(call, uuid)
+
+    @expose(
+        "cyborg:device:update",
+        types.UUID_TYPE,
+        since=EXTENDED,
+        answer=answers.Envelope(DRAIN, "drain"),
+    )
+    def drain(self, call: Call, uuid: str) -> Drain:
+        """Return the servers that a drain of a device waits for, or would wait for."""
+        call.check_everywhere()
+        with self.reader.reader() as tx:
+            row = devices.show(tx, uuid, call.scope)
+            if row is None:
+                raise exception.NotFound(noun="Device", key=uuid)
+            held, notes = servers(tx, call.scope, Subject.of_device(uuid))
+        return Drain(row.hostname, uuid, row.state, row.status_reason, held, notes)
 
     @expose(
         "cyborg:device:create",
@@ -493,10 +529,13 @@ def _shown(tx: Transaction, call: Call, rows: Sequence[devices.VisibleDevice]) -
     holders: Mapping[int, Sequence[devices.Holder]] = {}
     parts: Mapping[int, Sequence[providers.Part]] = {}
     used: Mapping[int, Mapping[str, int]] = {}
+    latest: Mapping[str, readings.Reading] = {}
     if call.minor >= EXTENDED:
         holders = devices.holders(tx, ids, call.scope)
         parts = providers.of_devices(tx, ids)
         used = pools.used(tx, [row.id for row in rows if row.pools])
+        if call.scope.shows_hosts:
+            latest = readings.of_hosts(tx, {row.host_id for row in rows})
     return [
         ShownDevice(
             row,
@@ -504,6 +543,7 @@ def _shown(tx: Transaction, call: Call, rows: Sequence[devices.VisibleDevice]) -
             holders=holders.get(row.id, ()),
             parts=parts.get(row.id, ()),
             used=used.get(row.id, {}),
+            reading=latest.get(row.uuid),
         )
         for row in rows
     ]

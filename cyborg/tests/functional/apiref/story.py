@@ -21,6 +21,14 @@ USERS: Final = {
 }
 OPERATORS: Final = "c0a1f3e5b7d94286a4c8e2f06b1d3957"
 _ARQS = "/accelerator_requests"
+#: What a graphics card has measured.
+_FIGURES: Final = {
+    "memory_total_bytes": 85899345920.0,
+    "memory_used_bytes": 21474836480.0,
+    "power_watts": 187.5,
+    "temperature_celsius": 54.0,
+    "utilization_ratio": 0.62,
+}
 _PROFILE = "a100"
 
 
@@ -185,14 +193,22 @@ class Story:
         self._ask("errors/423", self._user, f"GET {asked}", status=423)
         self._site.work()
         self._ask("accelerator-requests/list", self._user, f"GET {asked}")
+        service = Client(self._site.http, role="service", version="2.100").with_service_token()
+        guest_id = {"instance-id": self._instance}
+        self._ask("vendordata/show-2.100", service, "POST /vendordata", guest_id)
         self._requests(made, body)
         self._site.ask_nova()
         self._site.check(OTHER_GPU, faulty=True)
+        self._site.measure(GPU, _FIGURES)
         for version in (None, "2.3", "2.100"):
             mark = f"-{version}" if version else ""
             reader, here = self._at(version), "GET /devices?type=GPU"
             listed = self._ask(f"devices/list{mark}", reader, here)["devices"]
             self._ask(f"devices/show{mark}", reader, f"GET /devices/{listed[0]['uuid']}")
+        held = next(device["uuid"] for device in listed if device["in_use"])
+        self._ask("devices/drain-2.100", self._operator, f"GET /devices/{held}/drain")
+        drain = f"GET /services/{self._service('cyborg-agent')}/drain"
+        self._ask("services/drain-2.100", self._operator, drain)
         self._update(f"/devices/{listed[0]['uuid']}")
         self._site.check(OTHER_GPU, faulty=False)
         member = Client(self._site.http, role="member", project=PROJECT, version="2.100")

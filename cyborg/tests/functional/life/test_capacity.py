@@ -134,7 +134,8 @@ def test_capacity_is_divided_and_paged(
     (row,) = rows_of(operator, name, by="az")
     assert (row["zone"], row["further"]) == (None, 8)
     assert "GET /os-aggregates was answered 403" in row["notes"][0]
-    for by in ({}, {"by": "host"}):
+    divisions: list[dict[str, Any]] = [{}, {"by": "host"}]
+    for by in divisions:
         whole = operator.get("/capacity", profile=names, **by)["capacity"]
         assert len(whole) == 2 * (len(by) + 1)
         parts: list[dict[str, Any]] = []

@@ -142,6 +142,7 @@ REQUESTS: Final[Mapping[str, list[tuple[str, Any]]]] = {
         ("/<device-{x}>", {"status": "maintaining"}),
     ],
     "DELETE devices/*": [("/<device-{x}>", None)],
+    "GET devices/*/drain": [("/<device-{x}>/drain", None)],
     "POST devices/*/enable": [("/<device-{x}>/enable", None)],
     "POST devices/*/disable": [("/<device-{x}>/disable", None)],
     "GET drivers": [("", None), ("?host=host-{x}", None)],
@@ -161,6 +162,7 @@ REQUESTS: Final[Mapping[str, list[tuple[str, Any]]]] = {
     "POST services/discover": [("/discover", {})],
     "GET services/*": [("/<agent-{x}>", None)],
     "PATCH services/*": [("/<agent-{x}>", {"status": "disabled"})],
+    "GET services/*/drain": [("/<agent-{x}>/drain", None)],
     "DELETE services/*": [("/<agent-{x}>", None)],
     "GET limits": [("", None)],
     "GET usage": [
@@ -170,6 +172,7 @@ REQUESTS: Final[Mapping[str, list[tuple[str, Any]]]] = {
         ("?group_by=project,profile,instance&start=2020-01-01&end=2020-02-01", None),
         ("?group_by=host&host=host-{x}&start=2020-01-01&end=2020-02-01", None),
     ],
+    "POST vendordata": [("", {"instance-id": "<instance-{x}>"})],
 }
 
 
