@@ -218,9 +218,9 @@ class ListCommand(TableCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Request the list; return the columns and the rows."""
-        objects = self.client.read_list(self.route, vars(parsed_args))
+        objects = self.objects(parsed_args)
         if not objects:
-            filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir"}
+            filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir", "group_by"}
             if getattr(parsed_args, "marker", None):
                 self.print_note("There are no more rows.")
             elif any(getattr(parsed_args, name, None) is not None for name in filters):
@@ -230,6 +230,10 @@ class ListCommand(TableCommand):
         long_format = getattr(parsed_args, "long", False)
         columns = {**self.columns, **(self.long_columns if long_format else {})}
         return self.table(parsed_args, columns, self.shown(objects, parsed_args))
+
+    def objects(self, parsed: argparse.Namespace) -> Sequence[Mapping[str, Any]]:
+        """Request the list; return its objects."""
+        return self.client.read_list(self.route, vars(parsed))
 
     def shown(
         self, objects: Sequence[Mapping[str, Any]], _parsed: argparse.Namespace

@@ -22,6 +22,7 @@ from openstack import exceptions as sdk_exceptions
 from openstack.config.cloud_region import CloudRegion
 
 from cyborg_cli import exception, faults
+from cyborg_cli.compute import Compute
 from cyborg_cli.routes import EXTENDED, ROUTES, SHARED, Route
 
 SERVICE_TYPE: Final = "accelerator"
@@ -66,17 +67,20 @@ class Client:
     """Sends the requests of the commands.
 
     ``connect`` is called with the first request; it returns an adapter and the microversion that
-    the user selected, empty for none. ``pause`` waits for a number of seconds. Every method raises
-    exception.CommandFailed, whose message says what to do next.
+    the user selected, empty for none. ``compute`` sends requests to Nova. ``pause`` waits for a
+    number of seconds. Every method raises exception.CommandFailed, whose message says what to do
+    next.
     """
 
     def __init__(
         self,
         connect: Callable[[], tuple[Adapter, str]],
         *,
+        compute: Compute,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._connect = connect
+        self.compute = compute
         self._adapter: Adapter | None = None
         self._base_url = ""
         #: The minor version to send, None for the latest, and whether the user selected it.
@@ -89,14 +93,21 @@ class Client:
         route = ROUTES[name]
         return self._content(route, self._send(route, keys, values or {}, {}))
 
-    def read_list(self, name: str, values: Mapping[str, Any]) -> list[Resource]:
-        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``."""
+    def read_list(
+        self, name: str, values: Mapping[str, Any], others: dict[str, Any] | None = None
+    ) -> list[Resource]:
+        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``.
+
+        ``others`` gets the other members of the answers.
+        """
         route, values = ROUTES[name], dict(values)
         limit: int | None = values.get("limit")
         objects: list[Resource] = []
         while True:
             answer = self._send(route, (), values, {})
             objects += self._content(route, answer)
+            if others is not None:
+                others |= answer.json()
             following = self._following(route, answer)
             if not following or (limit is not None and len(objects) >= limit):
                 return objects

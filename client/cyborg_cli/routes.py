@@ -158,6 +158,12 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("flavor", "host", "instance"),
         wrapper="explanation",
     ),
+    "instance-move": Route(
+        "GET",
+        "/device_profiles/{}/explain",
+        query=("flavor", "host"),
+        wrapper="explanation",
+    ),
     "profile-create": Route(
         "POST",
         "/device_profiles",
@@ -224,6 +230,15 @@ ROUTES: Final[Mapping[str, Route]] = {
         "GET",
         "/usage",
         query=("resource_class", "type", "host", "project_id", "group_by"),
+        wrapper="usage",
+    ),
+    "usage-list": Route(
+        "GET",
+        "/usage",
+        query=(
+            *("resource_class", "type", "host", "project_id", "profile", "instance", "group_by"),
+            *("start", "end"),
+        ),
         wrapper="usage",
     ),
 }

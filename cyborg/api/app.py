@@ -31,6 +31,7 @@ from cyborg.api.controllers.v2.limits import Limits as LimitsController
 from cyborg.api.controllers.v2.operations import Operations
 from cyborg.api.controllers.v2.services import Services
 from cyborg.api.controllers.v2.usage import Usage
+from cyborg.api.controllers.v2.vendordata import Vendordata
 from cyborg.api.expose import Controller, Neighbours, Settings
 from cyborg.api.framework import Application, WsgiApp
 from cyborg.api.middleware import auth_token
@@ -68,6 +69,7 @@ NOUNS: Final[Sequence[type[Controller]]] = (
     Operations,
     Services,
     Usage,
+    Vendordata,
 )
 
 

@@ -159,6 +159,7 @@ class Contract:
     status: int
     since: int
     long: bool
+    unversioned: bool
     own: str | None
     answer: types.Strict | None
     answered: int
@@ -185,6 +186,7 @@ def expose(
     status: int = 200,
     since: int = microversion.BASE,
     long: bool = False,
+    unversioned: bool = False,
     own: str | None = None,
     answer: types.Strict | None = None,
     answered: int = microversion.BASE,
@@ -196,7 +198,9 @@ def expose(
     allowed the request and all input is valid. ``query`` (a dict of the given parameters) and
     ``body`` are passed only if they are declared. From microversion 2.100 on, ``strict`` validates
     the body, if it is given. Below microversion 2.``since`` the resource does not exist; declare a
-    parameter or field of a later microversion as ``types.Field``. From 2.100 on, a caller that
+    parameter or field of a later microversion as ``types.Field``. ``unversioned``: a request
+    without the header has the newest microversion, because its clients cannot send one. From 2.100
+    on, a caller that
     ``rule`` refuses may still pass by the rule ``own``, limited to what its project holds. The
     return value is an object of the service, which ``answer`` renders as JSON; without ``answer``,
     and below microversion 2.``answered``, the answer has no body. An exception becomes an error
@@ -212,7 +216,9 @@ def expose(
         shown = OPERATION_VIEW if long else answer
         text = inspect.getdoc(method) or ""
         contract = Contract(
-            *(rule, path, query, body, strict, 202 if long else status, since, long, own),
+            *(rule, path, query, body, strict, 202 if long else status, since, long),
+            unversioned=unversioned,
+            own=own,
             answer=shown,
             answered=answered,
             errors=errors,
@@ -246,6 +252,8 @@ def _perform(
     *segments: str,
 ) -> webob.Response:
     """Authorise and validate a request, and return the answer of its handler."""
+    if contract.unversioned:
+        req.assume(microversion.LATEST)
     if (req.minor or microversion.BASE) < contract.since:
         raise webob.exc.HTTPNotFound(
             f"There is no such resource below microversion 2.{contract.since}."

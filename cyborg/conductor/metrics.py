@@ -102,6 +102,7 @@ class CloudCollector(Collector):
             yield _filled(catalogue.ARQS, {**_ARQS, **totals.arqs})
             yield _filled(catalogue.HANDLES, {**_HANDLES, **totals.handles})
             yield _filled(catalogue.UNITS, units)
+            yield _filled(catalogue.PROJECT_UNITS, totals.in_use)
             yield _filled(catalogue.INSTANCES_UNATTACHED, {(): totals.unattached})
             yield _filled(catalogue.DEVICES, totals.devices)
             yield _filled(catalogue.DEVICE_HEALTHY, totals.healthy)

@@ -165,6 +165,33 @@ def holders(tx: Transaction, device_uuids: Collection[str]) -> Sequence[Holder]:
     return tx.all(_HOLDERS.where(Device.uuid.in_(device_uuids))) if device_uuids else ()
 
 
+class GuestUnit(Device):
+    """A device with a unit that a bound ARQ has."""
+
+    __abstract__ = True
+
+    arq_uuid = column(Arq.uuid)
+    attach_type = column(AttachHandle.attach_type)
+    attach_info = column(AttachHandle.attach_info)
+    handle_uuid = column(AttachHandle.uuid)
+    resource_class = column(Deployable.resource_class)
+
+
+_GUEST_UNITS = (
+    rows.select(GuestUnit)
+    .join(Deployable, Deployable.device_id == Device.id)
+    .join(Arq, Arq.deployable_id == Deployable.id)
+    .join(AttachHandle, AttachHandle.arq_id == Arq.id)
+    .where(_BOUND, ~Arq.hidden, Arq.instance_uuid == sa.bindparam("instance"))
+    .order_by(Arq.id)
+)
+
+
+def of_guest(tx: Transaction, instance_uuid: str) -> Sequence[GuestUnit]:
+    """Return the units that Nova attaches to the guest, that of the oldest ARQ first."""
+    return tx.all(_GUEST_UNITS, {"instance": instance_uuid})
+
+
 def created_at(tx: Transaction, uuids: Sequence[str]) -> datetime | None:
     """Return when one operation stored these ARQs; None unless all of them exist."""
     moments = tx.execute(sa.select(Arq.created_at).where(Arq.uuid.in_(uuids))).scalars().all()

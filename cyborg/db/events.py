@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cyborg import context
-from cyborg.db import listing
+from cyborg.db import listing, usage
 from cyborg.db.models import Arq, Event, Host, Outbox
 from cyborg.db.rows import A, Row, Shown, column, select, shown
 from cyborg.db.transaction import EVENTS_WITHIN, Transaction
@@ -73,7 +73,9 @@ class Entry:
     'device_profile', 'attribute', 'service', 'driver' or 'operation'. ``state`` is the subject's
     new state where the action does not imply it. ``device_uuid`` is the device that the event
     concerns. Events about a device get it from ``subject_uuid``, and events about an instance get
-    their ``instance_uuid`` from there. A ``brief`` event is deleted after an hour.
+    their ``instance_uuid`` from there. A ``brief`` event is deleted after an hour. With an event
+    that ``takes_unit`` an ARQ has got a unit, and with one that has ``left_by``, the id of an ARQ,
+    it has given its unit back: ``cyborg.db.usage`` counts the time between them.
     """
 
     noun: str
@@ -85,11 +87,14 @@ class Entry:
     state: str | None = None
     device_uuid: str | None = None
     brief: bool = False
+    takes_unit: bool = False
+    left_by: int | None = None
 
     def columns(self, origin: Mapping[str, str]) -> dict[str, Any]:
         """Return the values to store; ``origin`` holds the other ids of the request."""
         columns = dict(vars(self))
         state = columns.pop("state")
+        del columns["takes_unit"], columns["left_by"]
         columns["lifetime_ms"] = BRIEF_MS if columns.pop("brief") else None
         if self.noun in ("device", "instance"):
             columns[f"{self.noun}_uuid"] = self.subject_uuid
@@ -112,7 +117,8 @@ def record(tx: Transaction, entries: Sequence[Entry]) -> None:
     began = tx.seconds()
     at_ms = _append(
         tx,
-        [entry.columns(ids) for entry in entries],
+        entries,
+        ids,
         request_id=caller.request_id,
         operation_id=tx.request_key,
         project_id=caller.project_id,
@@ -140,27 +146,31 @@ def record_for(
     if entries:
         ids = dict(ordered_by or {})
         request_id = ids.pop(context.REQUEST_ID, None)
-        values = [entry.columns(ids) for entry in entries]
-        _append(tx, values, request_id=request_id, operation_id=request_key)
+        _append(tx, entries, ids, request_id=request_id, operation_id=request_key)
 
 
 def _append(
     tx: Transaction,
-    values: Sequence[Mapping[str, Any]],
+    entries: Sequence[Entry],
+    ids: Mapping[str, str],
     *,
     request_id: str | None,
     operation_id: str | None,
     project_id: str | None = None,
     user_id: str | None = None,
 ) -> int | None:
-    """Append events; return the time of the last one where the database returns it."""
+    """Append events, and begin and end the uses of units at their times.
+
+    Return the time of the last one where the database returns it. ``ids`` are those of the request
+    besides the request id.
+    """
     common = {
         "request_id": request_id,
         "operation_id": operation_id,
         "project_id": project_id,
         "user_id": user_id,
     }
-    rows = [{**value, **common} for value in values]
+    rows = [{**entry.columns(ids), **common} for entry in entries]
     tx.begin_events()
     insert = _insert(tx.now)
     outbox = tx.outbox and any(row["noun"] in NOTIFIED for row in rows)
@@ -178,6 +188,8 @@ def _append(
         tx.execute(insert, rows)
     if outbox:
         tx.execute(sa.insert(Outbox), [{"event_id": id_} for id_ in pending])
+    usage.begin(tx, [entry.subject_uuid for entry in entries if entry.takes_unit])
+    usage.end(tx, [entry.left_by for entry in entries if entry.left_by is not None])
     return at_ms
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests have six environments: no other class makes conductors, agents or APIs."""
+"""Tests have seven environments: no other class makes conductors, agents or APIs."""
 
 import ast
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ ENVIRONMENTS: Final = {
     },
     "real processes": {"cyborg/tests/fixtures/processes.py"},
     "real Keystone": {"cyborg/tests/functional/keystone/cloud.py"},
+    "real Nova": {"cyborg/tests/functional/nova/cloud.py"},
     "real kernel": {"cyborg/tests/kernel/deployment.py"},
 }
 #: What makes or starts a part of the service, or an environment.
@@ -63,6 +64,6 @@ def test_no_other_class_makes_parts_of_the_service() -> None:
     assert others == set()
 
 
-def test_there_are_six_environments() -> None:
-    assert len(ENVIRONMENTS) == 6
+def test_there_are_seven_environments() -> None:
+    assert len(ENVIRONMENTS) == 7
     assert all((ROOT / module).exists() for modules in ENVIRONMENTS.values() for module in modules)

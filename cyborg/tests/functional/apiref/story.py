@@ -193,6 +193,9 @@ class Story:
         self._ask("errors/423", self._user, f"GET {asked}", status=423)
         self._site.work()
         self._ask("accelerator-requests/list", self._user, f"GET {asked}")
+        service = Client(self._site.http, role="service", version="2.100").with_service_token()
+        guest_id = {"instance-id": self._instance}
+        self._ask("vendordata/show-2.100", service, "POST /vendordata", guest_id)
         self._requests(made, body)
         self._site.ask_nova()
         self._site.check(OTHER_GPU, faulty=True)
@@ -214,6 +217,12 @@ class Story:
         self._ask("usage/show-2.100", self._operator, "GET /usage")
         self._ask("usage/show-by-2.100", self._operator, "GET /usage?group_by=host,project_id")
         self._ask("capacity/list-2.100", self._operator, f"GET /capacity?profile={_PROFILE}")
+        self._site.pass_time(2.25)
+        self._ask(
+            "usage/show-range-2.100",
+            self._operator,
+            "GET /usage?group_by=project,type&start=2023-11-14",
+        )
         self._ask("events/list-2.100", self._operator, f"GET /events?instance={self._instance}")
 
     def _listed(self, instance: str) -> list[str]:

@@ -266,8 +266,7 @@ def test_polls_cost_two_statements_whatever_waits(
     eventually(lambda: len(woken) == 100)
     del statements[:]
     for number in range(100):
-        filters = {"device": str(number % 2)}
-        watch.begin(watch.mark(), filters, partial(woken.append, number))
+        watch.begin(watch.mark(), {"device": str(number % 2)}, partial(woken.append, number))
     watch.poll()
     assert len(statements) == 2
     assert len(woken) == 100
