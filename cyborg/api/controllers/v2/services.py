@@ -206,6 +206,7 @@ class Services(Controller):
         types.UUID_TYPE,
         since=microversion.EXTENDED,
         answer=answers.Envelope(DRAIN, "drain"),
+        errors={"409": "The process is no agent."},
     )
     def drain(self, call: Call, uuid: str) -> Drain:
         """Return the servers that a drain of the host of an agent waits for, or would wait for."""
