@@ -26,6 +26,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     ),
     "%s has stopped": ("cyborg-agent",),
     "Deleted %d events of requests that were never bound": (1200,),
+    "Deleted %d records of use past their retention": (1200,),
     "%s is %s; it finishes its current work first": ("cyborg-agent", "stopping"),
     "%s is running": ("cyborg-agent",),
     "%s of %s completed (request key %s)": ("prepare", _DEPLOYABLE, _OPERATION),
