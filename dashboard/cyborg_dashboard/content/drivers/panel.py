@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panel of drivers."""
+
+import horizon
+from django.utils.translation import gettext_lazy as _
+
+
+class Drivers(horizon.Panel):
+    """See the package."""
+
+    name = _("Drivers")
+    slug = "accelerator_drivers"
+    permissions = ("openstack.services.accelerator",)
+    policy_rules = (("accelerator", "cyborg:driver:get_all"),)
