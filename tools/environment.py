@@ -88,7 +88,7 @@ def _modern():
     )
 
 
-def ensure(venv, requirements=(), extras="", lowest=False, project="."):
+def ensure(venv, requirements=(), extras="", lowest=False, *, project="."):
     """Install this checkout (editable) and ``requirements`` in ``venv``; return its Python.
 
     ``project`` is the directory of another distribution of the checkout, which is installed in

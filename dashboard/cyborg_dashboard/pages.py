@@ -22,7 +22,6 @@ class ObjectView(views.HorizonTemplateView):
     path: ClassVar[str]
     member: ClassVar[str]
     index: ClassVar[Any]
-    index_title: ClassVar[Any]
     older: ClassVar[bool] = False
 
     def get_context_data(self, **values: Any) -> dict[str, Any]:
@@ -31,7 +30,6 @@ class ObjectView(views.HorizonTemplateView):
         item = self.unwrapped(shown_or_redirected(self.request, path, self.index, older=self.older))
         context: dict[str, Any] = super().get_context_data(**values)
         context[self.member] = item
-        context["custom_breadcrumb"] = [(self.index_title, self.index)]
         self.add(context, item)
         return context
 
@@ -50,7 +48,7 @@ def shown_or_redirected(request: Any, path: str, index: Any, *, older: bool = Fa
     try:
         return api.client(request).get(path, older=older)
     except api.Fault as fault:
-        messages.error(request, fault)
+        messages.error(request, str(fault))
         raise exceptions.Http302(str(index)) from fault
 
 

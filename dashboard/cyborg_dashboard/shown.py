@@ -13,7 +13,6 @@ from django.utils.dateparse import parse_datetime
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 #: The class of Bootstrap and the icon of each word; other words are shown without.
 _GOOD = ("success", "fa-check-circle")
@@ -123,8 +122,3 @@ def lines(texts: Iterable[str]) -> Any:
     return format_html_join(
         "", '<div class="accelerator-line">{}</div>', ((text,) for text in texts)
     )
-
-
-def devices(count: int) -> str:
-    """Return a number of devices in words."""
-    return ngettext("%(count)d device", "%(count)d devices", count) % {"count": count}

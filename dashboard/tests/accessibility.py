@@ -4,7 +4,6 @@
 from typing import Any, Final
 
 from cyborg_tools.dashboard.horizon import ENVIRONMENT
-
 from dashboard.tests.browser import Browser
 
 _SCRIPT: Final = ENVIRONMENT / "axe" / "node_modules" / "axe-core" / "axe.min.js"
@@ -22,8 +21,8 @@ def violations(browser: Browser) -> list[str]:
         _PLACE,
     )
     return [
-        f"{found['id']}: {found['help']}: {node['html'][:300]} {node['failureSummary'][:300]}"
-        for found in result["violations"]
-        if found["impact"] in _SERIOUS
-        for node in found["nodes"]
+        f"{rule['id']}: {rule['help']}: {node['html'][:300]} {node['failureSummary'][:300]}"
+        for rule in result["violations"]
+        if rule["impact"] in _SERIOUS
+        for node in rule["nodes"]
     ]

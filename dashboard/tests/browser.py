@@ -90,12 +90,16 @@ class Browser:
         """Click on what leads to another page, and wait for that page."""
         self.driver.execute_script("window.isOldPage = true")
         self.find(selector).click()
+        self.wait_for_new_page(selector)
+
+    def wait_for_new_page(self, cause: str) -> None:
+        """Wait until the page that has ``isOldPage`` is replaced."""
         wait = WebDriverWait(self.driver, PATIENCE, 0.1)
         wait.until(
             lambda driver: driver.execute_script(
                 "return !window.isOldPage && document.readyState === 'complete'"
             ),
-            f"the page after {selector}",
+            f"the page after {cause}",
         )
 
     def submit(self) -> None:

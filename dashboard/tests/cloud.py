@@ -79,7 +79,7 @@ class Front:
         def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
             self.seen.append(Seen(*place, int(status.split()[0])))
             if self.newest:
-                headers = [one for one in headers if one[0].lower() != "content-length"]
+                headers = [pair for pair in headers if pair[0].lower() != "content-length"]
             return start_response(status, headers, *more)
 
         body = self.application(environ, started)
@@ -199,7 +199,9 @@ def running(directory: Path) -> Iterator[Cloud]:
             url=f"{loopback.url}/v2",
             computes={name: _started(stack, directory, name) for name in HOSTS},
         )
-        eventually(lambda: {one["hostname"] for one in cloud.devices()} == set(HOSTS), "all hosts")
+        eventually(
+            lambda: {device["hostname"] for device in cloud.devices()} == set(HOSTS), "all hosts"
+        )
         yield cloud
 
 
@@ -209,7 +211,8 @@ def _started(stack: Stack, directory: Path, name: str) -> ComputeHost:
     state.mkdir()
     shared().make_compute(name)
     machine = scenario_hosts.load(scenario)
-    (driver,) = [one for one in scenario_hosts.read(scenario).drivers if one.name == driver_name]
+    drivers = {entry.name: entry for entry in scenario_hosts.read(scenario).drivers}
+    driver = drivers[driver_name]
     conf = written(state / "cyborg.conf", driver.options, host=name)
     (loaded,) = load([driver.name], machine, conf)
     host = ComputeHost(compute=name, machine=machine, stack=stack, state_path=state)

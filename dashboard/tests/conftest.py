@@ -8,17 +8,17 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
-from cyborg_tools.dashboard.horizon import Horizon
 
 from cyborg.tests.fixtures import programs
 from cyborg.tests.fixtures.keystone import Account
+from cyborg_tools.dashboard.horizon import Horizon
 from dashboard.tests import cloud as clouds
 from dashboard.tests import scenery
 from dashboard.tests.browser import Browser, started
 from dashboard.tests.cloud import Cloud, Seen
 
 #: The pictures of the documents.
-_PICTURES: Final = Path(__file__).parents[2] / "doc" / "source" / "_static" / "dashboard"
+_PICTURES: Final = Path(__file__).parents[2] / "doc" / "source" / "admin" / "dashboard"
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +43,14 @@ def counted(cloud: Cloud) -> Callable[[], list[Seen]]:
 @pytest.fixture(scope="session")
 def horizon(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Horizon]:
     with Horizon(tmp_path_factory.mktemp("horizon"), cloud.keystone.url) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def dark_horizon(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Horizon]:
+    """Another server, whose static files are those of a dark theme."""
+    place = tmp_path_factory.mktemp("dark")
+    with Horizon(place, cloud.keystone.url, theme="dark") as running:
         yield running
 
 
@@ -78,16 +86,17 @@ def sign_in(
 
     def sign_in(who: str) -> Browser:
         account: Account = getattr(cloud.people, who)
+        session = f"{who} {browser.base}"
         browser.driver.delete_all_cookies()
-        if who not in _sessions:
+        if session not in _sessions:
             # The first page of a project needs Nova, which only the service has here.
             browser.open("/auth/login/?next=/settings/")
             browser.find("#id_username").send_keys(account.user)
             browser.find("#id_password").send_keys(account.password)
             browser.press("#loginBtn")
             assert "/auth/login" not in browser.path, browser.text
-            _sessions[who] = browser.driver.get_cookies()
-        for cookie in _sessions[who]:
+            _sessions[session] = browser.driver.get_cookies()
+        for cookie in _sessions[session]:
             browser.driver.add_cookie(cookie)
         return browser
 

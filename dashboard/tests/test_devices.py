@@ -89,7 +89,7 @@ def test_devices_are_disabled_with_a_reason_and_enabled_again(
     assert admin.path == INDEX
     assert any(f": {len(fpgas)}" in message for message in admin.messages)
     stored = cloud.devices(hostname=FPGA_HOST)
-    assert {(one["status"], one["status_reason"]) for one in stored} == {
+    assert {(device["status"], device["status_reason"]) for device in stored} == {
         ("maintaining", "Firmware is replaced")
     }
     admin.open(f"{INDEX}{fpgas[0]['uuid']}/")
@@ -101,7 +101,7 @@ def test_devices_are_disabled_with_a_reason_and_enabled_again(
     admin.press("#devices__action_enable")
     admin.submit()
     eventually(
-        lambda: {one["status"] for one in cloud.devices(hostname=FPGA_HOST)} == {"enabled"},
+        lambda: {device["status"] for device in cloud.devices(hostname=FPGA_HOST)} == {"enabled"},
         "all are enabled",
     )
 

@@ -22,13 +22,13 @@ def followed(browser: Browser) -> str:
     return browser.find("#operation dd").text
 
 
-def agent(cloud: Cloud) -> dict[str, str]:
-    (process,) = [
-        one
-        for one in cloud.send("GET", "/services", host=HOST, kind="process")["services"]
-        if one["binary"] == "cyborg-agent"
+def agent_of(cloud: Cloud) -> dict[str, str]:
+    (agent,) = [
+        process
+        for process in cloud.send("GET", "/services", host=HOST, kind="process")["services"]
+        if process["binary"] == "cyborg-agent"
     ]
-    return process
+    return agent
 
 
 def driver(cloud: Cloud, name: str) -> dict[str, object] | None:
@@ -44,17 +44,17 @@ def test_host_is_taken_out_of_service_and_put_back(
     assert set(HOSTS) <= {row["Host"] for row in rows}
     assert {row["State"] for row in rows} == {"up"}
     picture("hosts")
-    uuid = agent(cloud)["uuid"]
+    uuid = agent_of(cloud)["uuid"]
     admin.open(f"{HOST_INDEX}{uuid}/disable/")
     admin.submit()
     assert "This field is required" in admin.text
     admin.fill(reason="Power is replaced")
     admin.submit()
-    assert agent(cloud)["disabled_reason"] == "Power is replaced"
+    assert agent_of(cloud)["disabled_reason"] == "Power is replaced"
     assert "Power is replaced" in admin.text
     admin.open(f"{HOST_INDEX}{uuid}/enable/")
     admin.submit()
-    assert agent(cloud)["status"] == "enabled"
+    assert agent_of(cloud)["status"] == "enabled"
 
 
 def test_discovery_is_followed_to_its_end(admin: Browser) -> None:

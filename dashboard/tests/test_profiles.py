@@ -48,7 +48,7 @@ def test_form_offers_what_exists_and_says_while_one_types_whether_it_can_be_met(
     traits = [option.text for option in admin.all("#builder_traits option")]
     assert classes == ["CUSTOM_PCI", "FPGA"]
     assert {"CUSTOM_FPGA_INTEL", "CUSTOM_PCI_PRODUCT_ID_2335"} <= set(traits)
-    admin.fill(name=NAME, description="One whole H200", groups="resources:CUSTOM_PCI=99")
+    admin.fill(name=NAME, description="One whole H200", groups="resources:CUSTOM_PCI=60")
     verdict = admin.find("#verdict")
     eventually(lambda: "accelerator-verdict-never" in verdict.get_attribute("class"), "never")
     admin.fill(groups="resources:CUSTOM_PCI")
@@ -93,7 +93,9 @@ def test_wrong_profile_is_refused_with_the_field(
     # What was typed is still there.
     for name, text in fields.items():
         assert admin.find(f".accelerators [name={name}]").get_attribute("value") == text
-    names = {one["name"] for one in cloud.send("GET", "/device_profiles")["device_profiles"]}
+    names = {
+        profile["name"] for profile in cloud.send("GET", "/device_profiles")["device_profiles"]
+    }
     assert NAME not in names
 
 

@@ -180,6 +180,20 @@ LONG: Final = (
         variables=(("CYBORG_TEST_FUZZ", "1"),),
     ),
     Job(
+        "dashboard",
+        "the panels on a real Horizon, in Chromium",
+        (("tools/dashboard",),),
+        (
+            "dashboard",
+            "tools/cyborg_tools/dashboard",
+            "tools/dashboard",
+            "cyborg/api",
+            "cyborg/policies",
+            "cyborg/testing/hosts.d",
+        ),
+        turn=3,
+    ),
+    Job(
         "malformed",
         "generated input of every parser",
         ((*_TEST, "--serverless", "--", _UNIT, "-k", "malformed or nearly_valid"),),

@@ -31,10 +31,10 @@ class NotPrepared(Exception):
     """The environment does not exist, or its static files cannot be made."""
 
 
-def prepare(environment: Path = ENVIRONMENT) -> None:
+def prepare(theme: str, environment: Path = ENVIRONMENT) -> None:
     """Copy settings and enabled files to Horizon, and make its static files if they changed.
 
-    Raises NotPrepared.
+    The static files are those of one theme, ``default`` or ``dark``. Raises NotPrepared.
     """
     python = environment / "bin" / "python"
     if not python.exists():
@@ -48,13 +48,13 @@ def prepare(environment: Path = ENVIRONMENT) -> None:
             old.unlink()
         for file in (_PACKAGE / name).glob("_*_accelerator*.py"):
             shutil.copyfile(file, local / name / file.name)
-    stamp, digest = environment / "static.sha256", _digest()
+    stamp, digest = environment / f"static-{theme}.sha256", _digest()
     if stamp.exists() and stamp.read_text() == digest:
         return
     for command in _COMMANDS:
         ran = subprocess.run(
             [str(python), "-m", "django", *command],
-            env=_variables(environment / "state", ""),
+            env=_variables(environment / "state", "", theme),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -71,10 +71,10 @@ class Horizon(Started):
     Start raises NotPrepared if the server does not come up.
     """
 
-    def __init__(self, directory: Path, keystone: str, port: int = 0) -> None:
+    def __init__(self, directory: Path, keystone: str, theme: str = "default") -> None:
         self._directory = directory
         self._keystone = keystone
-        self._port = port
+        self._theme = theme
         self._child: subprocess.Popen[str] | None = None
         self.log = directory / "horizon.log"
         #: Its URL without a trailing slash; set by ``start``.
@@ -82,13 +82,13 @@ class Horizon(Started):
 
     def start(self) -> None:
         """Prepare the environment, and answer from now on."""
-        prepare()
+        prepare(self._theme)
         state = self._directory / "sessions"
         state.mkdir(mode=0o700, exist_ok=True)
         with self.log.open("a") as log:
             self._child = subprocess.Popen(
-                [str(ENVIRONMENT / "bin" / "python"), str(_HERE / "serve.py"), str(self._port)],
-                env=_variables(state, self._keystone),
+                [str(ENVIRONMENT / "bin" / "python"), str(_HERE / "serve.py"), "0"],
+                env=_variables(state, self._keystone, self._theme),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -108,7 +108,7 @@ class Horizon(Started):
             self._child = None
 
 
-def _variables(state: Path, keystone: str) -> dict[str, str]:
+def _variables(state: Path, keystone: str, theme: str) -> dict[str, str]:
     names = ("PATH", "HOME", "LANG", "NO_PROXY", "no_proxy")
     kept = {name: os.environ[name] for name in names if name in os.environ}
     return {
@@ -116,6 +116,7 @@ def _variables(state: Path, keystone: str) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "openstack_dashboard.settings",
         "CYBORG_HORIZON_STATE": str(state),
         "CYBORG_HORIZON_KEYSTONE": keystone,
+        "CYBORG_HORIZON_THEME": theme,
         "CYBORG_HORIZON_SECRET": secrets.token_hex(32),
         "PYTHONUNBUFFERED": "1",
     }

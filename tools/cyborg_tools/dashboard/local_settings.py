@@ -3,7 +3,8 @@
 
 A copy of this file is in the directory of Horizon's local settings. The environment says where
 Keystone is (``CYBORG_HORIZON_KEYSTONE``), in which directory sessions are kept
-(``CYBORG_HORIZON_STATE``), and what signs them (``CYBORG_HORIZON_SECRET``).
+(``CYBORG_HORIZON_STATE``), what signs them (``CYBORG_HORIZON_SECRET``), and the theme
+(``CYBORG_HORIZON_THEME``): offline compression makes the files of one theme.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 _STATE = os.environ.get("CYBORG_HORIZON_STATE", str(Path(sys.prefix, "state")))
 _THEMES = Path(sys.prefix, "themes")
+_THEME = os.environ.get("CYBORG_HORIZON_THEME", "default")
 
 DEBUG = False
 ALLOWED_HOSTS = ["127.0.0.1"]
@@ -24,7 +26,8 @@ CACHES = {
     }
 }
 COMPRESS_OFFLINE = True
-STATIC_ROOT = str(Path(sys.prefix, "static"))
+STATIC_ROOT = str(Path(sys.prefix, f"static-{_THEME}"))
+DEFAULT_THEME = _THEME
 AVAILABLE_THEMES = [
     ("default", "Default", "themes/default"),
     ("dark", "Dark", str(_THEMES / "dark")),

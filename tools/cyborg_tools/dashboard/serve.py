@@ -14,7 +14,7 @@ from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "openstack_dashboard.settings"
-_STATIC = Path(sys.prefix, "static").resolve()
+_STATIC = Path(sys.prefix, f"static-{os.environ['CYBORG_HORIZON_THEME']}").resolve()
 _PREFIX = "/static/"
 
 
@@ -31,8 +31,6 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
     def log_message(self, template, *values):
         """Log nothing: the browser records the requests."""
 

@@ -58,7 +58,7 @@ class Label(_Change):
     policy_rules = (("accelerator", "cyborg:device:update"),)
 
 
-class DevicesTable(lists.PagedTable):
+class DevicesTable(lists.SelectableTable):
     """One row for each device."""
 
     name = tables.Column(
@@ -79,7 +79,7 @@ class DevicesTable(lists.PagedTable):
 
         name = "devices"
         verbose_name = _("Devices")
-        multi_select = True
+        multi_select = False
         table_actions = (Enable, Disable, Label)
         row_actions = (Enable, Disable, Label)
 

@@ -70,7 +70,7 @@ class DetailView(pages.ObjectView):
 
     template_name = "accelerators/devices/detail.html"
     path, member, older = "/devices/{uuid}", "device", True
-    index, index_title = INDEX, _("Devices")
+    index = INDEX
 
     def add(self, context: dict[str, Any], item: Any) -> None:
         """See ObjectView."""

@@ -9,7 +9,7 @@ from cyborg_dashboard import api, lists, shown
 
 def devices(driver: api.Resource) -> str:
     """Return the numbers of devices of a driver."""
-    return _("%(found)d found, %(offered)d offered, %(in_use)d in use") % driver["devices"]
+    return str(_("%(found)d found, %(offered)d offered, %(in_use)d in use") % driver["devices"])
 
 
 class Install(tables.LinkAction):

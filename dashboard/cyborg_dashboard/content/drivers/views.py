@@ -82,7 +82,7 @@ class InstallForm(pages.OperationForm):
         if data["options"]:
             body["options"] = data["options"]
         operation = client.send("POST", "/drivers", body, key=str(data["request_key"]))
-        return reverse(OPERATION, args=[operation["uuid"]])
+        return str(reverse(OPERATION, args=[operation["uuid"]]))
 
 
 class UpdateForm(pages.OperationForm):
@@ -119,7 +119,7 @@ class UpdateForm(pages.OperationForm):
             return True
         key = str(data["request_key"])
         operation = client.send("PATCH", f"/drivers/{driver['uuid']}", body, key=key)
-        return reverse(OPERATION, args=[operation["uuid"]])
+        return str(reverse(OPERATION, args=[operation["uuid"]]))
 
 
 class UninstallForm(pages.OperationForm):
@@ -143,7 +143,7 @@ class UninstallForm(pages.OperationForm):
             key=str(data["request_key"]),
             **query,
         )
-        return reverse(OPERATION, args=[operation["uuid"]])
+        return str(reverse(OPERATION, args=[operation["uuid"]]))
 
 
 class InstallView(pages.FormView):

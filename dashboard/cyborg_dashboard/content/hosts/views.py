@@ -111,7 +111,7 @@ class DiscoverForm(pages.OperationForm):
         """See Form."""
         body = {"hosts": pages.names(data["hosts"])} if data["hosts"] else {}
         operation = client.send("POST", "/services/discover", body, key=str(data["request_key"]))
-        return reverse(OPERATION, args=[operation["uuid"]])
+        return str(reverse(OPERATION, args=[operation["uuid"]]))
 
 
 class DiscoverView(pages.FormView):

@@ -11,7 +11,7 @@ def progress(operation: api.Resource) -> str:
     """Return how many hosts have finished, in words."""
     results = operation.get("results") or []
     done = [result for result in results if result["state"] != "running"]
-    return _("%(done)d of %(all)d") % {"done": len(done), "all": len(results)}
+    return str(_("%(done)d of %(all)d") % {"done": len(done), "all": len(results)})
 
 
 def subject(operation: api.Resource) -> str:

@@ -43,7 +43,7 @@ class DetailView(pages.ObjectView):
 
     template_name = "accelerators/operations/detail.html"
     path, member = "/operations/{uuid}", "operation"
-    index, index_title = INDEX, _("Operations")
+    index = INDEX
 
     def add(self, context: dict[str, Any], item: Any) -> None:
         """See ObjectView."""

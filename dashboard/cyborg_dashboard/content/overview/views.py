@@ -43,7 +43,7 @@ class IndexView(views.HorizonTemplateView):
             for name, part in parts.items():
                 context[name] = part(client)
         except api.Fault as fault:
-            messages.error(self.request, fault)
+            messages.error(self.request, str(fault))
         return context
 
 

@@ -81,5 +81,5 @@ class IndexView(lists.ListView):
             if client.is_extended:
                 context["quotas"] = bars(client.get("/limits")["limits"])
         except api.Fault as fault:
-            messages.error(self.request, fault)
+            messages.error(self.request, str(fault))
         return context

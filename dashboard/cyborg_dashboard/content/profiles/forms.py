@@ -96,7 +96,7 @@ class ProfileForm(pages.Form):
         """Show the warnings of the service, and return the page of the profile."""
         for warning in profile.get("warnings") or ():
             messages.warning(self.request, warning)
-        return reverse(DETAIL, args=[profile["uuid"]])
+        return str(reverse(DETAIL, args=[profile["uuid"]]))
 
 
 class CreateForm(ProfileForm):

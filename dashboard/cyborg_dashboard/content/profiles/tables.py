@@ -57,7 +57,7 @@ class Delete(tables.DeleteAction):
             exceptions.handle(request, str(fault), escalate=True)
 
 
-class ProfilesTable(lists.PagedTable):
+class ProfilesTable(lists.SelectableTable):
     """One row for each device profile."""
 
     name = tables.Column(
@@ -75,5 +75,6 @@ class ProfilesTable(lists.PagedTable):
 
         name = "profiles"
         verbose_name = _("Device Profiles")
+        multi_select = False
         table_actions = (Create, Delete)
         row_actions = (Update, Delete)

@@ -49,7 +49,7 @@ class DetailView(pages.ObjectView):
 
     template_name = "accelerators/profiles/detail.html"
     path, member, older = "/device_profiles/{uuid}", "profile", True
-    index, index_title = INDEX, _("Device Profiles")
+    index = INDEX
 
     def unwrapped(self, answer: Any) -> Any:
         """Only this answer of the service has an envelope."""
@@ -67,7 +67,7 @@ class DetailView(pages.ObjectView):
             answer = client.get(f"/device_profiles/{item['uuid']}/explain")
             context["explanation"] = answer["explanation"]
         except api.Fault as fault:
-            messages.error(self.request, fault)
+            messages.error(self.request, str(fault))
 
 
 def readable(groups: Any) -> str:
@@ -88,7 +88,7 @@ class _ProfileView(pages.FormView):
         try:
             context["offers"] = offers(api.client(self.request))
         except api.Fault as fault:
-            messages.error(self.request, fault)
+            messages.error(self.request, str(fault))
         return context
 
 

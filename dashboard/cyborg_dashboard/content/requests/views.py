@@ -54,7 +54,7 @@ class IndexView(lists.ListView):
             try:
                 context["failed"] = self._failed()
             except api.Fault as fault:
-                messages.error(self.request, fault)
+                messages.error(self.request, str(fault))
         return context
 
     def _failed(self) -> list[api.Resource]:
@@ -71,7 +71,7 @@ class DetailView(pages.ObjectView):
 
     template_name = "accelerators/requests/detail.html"
     path, member, older = "/accelerator_requests/{uuid}", "arq", True
-    index, index_title = INDEX, _("Requests")
+    index = INDEX
 
     def add(self, context: dict[str, Any], item: Any) -> None:
         """See ObjectView."""
