@@ -15,6 +15,8 @@ from cyborg_dashboard import api
 
 #: The parts of a page's address that say where in the list the page is.
 _PLACE = ("marker", "before")
+#: The template of the actions of a row.
+ROW_ACTIONS = "accelerators/_row_actions.html"
 
 
 def choices(*words: str) -> list[tuple[str, Any]]:

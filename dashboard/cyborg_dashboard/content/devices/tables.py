@@ -39,6 +39,10 @@ class Enable(_Change):
     verbose_name_plural = _("Enable")
     policy_rules = (("accelerator", "cyborg:device:update"),)
 
+    def allowed(self, _request: Any, datum: api.Resource | None) -> bool:
+        """A row has either this action or the opposite one."""
+        return datum is None or datum["status"] != "enabled"
+
 
 class Disable(_Change):
     """Take devices out of service."""
@@ -47,6 +51,10 @@ class Disable(_Change):
     verbose_name = _("Disable")
     verbose_name_plural = _("Disable")
     policy_rules = (("accelerator", "cyborg:device:update"),)
+
+    def allowed(self, _request: Any, datum: api.Resource | None) -> bool:
+        """See Enable."""
+        return datum is None or datum["status"] == "enabled"
 
 
 class Label(_Change):
@@ -82,6 +90,7 @@ class DevicesTable(lists.SelectableTable):
         multi_select = False
         table_actions = (Enable, Disable, Label)
         row_actions = (Enable, Disable, Label)
+        row_actions_dropdown_template = lists.ROW_ACTIONS
 
     def get_object_display(self, datum: api.Resource) -> str:
         """Return the title of the device, and where it is."""

@@ -63,3 +63,4 @@ class DriversTable(lists.PagedTable):
         multi_select = False
         table_actions = (Install,)
         row_actions = (Update, Uninstall)
+        row_actions_dropdown_template = lists.ROW_ACTIONS

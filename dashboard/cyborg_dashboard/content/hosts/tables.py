@@ -85,3 +85,4 @@ class HostsTable(lists.PagedTable):
         multi_select = False
         table_actions = (Discover,)
         row_actions = (Disable, Enable)
+        row_actions_dropdown_template = lists.ROW_ACTIONS

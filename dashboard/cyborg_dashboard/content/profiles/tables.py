@@ -78,3 +78,4 @@ class ProfilesTable(lists.SelectableTable):
         multi_select = False
         table_actions = (Create, Delete)
         row_actions = (Update, Delete)
+        row_actions_dropdown_template = lists.ROW_ACTIONS
