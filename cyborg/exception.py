@@ -329,10 +329,3 @@ class SchemaError(CyborgError):
 
     kind = "SchemaError"
     sentence = "{reason}"
-
-
-class CommandFailed(CyborgError):
-    """A command of the CLI failed; the sentence tells what to do next."""
-
-    kind = "CommandFailed"
-    sentence = "{reason}"

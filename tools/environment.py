@@ -17,6 +17,8 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+#: The distribution with the commands, which the service depends on; no package index needs it.
+CLIENT = ROOT / "client"
 MINIMUM = (3, 11)
 # Requirements of all commands for developers, which share one environment.
 REQUIREMENTS = ("test-requirements.txt", "doc/requirements.txt")
@@ -91,14 +93,16 @@ def _modern():
 def ensure(venv, requirements=(), extras="", lowest=False, *, project="."):
     """Install this checkout (editable) and ``requirements`` in ``venv``; return its Python.
 
-    ``project`` is the directory of another distribution of the checkout, which is installed in
-    place of the service, with the releases of its own constraints.txt.
+    The checkout has three distributions: the service and the client, which are installed together,
+    and the dashboard. ``project`` is the directory of the dashboard, to install that instead, with
+    the releases of its own constraints.txt.
 
-    ``requirements`` are files below the root, ``extras`` names extras of the distribution. With
-    ``lowest`` everything that requirements.txt and these files name has exactly the release of its
-    lower bound; without, ``requirements`` come with the releases and hashes of constraints.txt. An
-    environment that is up to date is not changed. Raises ``Trouble``. If the variable
-    TOX_CONSTRAINTS_FILE names a file or URL, as in OpenStack's CI, that replaces constraints.txt.
+    ``requirements`` are files below the root, ``extras`` names extras of the service. With
+    ``lowest`` everything that requirements.txt of both and these files name has exactly the release
+    of its lower bound; without, ``requirements`` come with the releases and hashes of
+    constraints.txt. An environment that is up to date is not changed. Raises ``Trouble``. If the
+    variable TOX_CONSTRAINTS_FILE names a file or URL, as in OpenStack's CI, that replaces
+    constraints.txt.
 
     What the command starts may keep its bytecode, whatever the caller's PYTHONDONTWRITEBYTECODE
     says: the commands start many processes, and each would compile this checkout again.
@@ -117,12 +121,14 @@ def ensure(venv, requirements=(), extras="", lowest=False, *, project="."):
     root = ROOT / project
     target = f"{root}[{extras}]" if extras else str(root)
     install = [str(inside), "-m", "pip", "install", "--disable-pip-version-check"]
-    command = [*install, "-e", target]
+    client = ["-e", str(CLIENT)] if root == ROOT else []
+    command = [*install, *client, "-e", target]
     for name in requirements:
         command += ["-r", str(ROOT / name)]
     if lowest:
         bounds = venv / "lowest.txt"
-        bounds.write_text("".join(_lowest(["requirements.txt", *requirements])))
+        files = ["requirements.txt", "client/requirements.txt", *requirements]
+        bounds.write_text("".join(_lowest(files)))
         command += ["-c", str(bounds)]
     elif os.environ.get("TOX_CONSTRAINTS_FILE"):
         command += ["-c", os.environ["TOX_CONSTRAINTS_FILE"]]
@@ -133,6 +139,9 @@ def ensure(venv, requirements=(), extras="", lowest=False, *, project="."):
         # then satisfies the second command.
         pins = ["--no-deps", "--require-hashes", "-r", str(ROOT / "constraints.txt")]
         _install([*install, *pins], venv / "install.log")
+    if _has_old_script(venv):
+        uninstall = [str(inside), "-m", "pip", "uninstall", "--yes", "openstack-cyborg"]
+        _install(uninstall, venv / "install.log")
     _install(command, venv / "install.log")
     stamp.write_text(digest)
     return str(inside)
@@ -183,7 +192,7 @@ def become(python, module, options=()):
     installed: of the tests, or of ``tools``. It keeps the process id, so that a signal reaches the
     process that must stop what it started. Does not return.
     """
-    places = [str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]
+    places = [str(ROOT), str(CLIENT), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
     sys.stdout.flush()
     os.execv(python, [python, *options, "-m", module, *sys.argv[1:]])
@@ -193,21 +202,34 @@ def _digest(venv, requirements, extras, project):
     """Return a digest of everything that an environment depends on."""
     digest = hashlib.sha256(repr((str(venv), str(ROOT), extras)).encode())
     names = ["requirements.txt", "constraints.txt", "setup.cfg", "setup.py", "pyproject.toml"]
-    files = [ROOT / project / name for name in names] + [ROOT / name for name in requirements]
-    for file in files:
-        # Another distribution of the checkout has not all of these.
+    places = [ROOT, CLIENT] if project == "." else [ROOT / project]
+    files = [place / name for place in places for name in names]
+    for file in [*files, *(ROOT / name for name in requirements)]:
+        # Not every distribution has all of these.
         if file.exists():
             digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
 def _lowest(names):
-    """Yield a constraint for each requirement of the files: exactly its lower bound."""
+    """Yield a constraint for each requirement of the files: exactly its lower bound.
+
+    The distributions of this checkout have none.
+    """
     for name in names:
         for line in (ROOT / name).read_text().splitlines():
             bound = re.match(r"([\w.-]+)(?:\[.*\])?>=([\w.]+)", line)
-            if bound:
+            if bound and not bound[1].startswith("openstack-cyborg"):
                 yield "{}=={}\n".format(*bound.groups())
+
+
+def _has_old_script(venv):
+    """Return whether the installed service has the program ``cyborg``, which is the client's now.
+
+    pip would remove it with the old service, after it has installed the client.
+    """
+    records = venv.glob("lib/python*/site-packages/openstack_cyborg-*.dist-info/RECORD")
+    return any("/bin/cyborg," in record.read_text() for record in records)
 
 
 def _create(venv):

@@ -39,7 +39,9 @@ from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conf.agent import AgentOptions
 from cyborg.conf.default import DefaultOptions
+from cyborg.drivers import catalogue as device_catalogue
 from cyborg.drivers import health_policy
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.health_policy import HealthPolicy
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.loader import LoadResult
@@ -68,7 +70,11 @@ _LOG_INTERVAL = 1.0
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of an agent, and what is made of them; times in seconds."""
+    """The options of an agent, and what is made of them; times in seconds.
+
+    ``read_catalogue`` reads the device catalogue with its rules for traits, at the start and when
+    the agent reads its files again. It may raise exception.ConfigError.
+    """
 
     default: DefaultOptions
     agent: AgentOptions
@@ -76,6 +82,7 @@ class Settings:
     rpc_timeout: float
     version: str
     health_policy: HealthPolicy = field(default_factory=health_policy.shipped)
+    read_catalogue: Callable[[], Catalogue] = device_catalogue.shipped
     #: The timeout of a poll: of all drivers together, and of each notification.
     poll_timeout: float = 10.0
 
@@ -356,6 +363,7 @@ def _reporter(
         timeout=settings.agent.scan_timeout,
         topology_traits=settings.agent.topology_traits,
         compat_traits=settings.agent.compat_traits,
+        read_catalogue=settings.read_catalogue,
         settings=LastingSettings(store, worker),
     )
 

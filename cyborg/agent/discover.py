@@ -7,6 +7,7 @@ agent. Placement is not asked, so claims of Nova are missing.
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from cyborg import exception
@@ -96,11 +97,13 @@ def discover(
     desired: Desired | None = None,
     only: Set[str] = frozenset(),
     worker: Worker | None = None,
+    traits: Mapping[str, Any] = MappingProxyType({}),
 ) -> Discovery:
     """Scan the host once with these drivers, each with a limit of ``timeout`` seconds.
 
     ``desired`` is what the conductor last required of the host: drivers and their options, created
     devices, and the deployables that it keeps. ``only`` names the drivers to call, empty for all.
+    ``traits`` are the arguments of ``Reporter`` that say which traits it adds.
     A driver that fails or does not answer costs its own rows, and has a note.
     """
     worker = worker or Worker(patience=timeout)
@@ -121,7 +124,7 @@ def discover(
     )
     managed = desired.tree.deployables() if desired is not None else frozenset()
     scan = Scan(host, managed_deployables=managed)
-    report = Reporter(manager, checks, worker, timeout=timeout).scan(scan)
+    report = Reporter(manager, checks, worker, timeout=timeout, **traits).scan(scan)
     functions, error = _functions(scan, worker)
     notes = [
         f"Driver {driver.driver}: {driver.error.rstrip('.')}."

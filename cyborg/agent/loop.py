@@ -224,8 +224,12 @@ class AgentLoop:
             self._discoveries.drivers_changed(changed, last_report)
 
     def _reload_drivers(self) -> None:
-        """Construct the drivers again, and try those that could not be loaded before."""
-        if self._reporter.driver_manager.reload():
+        """Construct the drivers again, and try those that could not be loaded before.
+
+        The rules for traits are read again, too.
+        """
+        reloaded = self._reporter.reload_rules()
+        if self._reporter.driver_manager.reload() or reloaded:
             self._reporter.forget_idle()
             self._schedule.rerun(Event.DRIVERS_CHANGED)
         if self._desired is not None:

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scan the host: call every driver by itself, so that a driver that fails stops no other driver."""
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from cyborg import exception
-from cyborg.agent.compat_traits import with_compat_traits
 from cyborg.agent.driver_manager import DriverManager
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.lasting_settings import LastingSettings
 from cyborg.agent.topology_traits import with_topology_traits
+from cyborg.agent.trait_rules import TraitRules
+from cyborg.drivers import catalogue
 from cyborg.drivers.base import CardLayouts, Driver
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.worker import Worker
 from cyborg.model import wire
@@ -38,7 +41,9 @@ class Reporter:
     again after ``forget_idle``; none of that hardware is offered. A driver that has not answered
     after ``timeout`` seconds counts as failed, until it has answered. ``settings`` notes what
     guests can change for good. With ``topology_traits`` the devices have traits that tell where
-    they are, with ``compat_traits`` those that the existing service published for them.
+    they are. They also have the traits that the rules of the device catalogue give them, with
+    ``compat_traits`` by all rules. The constructor raises exception.ConfigError if the catalogue
+    cannot be read.
     """
 
     def __init__(
@@ -50,11 +55,14 @@ class Reporter:
         timeout: float = 60.0,
         topology_traits: bool = False,
         compat_traits: bool = False,
+        read_catalogue: Callable[[], Catalogue] = catalogue.shipped,
         settings: LastingSettings | None = None,
     ) -> None:
         self.driver_manager = driver_manager
         self._topology_traits = topology_traits
         self._compat_traits = compat_traits
+        self._read_catalogue = read_catalogue
+        self._rules = self._read_rules()
         self.settings = settings
         self._checks = checks
         self._worker = worker
@@ -167,6 +175,21 @@ class Reporter:
         """Call the idle drivers again in the next scan."""
         self._idle = {}
 
+    def reload_rules(self) -> bool:
+        """Read the rules for traits again; return whether they can be used.
+
+        The former rules stay otherwise, and the log has one ERROR line.
+        """
+        try:
+            self._rules = self._read_rules()
+        except exception.ConfigError as error:
+            LOG.error("The rules for traits stay as they were: %s", error)
+            return False
+        return True
+
+    def _read_rules(self) -> TraitRules:
+        return TraitRules(self._read_catalogue(), compat=self._compat_traits)
+
     def _scan_driver(self, name: str, driver: Driver, scan: Scan) -> _Scanned:
         try:
             devices = self._call_driver(name, "discover", lambda: driver.discover(scan), Device)
@@ -174,10 +197,7 @@ class Reporter:
             return _Scanned(DriverReport(name, DriverState.FAILED, error=str(error)))
         if self.settings is not None:
             self.settings.note(driver, devices, scan)
-        if self._compat_traits:
-            devices = tuple(with_compat_traits(name, device) for device in devices)
-        if self._topology_traits:
-            devices = self._located(name, driver, devices, scan)
+        devices = self._with_traits(name, driver, devices, scan)
         report = DriverReport(name, DriverState.READY, devices)
         try:
             if getattr(driver.hardware, "__func__", None) is Driver.hardware:
@@ -195,21 +215,34 @@ class Reporter:
             # The devices stay in the report: guests may use them.
             return _Scanned(replace(report, error=str(error)))
 
-    def _located(
+    def _with_traits(
         self, name: str, driver: Driver, devices: tuple[Device, ...], scan: Scan
     ) -> tuple[Device, ...]:
-        """Return devices with the traits of their places."""
-        try:
-            islands = self._worker.call_driver(name, "islands", lambda: driver.islands(scan))
-        except (exception.DriverFailed, exception.DriverCannot) as error:
-            LOG.debug("The islands of driver %s are not known: %s", name, error)
-            islands = ()
-        located = []
+        """Return devices with the traits of their places and of the rules."""
+        rules, islands = self._rules, list[Collection[str]]()
+        if self._topology_traits or rules.need("island_size"):
+            islands = self._islands(name, driver, scan)
+        result = []
         for device in devices:
             switch = None if device.topology is None else device.topology.switch
-            nics = frozenset[str]() if switch is None else scan.nics_behind(switch)
-            located.append(with_topology_traits(device, nics, islands))
-        return tuple(located)
+            nics = frozenset[str]()
+            if switch is not None and (self._topology_traits or rules.need("switch_nics")):
+                # A driver of another package may know a switch of a bus that cannot be listed.
+                with contextlib.suppress(exception.HostError):
+                    nics = scan.nics_behind(switch)
+            located = device
+            if self._topology_traits:
+                located = with_topology_traits(device, nics, islands)
+            result.append(rules.applied(name, located, scan, nics=nics, islands=islands))
+        return tuple(result)
+
+    def _islands(self, name: str, driver: Driver, scan: Scan) -> list[Collection[str]]:
+        """Return the islands of a driver, none if they are not known."""
+        try:
+            return self._worker.call_driver(name, "islands", lambda: list(driver.islands(scan)))
+        except (exception.DriverFailed, exception.DriverCannot) as error:
+            LOG.debug("The islands of driver %s are not known: %s", name, error)
+            return []
 
     def _with_hello(self, report: DriverReport) -> DriverReport:
         """Return the report with the type, version and options of its driver."""

@@ -20,6 +20,7 @@ from cyborg.api.clock import CachedClock
 from cyborg.api.controllers.root import Root
 from cyborg.api.controllers.v2.arqs import Arqs
 from cyborg.api.controllers.v2.attributes import Attributes
+from cyborg.api.controllers.v2.capacity import Capacity
 from cyborg.api.controllers.v2.deployables import Deployables
 from cyborg.api.controllers.v2.device_profiles import DeviceProfiles
 from cyborg.api.controllers.v2.devices import Devices
@@ -54,6 +55,7 @@ NOUNS: Final[Sequence[type[Controller]]] = (
     Arqs,
     Attributes,
     Backends,
+    Capacity,
     Deployables,
     DeviceProfiles,
     Devices,

@@ -102,7 +102,7 @@ class Call(Viewer):
 
 
 class Neighbours(Protocol):
-    """The services that the API asks to explain a profile; see ``http.Sessions``."""
+    """The services that the API asks for explanations and zones; see ``http.Sessions``."""
 
     def placement(self) -> Adapter:
         """Return the adapter of Placement; raise exception.ConfigError if it is unusable."""
@@ -197,7 +197,7 @@ def expose(
     return value is an object of the service, which ``answer`` renders as JSON; without ``answer``,
     and below microversion 2.``answered``, the answer has no body. An exception becomes an error
     answer (see ``fault``); ``errors`` describes the statuses that only this request has, and each
-    answer 403 is logged once. If ``query`` is a ``types.Listing``, the handler gets a limit, and
+    answer 403 is logged once. If ``query`` is a ``types.Paging``, the handler gets a limit, and
     ``paging`` bounds the list that it returns.
 
     A ``long`` verb returns the Operation that it started: the answer is 202 with the location of
@@ -254,7 +254,7 @@ def _perform(
     sent = parsing.read_query(req.GET)
     params = _checked(lambda given: types.query(contract.query, given, call.minor), sent)
     bound = None
-    if issubclass(contract.query, types.Listing):
+    if issubclass(contract.query, types.Paging):
         bound = bound_of(controller.settings.options, params.get("limit"), call.minor)
         params["limit"] = bound.fetched
     if contract.query is not types.NoQuery:

@@ -545,11 +545,16 @@ DRIVER = Text(100, minimum=1)
 HOSTS = Items(Text(255, minimum=1), minimum=1, maximum=1000, unique=True)
 
 
-class Listing(Declared):
-    """The query parameters of every list."""
+class Paging(Declared):
+    """The query parameters of a list that has pages."""
 
     limit = wsme.wsattr(INTEGER)
     marker = wsme.wsattr(UUID_TYPE)
+
+
+class Listing(Paging):
+    """The query parameters of a list that can be sorted."""
+
     sort_key = wsme.wsattr(NAME)
     sort_dir = wsme.wsattr(NAME)
 

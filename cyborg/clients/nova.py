@@ -292,6 +292,31 @@ class Servers(Nova):
             query["marker"] = page[-1]["id"] if page else ""
         return None
 
+    def zones(self) -> dict[str, str]:
+        """Return the availability zone of each host that an aggregate gives one; in one request.
+
+        Hosts have the names of their nova-compute. Those that are missing are in the default zone,
+        of which only Nova's configuration has the name. Raises exception.Unavailable if Nova does
+        not answer, or refuses it to the account.
+        """
+        path = "/os-aggregates"
+        answer = self._ask("GET", path)
+        if answer.status_code != 200:
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"GET {path} was answered {answer.status_code}"
+            )
+        zones: dict[str, str] = {}
+        try:
+            for aggregate in http.document(_PEER, answer)["aggregates"]:
+                zone = aggregate.get("availability_zone")
+                if zone is not None:
+                    zones |= {str(host): str(zone) for host in aggregate["hosts"]}
+        except (AttributeError, KeyError, TypeError):
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"the answer to GET {path} has no aggregates with hosts"
+            ) from None
+        return zones
+
     def vanished(self, uuids: Iterable[str]) -> frozenset[str]:
         """Return those of ``uuids``, in ascending order, that are not a server of any project.
 

@@ -21,7 +21,7 @@ from cyborg.cmd import clean, discover, functions, recovered
 from cyborg.conf.agent import AgentOptions, PrivilegeOptions
 from cyborg.conf.clients import GlanceOptions
 from cyborg.conf.default import DefaultOptions
-from cyborg.drivers import health_policy, loader
+from cyborg.drivers import catalogue, health_policy, loader
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.privileged.action import Context
 from cyborg.drivers.privileged.client import Client, Export
@@ -40,6 +40,7 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
         rpc_timeout=conf.rpc_response_timeout,
         version=version.installed(),
         health_policy=health_policy.read(options.health_policy_dirs),
+        read_catalogue=lambda: catalogue.read(conf),
     )
 
 

@@ -17,7 +17,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from cyborg import conf as configuration
-from cyborg import exception, terminal
+from cyborg import exception
 from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
@@ -29,8 +29,9 @@ from cyborg.conf.default import DefaultOptions
 from cyborg.db import revisions
 from cyborg.db.engine import Database, Reader
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind, Severity
-from cyborg.model.text import escaped
 from cyborg.rpc import notifications
+from cyborg_cli import terminal
+from cyborg_cli.text import escaped
 
 PROG = "cyborg-audit"
 INCOMPLETE = 3

@@ -36,10 +36,10 @@ from cyborg.drivers import loader
 from cyborg.model.audit_findings import Kind
 from cyborg.model.device_profile import CANDIDATES, EQUAL_GROUPS, WIDE_TREES
 from cyborg.model.process import AGENT, API, CONDUCTOR
-from cyborg.model.text import escaped
 from cyborg.policy import Policy
 from cyborg.rpc import keys
 from cyborg.rpc.signing import Mode
+from cyborg_cli.text import escaped
 
 SUCCESS = Result(Code.SUCCESS)
 _DATABASE_ERRORS = (exception.CyborgError, sa.exc.SQLAlchemyError, db_exc.DBError)

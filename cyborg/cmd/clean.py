@@ -14,8 +14,8 @@ from cyborg.drivers import loader
 from cyborg.drivers.base import Driver, clean_calls
 from cyborg.drivers.host import Host
 from cyborg.drivers.scan import Scan
-from cyborg.model.text import escaped
 from cyborg.model.work import HandleTask
+from cyborg_cli.text import escaped
 
 #: Loads the named drivers, see ``loader.load``.
 Load = Callable[[Iterable[str], Host, cfg.ConfigOpts], list[loader.LoadResult]]

@@ -12,15 +12,16 @@ from typing import Any, Final, TextIO
 
 from oslo_config import cfg
 
-from cyborg import exception, terminal
+from cyborg import exception
 from cyborg.agent import discover
 from cyborg.agent.discover import Difference, Discovery, Row
 from cyborg.agent.state_store import DesiredStateCache, ReadOnlyStateStore
-from cyborg.drivers import archive, loader
+from cyborg.drivers import archive, catalogue, loader
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.drivers.ownership import NO_IOMMU
 from cyborg.model.report import DriverState, Report
-from cyborg.model.text import escaped
+from cyborg_cli import terminal
+from cyborg_cli.text import escaped
 
 #: The version of the JSON document.
 FORMAT: Final = 1
@@ -86,6 +87,11 @@ def run(conf: cfg.ConfigOpts, out: TextIO) -> int:
         # The state file is about this machine.
         desired=cache.desired if path is None else None,
         only=only,
+        traits={
+            "topology_traits": conf.agent.topology_traits,
+            "compat_traits": conf.agent.compat_traits,
+            "read_catalogue": lambda: catalogue.read(conf),
+        },
     )
     changes: list[Difference] | None = None
     problem = None

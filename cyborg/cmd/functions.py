@@ -26,7 +26,7 @@ from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.privileged.guard import read_list
 from cyborg.drivers.scan import Scan
 from cyborg.model.pci import PciAddress, deployable_name
-from cyborg.model.text import escaped
+from cyborg_cli.text import escaped
 
 #: The path that stands for the standard output.
 _OUTPUT: Final = "-"

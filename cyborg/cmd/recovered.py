@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.agent.lasting_settings import LastingSettings
 from cyborg.agent.state_store import LastingFaults, StateStore
 from cyborg.drivers.worker import Worker
-from cyborg.model.text import escaped
+from cyborg_cli.text import escaped
 
 OPTIONS: Final = (
     cfg.StrOpt(

@@ -19,15 +19,16 @@ from oslo_log import log
 from oslo_upgradecheck import upgradecheck
 
 from cyborg import conf as configuration
-from cyborg import exception, terminal
+from cyborg import exception
 from cyborg.api.readiness import Observer
 from cyborg.cmd import checks
 from cyborg.cmd.checks import Deployment
 from cyborg.db.engine import Reader
 from cyborg.model.readiness import Component, Level, worst
-from cyborg.model.text import escaped
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import Bus
+from cyborg_cli import terminal
+from cyborg_cli.text import escaped
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -13,11 +13,11 @@ from cyborg.conductor.hosts import devices, guests, heartbeats, lost_devices, re
 from cyborg.conductor.operations import attach, created_accelerators, discovery, drivers
 from cyborg.conductor.reports import apply, desired_state
 from cyborg.model.process import CONDUCTOR
-from cyborg.model.text import escaped_line
 from cyborg.rpc import endpoint, verbs
 from cyborg.rpc.command import Handler
 from cyborg.rpc.endpoint import Context
 from cyborg.rpc.transport import CONDUCTOR_AGENTS_TOPIC, CONDUCTOR_TOPIC
+from cyborg_cli.text import escaped_line
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ While the database is away or slow the counts are left out, and a metric says so
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
@@ -17,23 +17,29 @@ from cyborg import exception
 from cyborg.conductor.context import Conductor, handles
 from cyborg.conductor.leases import check_epoch
 from cyborg.conductor.meters import Readings
+from cyborg.db import device_profiles, providers
 from cyborg.db import metrics as metrics_db
 from cyborg.db.engine import Reader
-from cyborg.db.metrics import Counts, Totals
+from cyborg.db.metrics import Counts
+from cyborg.db.transaction import Transaction
 from cyborg.metrics import catalogue
 from cyborg.metrics.catalogue import Metric
 from cyborg.model.arq import State
 from cyborg.model.availability import UnitWord
+from cyborg.model.capacity import Fleet
 from cyborg.model.cleaning import CleanResult
 from cyborg.model.device import LOST, HandleState
 from cyborg.model.operation import OperationState
 from cyborg.model.report import FIGURES, valid_figures
+from cyborg.model.scope import EVERYWHERE
 from cyborg.model.work import WorkKind
 from cyborg.rpc.threads import in_thread
 from cyborg.rpc.verbs import SendReadings
 
-#: Seconds that the database may take to answer; Prometheus waits for ten.
-_TIMEOUT: Final = 5.0
+T = TypeVar("T")
+
+#: Seconds that the database may take to answer, twice; Prometheus waits for ten.
+_TIMEOUT: Final = 4.5
 #: States that are shown with 0 when the database has no such row.
 _ARQS: Final[Counts] = {(state.value,): 0 for state in State}
 _HANDLES: Final[Counts] = {(str(state),): 0 for state in (*HandleState, LOST)}
@@ -61,7 +67,7 @@ class CloudCollector(Collector):
     """Read the metrics for each scrape.
 
     ``down_after`` maps a binary to the milliseconds of silence after which a process of it is down.
-    The database has ``timeout`` seconds to answer.
+    The database has ``timeout`` seconds for the counts, and for the capacities.
     """
 
     def __init__(
@@ -72,16 +78,14 @@ class CloudCollector(Collector):
         down_after: Mapping[str, int],
         timeout: float = _TIMEOUT,
     ) -> None:
-        self._db = db
         self._readings = readings
         self._down_after = down_after
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._query: Future[Totals] | None = None
+        self._totals = _Query(db, metrics_db.totals, timeout)
+        self._capacities = _Query(db, _capacities, timeout)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metric families; see Collector."""
-        totals = self._totals()
+        totals = self._totals.result()
         yield _filled(catalogue.DATABASE_UP, {(): 0 if totals is None else 1})
         if totals is not None:
             units = dict(totals.units)
@@ -108,6 +112,10 @@ class CloudCollector(Collector):
             yield _filled(catalogue.NOTIFICATION_LAG, {(): totals.notification_lag}, scale=1000)
             yield _filled(catalogue.SERVICES, services)
             yield _filled(catalogue.HEARTBEAT_AGE, totals.silence, scale=1000)
+            # It takes the longest in a large cloud; without it the other metrics are complete.
+            capacities = self._capacities.result()
+            if capacities is not None:
+                yield _filled(catalogue.PROFILE_CAPACITY, capacities)
         families = {name: metric.family() for name, metric in catalogue.DEVICE_STATS.items()}
         for reading in self._readings.latest():
             for name, value in reading.figures.items():
@@ -115,14 +123,22 @@ class CloudCollector(Collector):
                 families[name].add_metric(labels, value, timestamp=reading.at)
         yield from families.values()
 
-    def _totals(self) -> Totals | None:
-        """Return the counts, None while the database does not answer.
 
-        Scrapes at the same time share one query.
-        """
+class _Query(Generic[T]):
+    """A read of the database that scrapes at the same time share."""
+
+    def __init__(self, db: Reader, read: Callable[[Transaction], T], timeout: float) -> None:
+        self._db = db
+        self._read = read
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._query: Future[T] | None = None
+
+    def result(self) -> T | None:
+        """Return what was read, None while the database does not answer."""
         with self._lock:
             if self._query is None or self._query.done():
-                self._query = in_thread(self._read, name="metrics")
+                self._query = in_thread(self._perform, name="metrics")
             query = self._query
         wait((query,), self._timeout)
         if not query.done():
@@ -132,9 +148,21 @@ class CloudCollector(Collector):
         except exception.CyborgError:
             return None
 
-    def _read(self) -> Totals:
+    def _perform(self) -> T:
         with self._db.reader() as tx:
-            return metrics_db.totals(tx)
+            return self._read(tx)
+
+
+def _capacities(tx: Transaction) -> Counts:
+    """Return how many further instances of each profile fit; in three statements."""
+    profiles = device_profiles.every(tx, EVERYWHERE)
+    groups = [group for profile in profiles for group in profile.groups]
+    fleet = Fleet(providers.stocks_for(tx, groups))
+    return {
+        (profile.name,): capacity.further
+        for profile in profiles
+        for capacity in fleet.capacities(profile.groups)
+    }
 
 
 def _filled(

@@ -131,9 +131,11 @@ class AgentOptions(OptionGroup):
         cfg.BoolOpt,
         default=False,
         help="Publish for each device also the traits that the existing service published for it, "
-        "and that this service does not: CUSTOM_FPGA_INTEL_PAC_ARRIA10 for all cards of the "
-        "intel_fpga_driver, which the existing service did not tell apart. Turn it on while device "
-        "profiles from an earlier deployment request devices by these traits.",
+        "and that this service does not. They are the rules with 'compat: true' of the device "
+        "catalogue: CUSTOM_FPGA_INTEL_PAC_ARRIA10 for all cards of the intel_fpga_driver, which "
+        "the existing service did not tell apart, and what files in [generic_driver] devices_dir "
+        "add. Turn it on while device profiles from an earlier deployment request devices by these "
+        "traits.",
     )
     privileged_socket: str = option(
         cfg.StrOpt,

@@ -329,8 +329,8 @@ def options() -> dict[str, list[cfg.Opt]]:
         default=DEVICES_DIR,
         help="Directory whose files, with names that end in .yaml, extend the device catalogue: "
         "they name the type and the model of devices by their PCI ids, and can offer them without "
-        "a section of the configuration. "
-        "The pci_driver and the generic_driver read it when the agent starts and after SIGHUP. "
+        "a section of the configuration. Its rules give traits to the devices of all drivers. "
+        "The agent and its drivers read it when the agent starts and after SIGHUP. "
         "The default directory need not exist. Only the configuration files of the host can set "
         "this option.",
     )

@@ -7,13 +7,12 @@ those of ``cyborg.model.device.HANDLE_MOVES``.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db.models import Arq, AttachHandle, Deployable, Device
+from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.device import HANDLE_MOVES, HandleEvent, HandleState
@@ -66,14 +65,6 @@ def claim(tx: Transaction, deployable_id: int, count: int, *, wait: bool) -> lis
     rows = tx.execute(statement, {"deployable": deployable_id, "count": count})
     claimed = [Claim(id_, state == HandleState.RELEASING.value) for id_, state in rows]
     return sorted(claimed, key=lambda handle: (handle.waits, handle.id))
-
-
-def hold(tx: Transaction, arqs: Mapping[int, str]) -> None:
-    """Give handles, which the caller has locked by ``claim``, to ARQs: handle id → ARQ uuid."""
-    values: dict[str, Any] = {"ids": sorted(arqs)}
-    for index, (id_, uuid) in enumerate(sorted(arqs.items())):
-        values |= {f"id_{index}": id_, f"uuid_{index}": uuid}
-    tx.execute(_hold(len(arqs)), values)
 
 
 def clean_first(tx: Transaction, units: Collection[int], record: Mapping[str, Any]) -> None:
@@ -242,19 +233,3 @@ _RELEASE = (
         ),
     )
 )
-
-
-@cache
-def _hold(count: int) -> sa.Update:
-    """Return the UPDATE that gives ``count`` handles, ``id_<i>``, to the ARQs ``uuid_<i>``."""
-    uuid = sa.case(
-        *(
-            (
-                AttachHandle.id == sa.bindparam(f"id_{index}", type_=sa.Integer),
-                sa.bindparam(f"uuid_{index}", type_=sa.String),
-            )
-            for index in range(count)
-        )
-    )
-    arq_id = sa.select(Arq.id).where(Arq.uuid == uuid).correlate(AttachHandle).scalar_subquery()
-    return _MOVABLE.values(arq_id=arq_id)

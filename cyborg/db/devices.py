@@ -21,14 +21,27 @@ from cyborg.db.models import (
 from cyborg.db.rows import Row, Shown, column, nullable, required, select, shown, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
-from cyborg.model.device import LOST, MOVES, DeviceEvent, DeviceStatus
+from cyborg.model.device import DRAINED, LOST, MOVES, DeviceEvent, DeviceStatus
 from cyborg.model.scope import Scope
 
 #: A hidden ARQ (being attached or detached) shows no instance.
 _SHOWN = sa.case((~Arq.hidden, Arq.instance_uuid)).label("shown")
+
+
+def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Return the term: an ARQ that matches ``terms`` holds a unit of the device."""
+    return (
+        sa.exists()
+        .where(Deployable.device_id == Device.id, Arq.deployable_id == Deployable.id, *terms)
+        .correlate(Device)
+    )
+
+
 #: The API's word for the state of a device, one of DEVICE_STATES: a lost one keeps its status.
 STATE: sa.SQLColumnExpression[str] = sa.case(
-    (Device.lost_ms.is_not(None), LOST), else_=Device.status
+    (Device.lost_ms.is_not(None), LOST),
+    (sa.and_(Device.status == DeviceStatus.DRAINING.value, sa.not_(_held())), DRAINED),
+    else_=Device.status,
 )
 
 
@@ -38,13 +51,6 @@ class VisibleDevice(Device, Shown):
     __abstract__ = True
 
     state = column(STATE)
-
-
-def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Return the term: an ARQ that matches ``terms`` holds a unit of the device."""
-    return sa.exists().where(
-        Deployable.device_id == Device.id, Arq.deployable_id == Deployable.id, *terms
-    )
 
 
 # A device belongs to the projects whose ARQs hold units of it.

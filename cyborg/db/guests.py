@@ -2,6 +2,7 @@
 """The guests of the hosts and their units, as agents see them, compared with what is bound."""
 
 from collections.abc import Collection, Sequence
+from typing import TypeVarTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -25,6 +26,8 @@ from cyborg.model.arq import State
 from cyborg.model.device import AttachType
 from cyborg.model.guests import HostGuests
 from cyborg.model.work import WorkKind
+
+Ts = TypeVarTuple("Ts")
 
 
 class UnattachedBind(Row):
@@ -144,8 +147,21 @@ def unattached(
 
 def count_unattached(tx: Transaction) -> int:
     """Return how many instances were last reported without a unit in the present boot."""
-    query = (
-        sa.select(sa.func.count(Instance.uuid.distinct()))
+    query = _noted(sa.select(sa.func.count(Instance.uuid.distinct())))
+    return int(tx.execute(query).scalar_one())
+
+
+def unattached_units(tx: Transaction) -> dict[str, int]:
+    """Return provider uuid → the bound units that instances were last reported without."""
+    query = _noted(sa.select(Deployable.rp_uuid, sa.func.count(AttachHandle.id.distinct())))
+    rows = tx.execute(query.where(Deployable.rp_uuid.is_not(None)).group_by(Deployable.rp_uuid))
+    return {provider or "": amount for provider, amount in rows}
+
+
+def _noted(query: sa.Select[*Ts]) -> sa.Select[*Ts]:
+    """Return a query over the bound units that instances lack in the present boot; see ``note``."""
+    return (
+        query.select_from(Instance)
         .join(Arq, Arq.instance_uuid == Instance.uuid)
         .join(AttachHandle, AttachHandle.arq_id == Arq.id)
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
@@ -161,7 +177,6 @@ def count_unattached(tx: Transaction) -> int:
         )
         .where(Arq.state == State.BOUND.value, sa.not_(Arq.hidden), sa.not_(_HOLDS))
     )
-    return int(tx.execute(query).scalar_one())
 
 
 def note(tx: Transaction, instance: str, *, boot_id: str, repaired: bool) -> None:

@@ -24,6 +24,7 @@ from cyborg.db.models import (
 )
 from cyborg.db.rows import Row, column, required, select
 from cyborg.db.transaction import Transaction
+from cyborg.model.availability import UnitWord
 from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
 
@@ -33,8 +34,19 @@ IS_AGENT = sa.and_(
 )
 #: The current epoch of a host's agent, as a term of a statement on hosts.
 AGENT_EPOCH = sa.select(Service.epoch).where(IS_AGENT).correlate(Host).scalar_subquery()
-#: Term of a statement on hosts: an operator has disabled the host's agent.
-DISABLED = sa.exists().where(IS_AGENT, Service.disabled).correlate(Host)
+#: Why an operator has taken a host out of service, as a term of a statement on hosts; NULL: it is
+#: in service.
+OUT_OF_SERVICE: sa.SQLColumnExpression[str | None] = (
+    sa.select(
+        sa.case(
+            (Service.draining, UnitWord.HOST_DRAINING.value),
+            (Service.disabled, UnitWord.HOST_DISABLED.value),
+        )
+    )
+    .where(IS_AGENT)
+    .correlate(Host)
+    .scalar_subquery()
+)
 #: Term of a statement on hosts: Placement does not take what the host's agent publishes.
 CANNOT_PUBLISH = (
     sa.exists().where(IS_AGENT, sa.func.coalesce(Service.publish_error, "") != "").correlate(Host)
@@ -277,8 +289,16 @@ def lock_with_handles(tx: Transaction, host_id: int) -> str:
     """
     locked = sa.select(Host.name).where(Host.id == host_id).with_for_update()
     name = str(tx.execute(locked).scalar_one())
-    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_id)))
+    lock_handles(tx, host_id)
     return name
+
+
+def lock_handles(tx: Transaction, host_id: int) -> None:
+    """Lock the attach handles of a host, which the caller has locked, in order of id.
+
+    Binds that have begun end first. Later ones see what this transaction commits.
+    """
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_id)))
 
 
 def cancel_work(tx: Transaction, host_id: int, kept: int) -> None:

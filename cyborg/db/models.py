@@ -94,7 +94,11 @@ class Service(Base):
     """A process, its lease, and the status that it last reported."""
 
     __tablename__ = "services"
-    __table_args__ = (sa.UniqueConstraint("host", "binary", "process"), Base.__table_args__)
+    __table_args__ = (
+        sa.UniqueConstraint("host", "binary", "process"),
+        sa.CheckConstraint("NOT draining OR disabled", name="draining_is_disabled"),
+        Base.__table_args__,
+    )
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     host: Mapped[String255]
@@ -106,6 +110,8 @@ class Service(Base):
     #: Why the status is FAILED.
     status_reason: Mapped[Text | None]
     disabled: Mapped[bool] = mapped_column(server_default=sa.false())
+    #: It is disabled so that its host becomes empty.
+    draining: Mapped[bool] = mapped_column(server_default=sa.false())
     disabled_reason: Mapped[Text | None]
     epoch: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
     last_seen_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)

@@ -5,11 +5,11 @@ The desired state of a host, the audit and the views of devices read it here. ``
 has the rule for each unit.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -21,12 +21,16 @@ from cyborg.db.rows import column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
 from cyborg.model.availability import UnitWord
+from cyborg.model.device_profile import Group, resource_classes
 from cyborg.model.explanation import Names, Stock
 from cyborg.model.provider import Provider
 from cyborg.model.satisfiability import Supply
+from cyborg.model.satisfiability import traits as requested_traits
 
 #: The units that are reserved in Placement, and those of ``Part``.
 _NUMBERS: Final = ("reserved", "claimable", "unclaimed")
+#: The position of the word in the rows of ``stocks``.
+_WORD: Final = 11
 
 
 class PartRow(Deployable):
@@ -95,15 +99,15 @@ def of_devices(tx: Transaction, ids: Collection[int]) -> dict[int, list[Part]]:
 
 
 def supplies(
-    tx: Transaction, classes: Collection[str] | None = None
+    tx: Transaction, groups: Iterable[Group] | None = None
 ) -> Collection[tuple[Supply, ...]]:
     """Return what the providers of each host can give, equal hosts once; in two statements.
 
-    ``classes`` limits it to providers of these resource classes. Units that their host does not
-    report do not count.
+    ``groups`` limits it to providers of their resource classes, and to their traits. Units that
+    their host does not report do not count.
     """
     hosts: dict[str, list[Supply]] = defaultdict(list)
-    for stock in stocks(tx, classes):
+    for stock in stocks(tx) if groups is None else stocks_for(tx, groups):
         hosts[stock.host].append(stock.supply)
     return {tuple(sorted(host)) for host in hosts.values()}
 
@@ -137,6 +141,9 @@ def stocks(
                 size.label("size"),
                 Deployable.published_total,
                 Deployable.published_reserved,
+                Device.type,
+                Device.numa_node,
+                Host.service_host,
                 units.WORD.label("word"),
                 sa.case((units.RESERVED, 1), else_=0).label("reserved"),
             )
@@ -144,32 +151,41 @@ def stocks(
         .where(*terms)
         .subquery()
     )
+    place = [column for column in each.c if column.name != "reserved"]
     counted = tx.execute(
-        sa.select(*each.c, sa.func.count().label("amount")).group_by(*each.c).order_by(each.c.id)
+        sa.select(*place, sa.func.count(), sa.func.sum(each.c.reserved))
+        .group_by(*place)
+        .order_by(each.c.id)
     ).all()
     named = [] if traits is None else [Attribute.value.in_(sorted(traits))]
     traits_by_id = _traits_of(tx, _traits(*terms, *named)) if traits is None or traits else {}
+    sorted_by_id = {id_: tuple(sorted(values)) for id_, values in traits_by_id.items()}
     result = []
-    for _, group in groupby(counted, key=attrgetter("id")):
-        rows = list(group)
-        row, words = rows[0], Counter[str]()
-        for counts in rows:
-            words[counts.word] += counts.amount
-        total, lost = words.total(), words.pop(UnitWord.LOST.value, 0)
-        if not words:
-            continue
-        supply = Supply(
-            row.resource_class,
-            tuple(sorted(traits_by_id.get(row.id, ()))),
-            *(total - lost, words[UnitWord.FREE.value], row.size),
-        )
-        desired = total, sum(counts.amount for counts in rows if counts.reserved)
-        published = None
-        if row.published_total is not None:
-            published = row.published_total, row.published_reserved or 0
-        place = row.name, row.rp_uuid, row.uuid
-        result.append(Stock(*place, supply, +words, desired, published))
+    for (id_, *shown), group in groupby(counted, key=itemgetter(slice(_WORD))):
+        name, uuid, rp_uuid, resource_class, group_size, published, hidden, *more = shown
+        words: dict[str, int] = {}
+        reserved = 0
+        for row in group:
+            words[row[_WORD]] = row[_WORD + 1]
+            reserved += int(row[_WORD + 2])
+        total = sum(words.values())
+        total_reported = total - words.pop(UnitWord.LOST.value, 0)
+        if words:
+            free = words.get(UnitWord.FREE.value, 0)
+            supply = Supply(
+                resource_class, sorted_by_id.get(id_, ()), total_reported, free, group_size
+            )
+            last = None if published is None else (published, hidden or 0)
+            result.append(Stock(name, rp_uuid, uuid, supply, words, (total, reserved), last, *more))
     return result
+
+
+def stocks_for(tx: Transaction, groups: Iterable[Group], *, host: str | None = None) -> list[Stock]:
+    """Return the units of the classes and traits that groups name, as ``stocks`` does."""
+    requested = list(groups)
+    classes = frozenset(name for group in requested for name in resource_classes(group))
+    required = frozenset(name for group in requested for name in requested_traits(group))
+    return stocks(tx, classes, host=host, traits=required) if classes else []
 
 
 def names(

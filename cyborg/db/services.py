@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from cyborg.db import events
 from cyborg.db.hosts import IS_AGENT, is_of_project
-from cyborg.db.models import Host, Service
+from cyborg.db.models import Arq, Deployable, Device, Host, Service
 from cyborg.db.rows import Row, Shown, column, nullable, select, shown_hardware
 from cyborg.db.transaction import Transaction
 from cyborg.model import readiness
-from cyborg.model.process import AGENT
+from cyborg.model.process import AGENT, HostStatus
 from cyborg.model.scope import Scope
 
 
@@ -82,10 +82,28 @@ class FoundProcess(Row):
     silent_ms: int
 
 
+#: Term: an ARQ has a unit of the host of an agent.
+_HELD = (
+    sa.exists()
+    .where(
+        IS_AGENT,
+        Device.host_id == Host.id,
+        Deployable.device_id == Device.id,
+        Arq.deployable_id == Deployable.id,
+    )
+    .correlate(Service)
+)
+
+
 class ListedProcess(Service, Shown):
-    """A process with all that operators see of it."""
+    """A process with all that operators see of it.
+
+    ``drained``: its host drains, and no ARQ has a unit of it any more.
+    """
 
     __abstract__ = True
+
+    drained = column(sa.and_(Service.draining, sa.not_(_HELD)))
 
     silent_ms: int
 
@@ -315,12 +333,16 @@ def remove_silent(tx: Transaction, process: Process, *, silent_ms: int) -> None:
     )
 
 
-def disable(tx: Transaction, id_: int, *, disabled: bool, reason: str | None) -> None:
-    """Disable a process and store the reason, or enable it."""
+def set_status(tx: Transaction, id_: int, status: HostStatus, reason: str | None = None) -> None:
+    """Store what an operator orders of the host of an agent, and the reason."""
     tx.execute(
         sa.update(Service)
         .where(Service.id == id_)
-        .values(disabled=disabled, disabled_reason=reason)
+        .values(
+            disabled=status is not HostStatus.ENABLED,
+            draining=status is HostStatus.DRAINING,
+            disabled_reason=reason,
+        )
     )
 
 

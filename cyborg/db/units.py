@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read units (attach handles) in SQL: what each one counts as, and counts by resource class.
+"""Read units (attach handles) in SQL, and give them to ARQs: what each counts as, and counts.
 
 The expressions are the one rule for which units may be given out, and why the others are out of
 service. Binds, attaches, counts, the audit and ``cyborg.db.providers`` use them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVarTuple
 
 import sqlalchemy as sa
 
-from cyborg.db.hosts import CANNOT_PUBLISH, DISABLED
+from cyborg.db.hosts import CANNOT_PUBLISH, OUT_OF_SERVICE
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host
 from cyborg.db.rows import Shown, shown
 from cyborg.db.transaction import Transaction
@@ -37,7 +38,7 @@ OF_DEVICE = sa.and_(Driver.host_id == Device.host_id, Driver.name == Device.driv
 #: The first reason why no unit of a deployable may be given out; NULL: there is none.
 REASON: sa.SQLColumnExpression[str | None] = sa.case(
     (_PART_LOST, UnitWord.LOST.value),
-    (DISABLED, UnitWord.HOST_DISABLED.value),
+    (OUT_OF_SERVICE.is_not(None), OUT_OF_SERVICE),
     (Device.status != DeviceStatus.ENABLED.value, Device.status),
     (sa.not_(_HEALTHY), UnitWord.UNHEALTHY.value),
     # NULL, a state that was never reported, does not differ.
@@ -71,6 +72,48 @@ WORD: sa.SQLColumnExpression[str] = sa.func.coalesce(
         else_=UnitWord.FREE.value,
     ),
 )
+
+
+#: Term of a statement on handles: units of the deployable may be given out.
+_MAY_BE_GIVEN_OUT = (
+    sa.select(Deployable.id)
+    .join(Device, Device.id == Deployable.device_id)
+    .join(Host, Host.id == Device.host_id)
+    .outerjoin(Driver, OF_DEVICE)
+    .where(Deployable.id == AttachHandle.deployable_id, REASON.is_(None))
+    .correlate(AttachHandle)
+    .exists()
+)
+
+
+def hold(tx: Transaction, arqs: Mapping[int, str]) -> bool:
+    """Give handles, which the caller has locked, to ARQs: handle id → ARQ uuid.
+
+    Returns False, and the caller must roll back, when a unit may not be given out any more: its
+    deployable was read before the lock, and an operator may have taken it out of service since.
+    The operator's request locks the handles as well, so this statement sees what it has committed.
+    """
+    values: dict[str, Any] = {"ids": sorted(arqs)}
+    for index, (id_, uuid) in enumerate(sorted(arqs.items())):
+        values |= {f"id_{index}": id_, f"uuid_{index}": uuid}
+    return int(tx.execute(_hold(len(arqs)), values).rowcount) == len(arqs)
+
+
+@cache
+def _hold(count: int) -> sa.Update:
+    """Return the UPDATE that gives ``count`` handles, ``id_<i>``, to the ARQs ``uuid_<i>``."""
+    uuid = sa.case(
+        *(
+            (
+                AttachHandle.id == sa.bindparam(f"id_{index}", type_=sa.Integer),
+                sa.bindparam(f"uuid_{index}", type_=sa.String),
+            )
+            for index in range(count)
+        )
+    )
+    arq_id = sa.select(Arq.id).where(Arq.uuid == uuid).correlate(AttachHandle).scalar_subquery()
+    mine = AttachHandle.id.in_(sa.bindparam("ids", expanding=True))
+    return sa.update(AttachHandle).where(mine, _MAY_BE_GIVEN_OUT).values(arq_id=arq_id)
 
 
 def join(query: sa.Select[*Ts]) -> sa.Select[*Ts]:

@@ -4,11 +4,11 @@
 The data is in YAML files: those of this package in ``devices.d`` and those of the operator in
 ``[generic_driver] devices_dir``. A file is a list of entries. An entry has the options of a section
 ``[generic_driver:<name>]`` that describe a kind of device (``device_options.Description``), and the
-keys ``name``, ``platform``, ``enable``, ``driver`` and ``refused``.
+keys ``name``, ``platform``, ``enable``, ``driver``, ``refused`` and ``memory``. An entry with the
+key ``trait`` is a rule for traits (``trait_rules``).
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,16 +21,20 @@ from oslo_config import cfg, types
 from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.conf import generic as options
-from cyborg.drivers import entry_files, pci_ids
+from cyborg.drivers import entry_files, pci_ids, trait_rules
 from cyborg.drivers.device_options import (
     Description,
     parse,
     parse_backend_name,
+    parse_driver_name,
+    parse_memory,
     parse_optional,
     parse_text,
     read_description,
 )
+from cyborg.drivers.entry_files import MOST_SHOWN
 from cyborg.drivers.generic_match import PciIds, includes
+from cyborg.drivers.trait_rules import Rule
 from cyborg.model.device import DeviceType
 
 #: The files of this package.
@@ -51,16 +55,12 @@ _OPTIONS = (
     "unit",
     "unit_functions",
 )
-_KEYS = ("name", *_OPTIONS, "platform", "enable", "driver", "refused")
+_KEYS = ("name", *_OPTIONS, "platform", "enable", "driver", "refused", "memory")
 #: The keys that have an effect only if the generic_driver can offer the devices of the entry.
 _OFFER = (
     *("resource_class", "capabilities", "reset", "unit", "unit_functions"),
     "enable",
 )
-#: The name of a driver: that of its entry point.
-_DRIVER_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
-#: Characters of a value, and items of a list, in an error message.
-_MOST_SHOWN = 200
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("pci_ids", "subsystem_ids", "pci_classes", "traits"), ()),
     "capabilities": "{}",
@@ -74,7 +74,8 @@ class Entry:
     ``platform`` says that only the host can use the functions. ``name`` is the name of the backend
     with which the generic_driver offers the devices, None if it cannot; with ``enable`` it does so
     without being asked. ``driver`` is the name of the driver that has the cards for its own;
-    ``refused`` says, as a clause, why that driver does not offer them. ``options`` are the options
+    ``refused`` says, as a clause, why that driver does not offer them. ``memory`` is the nominal
+    size of the memory of a function that is used as a whole, in bytes. ``options`` are the options
     that the entry sets, as ``cyborg.conf.generic`` declares them. ``place`` is file and line.
     """
 
@@ -84,6 +85,7 @@ class Entry:
     enable: bool = False
     driver: str | None = None
     refused: str | None = None
+    memory: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
 
@@ -121,7 +123,10 @@ class Entry:
 
 
 class Catalogue:
-    """All entries; ``named`` has those with a name, ``enabled`` the names of those with enable."""
+    """All entries; ``named`` has those with a name, ``enabled`` the names of those with enable.
+
+    ``rules`` are the rules for traits: for each trait those of the layer with precedence.
+    """
 
     def __init__(self, layers: Sequence["_Layer"]) -> None:
         self._layers = tuple(layers)
@@ -129,6 +134,10 @@ class Catalogue:
             name: entry for layer in reversed(self._layers) for name, entry in layer.named.items()
         }
         self.enabled = tuple(name for name, entry in self.named.items() if entry.enable)
+        rules: dict[str, list[Rule]] = {}
+        for layer in reversed(self._layers):
+            rules |= layer.rules
+        self.rules = tuple(rule for same in rules.values() for rule in same)
         #: The answers of ``entry``: a host has many functions of few kinds.
         self._entries: dict[tuple[int, int, int, tuple[int, int] | None], Entry] = {}
 
@@ -185,6 +194,7 @@ class Catalogue:
             by_ids[0],
             driver=owner.driver,
             refused=owner.refused,
+            memory=next((entry.memory for entry in by_ids if entry.memory is not None), None),
             description=replace(
                 mine,
                 device_type=mine.device_type or theirs.device_type,
@@ -229,11 +239,9 @@ def read(conf: cfg.ConfigOpts) -> Catalogue:
     return Catalogue((_Layer.load(directory), _shipped()))
 
 
-def _parse_driver(text: str) -> str:
-    """Return the name of a driver; raises ValueError for any other text."""
-    if not _DRIVER_NAME.fullmatch(text):
-        raise ValueError("it is not the name of a driver, such as amd_gpu_driver")
-    return text
+def shipped() -> Catalogue:
+    """Return the catalogue of the files of this package alone."""
+    return Catalogue((_shipped(),))
 
 
 def _overlap(mine: Sequence[PciIds], theirs: Sequence[PciIds]) -> bool:
@@ -246,6 +254,8 @@ class _Layer:
     def __init__(self) -> None:
         self.named: dict[str, Entry] = {}
         self.classes: dict[str, Entry] = {}
+        #: The rules by their trait.
+        self.rules: dict[str, list[Rule]] = {}
         self._exact: dict[tuple[int, int], list[Entry]] = {}
         self._ranges: dict[int, list[tuple[PciIds, Entry]]] = {}
 
@@ -256,7 +266,10 @@ class _Layer:
         declared = {option.name: option for option in options.backend_options()}
         for file in entry_files.files(Path(directory)):
             for node in entry_files.nodes(file):
-                layer.add(_Source(file, node, declared))
+                if trait_rules.is_rule(node):
+                    layer.add_rule(trait_rules.read(file, node))
+                else:
+                    layer.add(_Source(file, node, declared))
         return layer
 
     def candidates(self, vendor: int, device: int) -> Iterator[Entry]:
@@ -293,6 +306,10 @@ class _Layer:
                     source.invalid("pci_classes", f"{self.classes[digits].place} has {digits}, too")
                 self.classes[digits] = entry
 
+    def add_rule(self, rule: Rule) -> None:
+        """Add a rule; several rules may have one trait."""
+        self.rules.setdefault(rule.trait, []).append(rule)
+
     def _refuse_conflict(self, source: "_Source", entry: Entry, others: Sequence[Entry]) -> None:
         for other in others:
             if entry.conflicts_with(other):
@@ -315,22 +332,7 @@ class _Source:
         self._values: dict[str, Any] = {}
         self._line = node.start_mark.line + 1
         self.place = f"{file}:{self._line}"
-        for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                # Its text may be very long, because of aliases.
-                entry_files.refuse(file, line, "a key of an entry is not one word")
-            key = str(key_node.value)
-            if key not in _KEYS:
-                hint = f"; only a section of the configuration can set {key}"
-                entry_files.refuse(
-                    file,
-                    line,
-                    f"{key!r} is not a key of an entry, which can have {', '.join(_KEYS)}"
-                    f"{hint if key in declared else ''}",
-                )
-            if key in self._lines:
-                entry_files.refuse(file, line, f"{key} is also set in line {self._lines[key]}")
+        for _, key, line, value_node in entry_files.members(file, node, _KEYS, hint=self._hint):
             self._lines[key] = line
             self._values[key] = self._parse_node(key, value_node)
 
@@ -339,7 +341,8 @@ class _Source:
         description = read_description(self)
         name = parse_optional(self, "name", parse_backend_name)
         platform, enable = self.value("platform") or False, self.value("enable") or False
-        driver = parse_optional(self, "driver", _parse_driver)
+        driver = parse_optional(self, "driver", parse_driver_name)
+        memory = parse_optional(self, "memory", parse_memory)
         refused = parse_optional(self, "refused", parse_text)
         if refused is not None and driver is None:
             self.invalid("refused", "it has an effect only together with driver")
@@ -359,10 +362,17 @@ class _Source:
             self.invalid("name", "resource_class must be set, too")
         if platform and name is not None:
             self.invalid("platform", "functions of the platform are never offered, so name must go")
+        if memory is not None and not description.ids:
+            self.invalid("memory", "it has an effect only together with pci_ids")
         set_options = {key: value for key, value in self._values.items() if key in _OPTIONS}
         return Entry(
-            *(description, name, platform, enable, driver, refused), set_options, self.place
+            *(description, name, platform, enable, driver, refused, memory),
+            *(set_options, self.place),
         )
+
+    def _hint(self, key: str) -> str:
+        declared = key in self._declared
+        return f"; only a section of the configuration can set {key}" if declared else ""
 
     def value(self, option: str) -> Any:
         """See device_options.Source."""
@@ -373,8 +383,8 @@ class _Source:
         value = self.value(option)
         if isinstance(value, list):
             # Aliases can make a short file a list of very many long texts.
-            value = ", ".join(item[:_MOST_SHOWN] for item in value[:_MOST_SHOWN])
-        text = value[:_MOST_SHOWN] if isinstance(value, str) else value
+            value = ", ".join(item[:MOST_SHOWN] for item in value[:MOST_SHOWN])
+        text = value[:MOST_SHOWN] if isinstance(value, str) else value
         line = self._lines.get(option, self._line)
         entry_files.refuse(self._file, line, f"{option} cannot be {text!r}: {reason}")
 
@@ -391,6 +401,6 @@ class _Source:
             entry_files.refuse(self._file, node.start_mark.line + 1, f"{key} is not {form}")
         # The text, and not what YAML makes of it: 1e36 is not a number here.
         self._values[key] = str(node.value)
-        if key in ("name", "driver", "refused"):
+        if key in ("name", "driver", "refused", "memory"):
             return self._values[key]
         return parse(self, key, types.Boolean() if option is None else option.type)

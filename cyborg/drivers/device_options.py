@@ -21,10 +21,15 @@ T = TypeVar("T")
 
 #: Width of the database columns for texts that are shown.
 _TEXT_WIDTH = 255
+#: The name of a driver: that of its entry point.
+_DRIVER_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 _BACKEND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 #: The functions of a card that share domain, bus and device number: most, and if nothing is set.
 _MOST_OF_CARD, _USUAL_OF_CARD = 8, 2
 _KIND = re.compile(r"[A-Za-z0-9_]{1,64}")
+#: The units of memory, in bytes.
+_BYTES = {"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_MEMORY = re.compile(rf"([1-9][0-9]{{0,8}}) ?({'|'.join(_BYTES)})")
 #: The most levels of a JSON object of capabilities.
 _MOST_LEVELS = 32
 
@@ -168,6 +173,21 @@ def parse_backend_name(text: str) -> str:
     if _BACKEND.fullmatch(text) is None:
         raise ValueError("it is not a name of letters, digits, - and _")
     return text
+
+
+def parse_driver_name(text: str) -> str:
+    """Return the name of a driver; raises ValueError with a clause for any other text."""
+    if not _DRIVER_NAME.fullmatch(text):
+        raise ValueError("it is not the name of a driver, such as amd_gpu_driver")
+    return text
+
+
+def parse_memory(text: str) -> int:
+    """Return a size such as ``80 GiB`` in bytes; raises ValueError with a clause."""
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"it is not a size such as 80 GiB, with one of {', '.join(_BYTES)}")
+    return int(match[1]) * _BYTES[match[2]]
 
 
 def parse_text(text: str) -> str:

@@ -174,14 +174,7 @@ def _add(layer: dict[tuple[str, str, str], Ruling], file: Path, node: yaml.Mappi
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
     entry_line = node.start_mark.line + 1
-    for key_node, value_node in node.value:
-        key, line = str(key_node.value), key_node.start_mark.line + 1
-        if key not in _KEYS:
-            entry_files.refuse(
-                file, line, f"{key!r} is not a key of an entry, which can have {', '.join(_KEYS)}"
-            )
-        if key in lines:
-            entry_files.refuse(file, line, f"{key} is also set in line {lines[key]}")
+    for _, key, line, value_node in entry_files.members(file, node, _KEYS):
         lines[key] = line
         values[key] = _value(file, key, value_node)
     for key in ("kind", "signal", "codes", "condition", "source"):

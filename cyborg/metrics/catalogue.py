@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every metric of this service, by name, labels and meaning; the documents have the same table.
 
-Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers and
-devices, of which a cloud has as many as it has. None takes what a client sends.
+Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers, devices
+and device profiles, of which a cloud has as many as it has. None takes what any client can send.
 """
 
 from dataclasses import dataclass
@@ -98,6 +98,12 @@ UNITS: Final = Metric(
     "gauge",
     ("host", "resource_class", "state"),
     "Units by host, resource class and state: used, free, or why they are out of service.",
+)
+PROFILE_CAPACITY: Final = Metric(
+    "cyborg_profile_capacity",
+    "gauge",
+    ("profile",),
+    "Further instances of a device profile that fit on the hosts of the cloud now.",
 )
 INSTANCES_UNATTACHED: Final = Metric(
     "cyborg_instances_unattached",

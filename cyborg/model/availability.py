@@ -12,7 +12,7 @@ from cyborg.model.device import HandleState
 class UnitWord(StrEnum):
     """What a unit counts as: the first of these that applies.
 
-    Between HOST_DISABLED and UNHEALTHY comes the status of a device that is not enabled. The words
+    Between HOST_DRAINING and UNHEALTHY comes the status of a device that is not enabled. The words
     from HOST_DISABLED to PROVIDER_REFUSED, and LOST, apply to all units of a deployable.
     """
 
@@ -22,6 +22,7 @@ class UnitWord(StrEnum):
     CLEANING = "cleaning"
     RELEASING = HandleState.RELEASING.value
     HOST_DISABLED = "host_disabled"
+    HOST_DRAINING = "host_draining"
     UNHEALTHY = "unhealthy"
     DRIVER_NOT_READY = "driver_not_ready"
     #: The database was restored, and no audit has compared the provider with Placement since.

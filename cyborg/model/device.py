@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from cyborg.model.cleaning import HostClean
 from cyborg.model.moves import Move
-from cyborg.model.text import has_control_characters
+from cyborg_cli.text import control_character
 
 #: Widths of the database's columns for text that drivers bring, and of the name of a pool.
 _WIDE = 255
@@ -46,7 +46,8 @@ class DeviceType(StrEnum):
 class DeviceStatus(StrEnum):
     """The administrative state of a device.
 
-    A new device is inactive. A device that needs a set-up on its host is installing meanwhile.
+    A new device is inactive. A device that needs a set-up on its host is installing meanwhile. A
+    device that drains offers no units until it is enabled again.
     Whether a device is lost is a separate fact: a device that returns has its earlier status.
     """
 
@@ -54,13 +55,16 @@ class DeviceStatus(StrEnum):
     INSTALLING = "installing"
     ENABLED = "enabled"
     MAINTAINING = "maintaining"
+    DRAINING = "draining"
     FAILED = "failed"
 
 
 #: The API's word for a device that its host does not show, whatever its status is.
 LOST: Final = "lost"
+#: The API's word for a device that drains, and of which no ARQ has a unit any more.
+DRAINED: Final = "drained"
 #: Every word of the API for the state of a device.
-DEVICE_STATES: Final = (*(status.value for status in DeviceStatus), LOST)
+DEVICE_STATES: Final = (*(status.value for status in DeviceStatus), DRAINED, LOST)
 _ALL = frozenset(DeviceStatus)
 
 
@@ -73,6 +77,7 @@ class DeviceEvent(StrEnum):
     FINISH = "finish"
     FAIL = "fail"
     DISABLE = "disable"
+    DRAIN = "drain"
 
 
 MOVES: Mapping[DeviceEvent, Move[DeviceStatus]] = MappingProxyType(
@@ -81,14 +86,18 @@ MOVES: Mapping[DeviceEvent, Move[DeviceStatus]] = MappingProxyType(
         DeviceEvent.ENABLE: Move(_ALL - {DeviceStatus.INSTALLING}, DeviceStatus.ENABLED),
         # An operator enables a device that its host has to set up first; FINISH or FAIL follows.
         DeviceEvent.INSTALL: Move(
-            frozenset({DeviceStatus.INACTIVE, DeviceStatus.MAINTAINING, DeviceStatus.FAILED}),
-            DeviceStatus.INSTALLING,
+            _ALL - {DeviceStatus.ENABLED, DeviceStatus.INSTALLING}, DeviceStatus.INSTALLING
         ),
         # A device in service has to be set up again, for example after a boot of its host.
         DeviceEvent.REINSTALL: Move(frozenset({DeviceStatus.ENABLED}), DeviceStatus.INSTALLING),
         DeviceEvent.FINISH: Move(frozenset({DeviceStatus.INSTALLING}), DeviceStatus.ENABLED),
         DeviceEvent.FAIL: Move(frozenset({DeviceStatus.INSTALLING}), DeviceStatus.FAILED),
         DeviceEvent.DISABLE: Move(_ALL, DeviceStatus.MAINTAINING),
+        # Only a device that was in service can have servers, and goes back into service.
+        DeviceEvent.DRAIN: Move(
+            frozenset({DeviceStatus.ENABLED, DeviceStatus.MAINTAINING, DeviceStatus.DRAINING}),
+            DeviceStatus.DRAINING,
+        ),
     }
 )
 
@@ -438,7 +447,7 @@ def flaw_of_text(what: str, text: str, width: int) -> str | None:
     """Return why a column of this width cannot hold a text, as a clause; None if it can."""
     if not 0 < len(text) <= width:
         return f"{what} has {len(text)} characters and not 1 to {width}"
-    if has_control_characters(text):
+    if control_character(text) is not None:
         return f"{what} is no text: {text!r}"
     return None
 

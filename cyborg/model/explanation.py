@@ -38,6 +38,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     DeviceStatus.MAINTAINING.value: "are taken out of service: cyborg accelerator-update --status "
     "ready offers them again",
     UnitWord.HOST_DISABLED.value: "are on a disabled host: cyborg service-enable offers them again",
+    UnitWord.HOST_DRAINING.value: "are on a host that is being emptied: cyborg host-resume offers "
+    "them again",
+    DeviceStatus.DRAINING.value: "are on accelerators that are being emptied: cyborg "
+    "accelerator-resume offers them again",
     DeviceStatus.FAILED.value: "could not be set up: cyborg accelerator-show says why; then run "
     "cyborg accelerator-update --status ready",
     UnitWord.DRIVER_NOT_READY.value: "have a driver that is not ready: see cyborg driver-list",
@@ -84,6 +88,8 @@ class Stock:
 
     ``desired`` are the total and reserved units that Placement shall show, lost units too,
     ``published`` those that the agent has published last; None: it has published no provider.
+    ``type`` and ``numa_node`` are those of the device, ``service_host`` is another name of its
+    host: that of its agent.
     """
 
     host: str
@@ -93,6 +99,9 @@ class Stock:
     words: Mapping[str, int]
     desired: tuple[int, int]
     published: tuple[int, int] | None
+    type: str | None = None
+    numa_node: int | None = None
+    service_host: str | None = None
 
     def without(self) -> "Stock":
         """Return this stock if Placement cannot give of it what is free."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from cyborg.model.device import Backend, Device, Hardware, flaw_of_text
 from cyborg.model.health import DeviceHealth, legible
 from cyborg.model.provider import ProviderTree
-from cyborg.model.text import escaped
+from cyborg_cli.text import escaped
 
 #: The figures that have a metric each, with their meaning; their names end in the unit.
 FIGURES: Final[Mapping[str, str]] = {

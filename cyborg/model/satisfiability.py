@@ -6,7 +6,7 @@ resource provider, which has all its traits and enough units. Several groups may
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -59,14 +59,20 @@ class Supply:
         )
 
 
-def satisfiable(groups: Sequence[Group], hosts: Iterable[Sequence[Supply]]) -> Satisfiable:
+def satisfiable(groups: Sequence[Group], hosts: Collection[Sequence[Supply]]) -> Satisfiable:
     """Return whether a host can satisfy all groups; ``hosts`` has the providers of each host.
 
     Equal hosts need to be given only once.
     """
     requests = [group for group in groups if units(group)]
-    result = Satisfiable.NEVER
+    fits: dict[Supply, bool] = {}
     for host in hosts:
+        for supply in host:
+            if supply not in fits:
+                fits[supply] = any(supply.fits(group) for group in requests)
+    result = Satisfiable.NEVER
+    # Hosts that differ in other providers only are alike.
+    for host in {tuple(supply for supply in host if fits[supply]) for host in hosts}:
         if assign(requests, host, [supply.free for supply in host]) is not None:
             return Satisfiable.NOW
         if (
@@ -121,12 +127,22 @@ class _Assignment:
     """Assigns groups of one class, the largest first, to the providers of a host."""
 
     def __init__(self, groups: Sequence[Group], offers: Sequence[tuple[int, Supply, int]]) -> None:
-        self._groups = [(group, units(group)) for group in groups]
+        kinds: dict[tuple[tuple[str, str], ...], int] = {}
+        self._groups = [
+            (kinds.setdefault(tuple(sorted(group.items())), len(kinds)), units(group))
+            for group in groups
+        ]
         self._places = [place for place, _, _ in offers]
-        self._supplies = [supply for _, supply, _ in offers]
+        #: The kinds of groups that each provider can serve.
+        self._able = [
+            frozenset(number for items, number in kinds.items() if supply.fits(dict(items)))
+            for _, supply, _ in offers
+        ]
+        alike: dict[frozenset[int], int] = {}
+        self._alike = [alike.setdefault(able, len(alike)) for able in self._able]
         self._capacities = tuple(capacity for _, _, capacity in offers)
-        #: How many groups are assigned, and what the providers have left after that.
-        self._failed: set[tuple[int, tuple[int, ...]]] = set()
+        #: How many groups are assigned, and what the providers of each kind have left after that.
+        self._failed: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
 
     def find(self) -> list[int] | None:
         """Return the place of a provider for each group; see ``assign``."""
@@ -135,21 +151,22 @@ class _Assignment:
     def _from(self, index: int, left: tuple[int, ...]) -> list[int] | None:
         if index == len(self._groups):
             return []
-        if (index, left) in self._failed:
+        state = (index, tuple(sorted(zip(self._alike, left, strict=True))))
+        if state in self._failed:
             return None
-        group, amount = self._groups[index]
-        tried: set[tuple[Supply, int]] = set()
-        for place, supply in enumerate(self._supplies):
-            # Equal providers with as many units left are one choice.
-            choice = (supply, left[place])
-            if choice in tried or left[place] < amount or not supply.fits(group):
+        kind, amount = self._groups[index]
+        tried: set[tuple[int, int]] = set()
+        for place, able in enumerate(self._able):
+            # Providers that can serve the same groups, with as many units left, are one choice.
+            choice = (self._alike[place], left[place])
+            if choice in tried or left[place] < amount or kind not in able:
                 continue
             tried.add(choice)
             after = (*left[:place], left[place] - amount, *left[place + 1 :])
             rest = self._from(index + 1, after)
             if rest is not None:
                 return [self._places[place], *rest]
-        self._failed.add((index, left))
+        self._failed.add(state)
         return [] if len(self._failed) > _MAX_TRIED else None
 
 

@@ -1,26 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that other people read on a terminal: which characters they may have, and how to show them.
-
-A terminal obeys control characters: an escape sequence in a label can hide a row, and an override
-of the direction (https://trojansource.codes) can make a name look like another one.
-"""
-
-import re
-from typing import Final
+"""Refuses characters that must not stand in the texts of requests and reports."""
 
 from cyborg import exception
-
-# The C0 and C1 controls without tab and line ends, DEL, the separators of lines and paragraphs, and
-# the overrides and isolates of the direction of writing.
-_CONTROL: Final = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069"
-_UNFIT: Final = re.compile(rf"[{_CONTROL}\ud800-\udfff]")
-_UNFIT_IN_LINE: Final = re.compile(rf"[{_CONTROL}\ud800-\udfff\t\n\r]")
-_UNSHOWN: Final = re.compile(rf"[{_CONTROL}\ud800-\udfff\r]")
-
-
-def has_control_characters(text: str) -> bool:
-    """Return whether ``refuse_control_characters`` refuses a text of several lines."""
-    return _UNFIT.search(text) is not None
+from cyborg_cli.text import control_character
 
 
 def refuse_control_characters(text: str, field: str, *, line: bool = False) -> None:
@@ -28,22 +10,8 @@ def refuse_control_characters(text: str, field: str, *, line: bool = False) -> N
 
     Tabs and line ends are allowed, unless the text is one ``line``.
     """
-    match = (_UNFIT_IN_LINE if line else _UNFIT).search(text)
-    if match:
+    character = control_character(text, line=line)
+    if character is not None:
         raise exception.Invalid(
-            field=field, reason=f"the character U+{ord(match[0]):04X} is not allowed"
+            field=field, reason=f"the character U+{ord(character):04X} is not allowed"
         )
-
-
-def escaped(text: str) -> str:
-    r"""Return the text with control characters in Python's notation, for example ``\x1b``.
-
-    So are lone surrogates, which no encoding has. Tabs and line ends stay, except for the carriage
-    return.
-    """
-    return _UNSHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def escaped_line(text: str) -> str:
-    """Return the text as one line: as ``escaped``, with tabs and line ends in that notation."""
-    return _UNFIT_IN_LINE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

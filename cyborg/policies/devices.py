@@ -45,8 +45,9 @@ RULES = [
         "cyborg:device:update",
         base.OPERATOR,
         "Update the status and labels of a device, and the model and traits of a device that "
-        "was created.",
+        "was created. Show the servers that a drain of a device waits for.",
         "PATCH /v2/devices/{uuid}",
+        "GET /v2/devices/{uuid}/drain",
     ),
     base.rule(
         "cyborg:device:delete",

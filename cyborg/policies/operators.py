@@ -42,8 +42,10 @@ RULES = [
     base.rule(
         "cyborg:service:update",
         base.OPERATOR,
-        "Take a host out of service, or put it back into service.",
+        "Take a host out of service, or put it back into service. Show the servers that a drain "
+        "of a host waits for.",
         "PATCH /v2/services/{uuid}",
+        "GET /v2/services/{uuid}/drain",
     ),
     base.rule(
         "cyborg:service:delete",
@@ -137,5 +139,12 @@ RULES = [
         "Show how many units are used, free and out of service. Users who are not operators "
         "see the units of their own project only, without hosts.",
         "GET /v2/usage",
+    ),
+    base.rule(
+        "cyborg:capacity:get",
+        base.READER_OR_OPERATOR,
+        "Show how many further instances of device profiles fit, and what limits them. Users who "
+        "are not operators see whether the profiles that they may use can be satisfied.",
+        "GET /v2/capacity",
     ),
 ]

@@ -189,11 +189,15 @@ class SetDeviceStatus(Write[None], verb="set_device_status", raises=(NotFound,))
 
 
 class SetServiceStatus(Write[None], verb="set_service_status", raises=(NotFound, Conflict)):
-    """Disable or enable the host of an agent; any other process is a conflict."""
+    """Disable or enable the host of an agent; any other process is a conflict.
+
+    ``draining``: the host is disabled so that it becomes empty.
+    """
 
     uuid: str
     disabled: bool
     reason: str | None
+    draining: bool = False
 
 
 class RemoveService(Write[Operation], verb="remove_service", raises=(NotFound, Conflict)):

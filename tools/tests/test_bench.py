@@ -99,6 +99,8 @@ def test_defaults_need_no_server_and_measure_all_sizes():
     assert (plan.wide_trees, plan.query_limit) == ((), 60)
     wide = options.parse(["--wide-tree"])
     assert (wide.wide_trees, wide.signing, wide.only_parts) == ((5, 6, 8), False, True)
+    capacity = options.parse(["--capacity", "10"])
+    assert (capacity.capacities, capacity.audits, capacity.only_parts) == ((10,), (), True)
     explain = options.parse(["--explain", "10"])
     assert (explain.explanations, explain.audits, explain.only_parts) == ((10,), (), True)
     assert options.parse(["--wide-tree", "5"]).wide_trees == (5,)

@@ -456,6 +456,8 @@ def test_tests_of_a_change_are_those_that_import_it(tmp_path: Path) -> None:
 
 def test_module_of_the_programs_is_found_without_its_directory() -> None:
     assert changed.tests_of(ROOT, ["tools/cyborg_tools/ci/late.py"]) == ["tools/tests/test_ci.py"]
+    tests = changed.tests_of(ROOT, ["client/cyborg_cli/faults.py"])
+    assert "cyborg/tests/unit/cli/test_malformed.py" in tests
 
 
 def test_work_on_a_branch_begins_where_it_left_main(repository: Repository) -> None:

@@ -52,7 +52,31 @@ def test_environments_of_the_tools_are_installed_with_the_constraints(tmp_path: 
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
     first, second = (tmp_path / "commands").read_text().splitlines()
     assert f"--no-deps --require-hashes -r {CONSTRAINTS}" in first
-    assert f"-e {ROOT} -r {ROOT / 'test-requirements.txt'}" in second
+    assert f"-e {ROOT}/client -e {ROOT} -r {ROOT / 'test-requirements.txt'}" in second
+
+
+def test_program_of_an_older_installation_does_not_go_with_it(tmp_path: Path) -> None:
+    """pip removes the old service after it has installed the client, which has the program now."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/commands\n')
+    python.chmod(0o755)
+    installed = tmp_path / "lib/python3.11/site-packages/openstack_cyborg-18.0.0.dist-info"
+    installed.mkdir(parents=True)
+    code = (
+        "import sys; sys.path.insert(0, 'tools'); import environment; "
+        "environment.ensure(sys.argv[1])"
+    )
+    for record, verbs in (
+        ("../../../bin/cyborg-api,,\n../../../bin/cyborg,,\n", ["uninstall", "install"]),
+        ("../../../bin/cyborg-api,,\n", ["install"]),
+    ):
+        (installed / "RECORD").write_text(record)
+        (tmp_path / "commands").write_text("")
+        (tmp_path / "cyborg-environment.sha256").unlink(missing_ok=True)
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
+        commands = [line.split() for line in (tmp_path / "commands").read_text().splitlines()]
+        assert [words[2] for words in commands] == verbs
 
 
 FILES = [
@@ -109,7 +133,8 @@ def test_each_requirement_is_explained_with_its_licence() -> None:
     explained = re.findall(r"^\* ``([\w.-]+)`` \((.+?)\): \S", text, re.MULTILINE)
     lines = [
         line.partition("#")
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        for file in ("requirements.txt", "client/requirements.txt")
+        for line in (ROOT / file).read_text().splitlines()
         if not line.startswith("#")
     ]
     assert explained == [(Requirement(line).name, text.strip()) for line, _, text in lines]

@@ -228,7 +228,8 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout with a package that tells where it was imported from."""
     place = tmp_path / "checkout"
     for name, text in {
-        "cyborg/__init__.py": "print('imported from', __file__)\n",
+        "cyborg/__init__.py": "import cyborg_cli\nprint('imported from', __file__)\n",
+        "client/cyborg_cli/__init__.py": "print('imported from', __file__)\n",
         "cyborg/tests/data.txt": "data",
         "removed.txt": "",
         ".gitignore": "ignored*\n",
@@ -244,7 +245,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def under_git(checkout: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=checkout, check=True)
-    subprocess.run(["git", "add", "cyborg", "removed.txt"], cwd=checkout, check=True)
+    subprocess.run(["git", "add", "client", "cyborg", "removed.txt"], cwd=checkout, check=True)
     (checkout / "removed.txt").unlink()
     (checkout / ".git" / "info" / "exclude").write_text("*-venv\n")
 
@@ -265,10 +266,14 @@ def test_guest_gets_a_copy_without_environments(checkout: Path, git: bool) -> No
         assert (tree / "cyborg" / "tests" / "data.txt").read_text() == "data"
         assert os.readlink(tree / "link") == "cyborg"
     compiled = {name for name in files if "__pycache__" in name}
-    assert compiled == {f"cyborg/__pycache__/__init__.{sys.implementation.cache_tag}.pyc"}
+    assert compiled == {
+        f"{package}/__pycache__/__init__.{sys.implementation.cache_tag}.pyc"
+        for package in ("client/cyborg_cli", "cyborg")
+    }
     more = set() if git else {"ignored/file", "removed.txt"}
     assert files - compiled == {
-        *(".gitignore", "cyborg/__init__.py", "cyborg/tests/data.txt", "link"),
+        *(".gitignore", "client/cyborg_cli/__init__.py", "cyborg/__init__.py"),
+        *("cyborg/tests/data.txt", "link"),
         *more,
     }
     assert not tree.exists()
@@ -281,7 +286,10 @@ def test_commands_of_a_guest_import_the_copy(checkout: Path) -> None:
         line = script([sys.executable, "-P", "-c", "import cyborg"], tree)
         plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         ran = subprocess.run(["sh", "-c", line], env=plain, capture_output=True, text=True)
-    assert ran.stdout == f"imported from {tree}/cyborg/__init__.py\n"
+    assert ran.stdout.splitlines() == [
+        f"imported from {tree}/client/cyborg_cli/__init__.py",
+        f"imported from {tree}/cyborg/__init__.py",
+    ]
 
 
 def test_user_who_cannot_install_gets_the_command_for_root(tmp_path: Path) -> None:

@@ -249,6 +249,10 @@ def test_missing_package_index_and_missing_git_are_named(tmp_path: Path) -> None
         "setup.cfg",
         "setup.py",
         "pyproject.toml",
+        "client/requirements.txt",
+        "client/setup.cfg",
+        "client/setup.py",
+        "client/pyproject.toml",
     ):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind
 
 from cyborg import context, tracing
 from cyborg.api.framework import ROUTE, WsgiApp, request_id
-from cyborg.model.text import escaped_line
+from cyborg_cli.text import escaped_line
 
 LOG = logging.getLogger(__name__)
 

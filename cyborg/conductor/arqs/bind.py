@@ -166,12 +166,7 @@ def _deployable(row: LockedArq, binding: Binding, providers: Mapping[str, Offer]
             reason=f"provider {binding.device_rp_uuid} offers {deployable.resource_class}, which "
             f"accelerator request {row.uuid} did not ask for",
         )
-    if deployable.unavailable is not None:
-        raise exception.DeviceUnavailable(
-            uuid=deployable.device_uuid,
-            provider=binding.device_rp_uuid,
-            status=f"out of service ({deployable.unavailable})",
-        )
+    claims.check_offered(deployable)
     return deployable
 
 

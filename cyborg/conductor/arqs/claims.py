@@ -13,9 +13,10 @@ from typing import Any, ParamSpec, TypeVar
 from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.conductor.arqs.quotas import Check
-from cyborg.db import attach_handles, dirty_units, events, pools, projects, work
+from cyborg.db import attach_handles, deployables, dirty_units, events, pools, projects, work
 from cyborg.db.deployables import Offer
 from cyborg.db.transaction import Transaction
+from cyborg.db.units import hold
 from cyborg.model.arq import MOVES, Event, State
 from cyborg.model.cleaning import CLEANING, level, profile_level
 from cyborg.model.device_profile import accel_requirements, parse_image
@@ -116,6 +117,16 @@ def lock_pools(tx: Transaction, offers: Iterable[Offer]) -> None:
         tx.publish(host_id, agent)
 
 
+def check_offered(offer: Offer) -> None:
+    """Raise DeviceUnavailable if no unit of the deployable may be given out."""
+    if offer.unavailable is not None:
+        raise exception.DeviceUnavailable(
+            uuid=offer.device_uuid,
+            provider=offer.rp_uuid,
+            status=f"out of service ({offer.unavailable})",
+        )
+
+
 def partial_group(claims: Sequence[Claim]) -> str | None:
     """Return which instance would get a part of a group of units, as a clause; None: no instance.
 
@@ -197,8 +208,13 @@ def store(tx: Transaction, units: Sequence[ClaimedUnit], *, bind_timeout: int) -
     """Give the handles to the ARQs, which are stored; add the work, and record their states.
 
     An agent has ``bind_timeout`` milliseconds to prepare a unit; Nova is notified after that.
+    Raises DeviceUnavailable if a unit was taken out of service before its handle was locked.
     """
-    attach_handles.hold(tx, {unit.handle.id: unit.claim.arq_uuid for unit in units})
+    if not hold(tx, {unit.handle.id: unit.claim.arq_uuid for unit in units}):
+        providers = {unit.claim.deployable.rp_uuid for unit in units}
+        for offer in deployables.by_provider(tx, providers).values():
+            check_offered(offer)
+        raise exception.Conflict(reason="A unit was out of service for a moment.")
     dirty_units.mark(tx, list(_uses(units)))
     tasks: list[dict[str, Any]] = []
     entries = []

@@ -18,6 +18,7 @@ from cyborg.db import (
     devices,
     dirty_units,
     events,
+    lost_devices,
     pools,
     work,
 )
@@ -60,8 +61,8 @@ def update(ctx: Conductor, c: UpdateDevice) -> None:
     operator has cleaned: it is free, and its host is not asked to clean it again.
 
     Raises NotFound, Forbidden, Invalid (too many labels), Conflict (facts of a discovered
-    device, a unit that is not in quarantine) and DeviceInUse (a set-up while instances use the
-    device).
+    device, a unit that is not in quarantine, a drain of a device that is not in service) and
+    DeviceInUse (a set-up while instances use the device).
     """
     status, labels, facts, free_unit, health = c.status, c.labels, c.facts, c.free_unit, c.health
     with ctx.db.writer(*c.origin) as tx:
@@ -167,6 +168,11 @@ def _set_status(
     # The set-up of a device in service would interrupt the instances that use it.
     in_service = row.status in (DeviceStatus.ENABLED, DeviceStatus.INSTALLING)
     if status is not DeviceStatus.ENABLED:
+        # The binds that have begun end first.
+        lost_devices.lock_handles_of_device(tx, row.id)
+    if status is DeviceStatus.DRAINING:
+        event = DeviceEvent.DRAIN
+    elif status is not DeviceStatus.ENABLED:
         event = DeviceEvent.DISABLE
         work.cancel_install(tx, row.id)
     elif row.unready and not in_service:
@@ -177,6 +183,11 @@ def _set_status(
     else:
         event = DeviceEvent.ENABLE
     if not devices.move(tx, row.id, event, reason):
+        if event is DeviceEvent.DRAIN:
+            raise exception.Conflict(
+                reason=f"Device {row.uuid} is {row.status}: it is not in service, so that there is "
+                "nothing to drain."
+            )
         return None
     if event is DeviceEvent.INSTALL:
         set_up.begin(tx, [row], tx.request_key)

@@ -19,8 +19,8 @@ from cyborg.db.transaction import Transaction
 from cyborg.model.device import flaw_of_text
 from cyborg.model.process import AGENT, API
 from cyborg.model.report import AgentHeartbeat, DriverState, HeartbeatReply, cut
-from cyborg.model.text import escaped_line
 from cyborg.rpc.verbs import ApiHeartbeat, Heartbeat
+from cyborg_cli.text import escaped_line
 
 LOG = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators' actions on processes: disable or enable a host, remove hosts and processes for good.
+"""Operators' actions on processes: take a host out of service or back, remove hosts and processes.
 
 A host is removed like a lost device: the conductor deletes its providers in Placement, which
 refuses while something is allocated there, and only then removes its rows. The conductor does this
@@ -32,7 +32,7 @@ from cyborg.db.services import HostProcess
 from cyborg.db.transaction import Transaction
 from cyborg.db.work import ClaimedWork
 from cyborg.model.operation import HostResult, Operation, ResultState
-from cyborg.model.process import AGENT
+from cyborg.model.process import AGENT, HostStatus
 from cyborg.model.work import WorkKind
 from cyborg.rpc.verbs import RemoveService, SetServiceStatus
 
@@ -42,18 +42,16 @@ VERB: Final = "forget"
 #: The step of an operation after all providers of the host have been deleted in Placement.
 _UNPUBLISHED: Final = "unpublished"
 _DISABLED_REASON: Final = "It is being removed."
-_ENABLED: Final = "enabled"
-_DISABLED: Final = "disabled"
 
 
 @handles(SetServiceStatus)
 @retried
 def set_status(ctx: Conductor, c: SetServiceStatus) -> None:
-    """Disable or enable an agent's host, until the next such request.
+    """Disable, drain or enable an agent's host, until the next such request.
 
-    After the commit no unit of a disabled host is bound; Placement follows when the agent has
-    fetched its desired state. Instances keep their units. Raises NotFound, Conflict (not an
-    agent).
+    After the commit no unit of a host that is out of service is bound; Placement follows when the
+    agent has fetched its desired state. Instances keep their units. Raises NotFound, Conflict (not
+    an agent).
     """
     with ctx.db.writer(*c.origin) as tx:
         row = services.process(tx, c.uuid)
@@ -64,16 +62,23 @@ def set_status(ctx: Conductor, c: SetServiceStatus) -> None:
                 reason=f"Only {AGENT} can be taken out of service; {row.binary} on {row.host} "
                 "has no units."
             )
-        status = _DISABLED if c.disabled else _ENABLED
+        status = HostStatus.DISABLED if c.disabled else HostStatus.ENABLED
+        if c.draining:
+            status = HostStatus.DRAINING
         if not events.subjects_of(tx, c.request_key, status, [c.uuid]):
+            services.set_status(tx, row.id, status, c.reason)
             if row.host_id is not None:
                 tx.publish(row.host_id, row.host)
-            services.disable(tx, row.id, disabled=c.disabled, reason=c.reason)
-            entry = events.Entry("service", row.uuid, status, hostname=row.host, reason=c.reason)
+                if status is not HostStatus.ENABLED:
+                    # The binds that have begun end first.
+                    hosts.lock_handles(tx, row.host_id)
+            entry = events.Entry(
+                "service", row.uuid, status.value, hostname=row.host, reason=c.reason
+            )
             events.record(tx, [entry])
     LOG.info(
         "%s on host %s is %s by an operator%s",
-        *(row.binary, row.host, status, f": {c.reason}" if c.reason else ""),
+        *(row.binary, row.host, status.value, f": {c.reason}" if c.reason else ""),
     )
 
 
@@ -105,7 +110,7 @@ def request_removal(ctx: Conductor, c: RemoveService) -> Operation:
                     reason=f"{row.host} is being removed already: see operation {other}."
                 )
             tx.publish(row.host_id, row.host)
-            services.disable(tx, row.id, disabled=True, reason=_DISABLED_REASON)
+            services.set_status(tx, row.id, HostStatus.DISABLED, _DISABLED_REASON)
         entry = events.Entry("service", row.uuid, "forgotten", hostname=row.host)
         events.record(tx, [entry])
         subject = {"service": row.binary}
@@ -175,7 +180,7 @@ def _remove_host(ctx: Conductor, row: ClaimedWork, host_id: int) -> None:
         agent = services.process(tx, (row.spec or {})["service"])
         if agent is not None and _is_up(ctx, agent):
             # The host stays, and its agent publishes it again.
-            services.disable(tx, agent.id, disabled=False, reason=None)
+            services.set_status(tx, agent.id, HostStatus.ENABLED)
             tx.publish(host_id, agent.host)
             LOG.warning("Host %s is not removed: its agent is up again", agent.host)
             _end(tx, row, "its agent has come back, and the host stays")

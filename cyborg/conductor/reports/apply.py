@@ -34,8 +34,8 @@ from cyborg.model import device as facts
 from cyborg.model.device import DeviceStatus
 from cyborg.model.provider import MAX_TOTAL
 from cyborg.model.report import Acknowledged, DriverState, Report, cut
-from cyborg.model.text import escaped_line
 from cyborg.rpc.verbs import SendPublished, SendReport
+from cyborg_cli.text import escaped_line
 
 LOG = logging.getLogger(__name__)
 

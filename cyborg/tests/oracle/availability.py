@@ -19,9 +19,9 @@ class Standing:
 
     ``status`` is its device's, ``lost`` whether it or its device is not seen any more; ``driver``
     is the state of its driver, None while that has never been reported; ``disabled`` tells that an
-    operator has taken its whole host out of service. ``health`` is the device's, see
-    ``cyborg.model.health``. ``unchecked``: an audit has still to compare it with Placement after a
-    restore of the database. ``refused``: Placement refuses the provider.
+    operator has taken its whole host out of service, ``draining`` that it drains. ``health`` is the
+    device's, see ``cyborg.model.health``. ``unchecked``: an audit has still to compare it with
+    Placement after a restore of the database. ``refused``: Placement refuses the provider.
     """
 
     status: str
@@ -31,12 +31,14 @@ class Standing:
     health: str | None = None
     refused: bool = False
     unchecked: bool = False
+    draining: bool = False
 
     @property
     def reason(self) -> str | None:
         """Return the first reason why no unit may be given out; None when there is none."""
         reasons = (
             (self.lost, UnitWord.LOST),
+            (self.draining, UnitWord.HOST_DRAINING),
             (self.disabled, UnitWord.HOST_DISABLED),
             (self.status != DeviceStatus.ENABLED, self.status),
             (not health.offered(self.health), UnitWord.UNHEALTHY),

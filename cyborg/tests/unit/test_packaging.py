@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the distribution promises: commands, entry points, files, dependencies; house limits."""
+"""What the distributions promise: commands, entry points, files, dependencies; house limits."""
 
 import ast
 import configparser
@@ -17,10 +17,15 @@ import pytest
 from packaging.requirements import Requirement
 
 import cyborg
-from cyborg import version
 
 ROOT = Path(cyborg.__file__).resolve().parent.parent
 PACKAGE = ROOT / "cyborg"
+CLIENT = ROOT / "client"
+#: The setup.cfg of each distribution, and its section with the entry points.
+SETUPS = {
+    "openstack-cyborg": ("setup.cfg", "entry_points"),
+    "openstack-cyborg-cli": ("client/setup.cfg", "options.entry_points"),
+}
 
 # What the names in setup.cfg are that other projects' files and scripts rely on.
 SCRIPTS = {
@@ -44,29 +49,46 @@ MAX_LINES = 800
 MAX_FUNCTION = 80
 
 
-def setup() -> configparser.ConfigParser:
-    """Return setup.cfg."""
+def setup(file: str = "setup.cfg") -> configparser.ConfigParser:
+    """Return a file in the format of setup.cfg."""
     found = configparser.ConfigParser()
-    found.read(ROOT / "setup.cfg", encoding="utf-8")
+    found.read(ROOT / file, encoding="utf-8")
     return found
 
 
-def entry_points() -> list[tuple[str, str, str]]:
-    """Return (group, name, target) of every entry point that setup.cfg declares."""
+def entry_points(distribution: str) -> list[tuple[str, str, str]]:
+    """Return (group, name, target) of every entry point that a distribution declares."""
+    file, section = SETUPS[distribution]
     return [
         (group, *(part.strip() for part in line.split("=")))  # type: ignore[misc]
-        for group, text in setup()["entry_points"].items()
+        for group, text in setup(file)[section].items()
         for line in text.split("\n")
         if line.strip()
     ]
 
 
-def sources() -> Iterator[Path]:
-    """Yield the service's own modules; tests are looked at elsewhere."""
+def all_entry_points() -> list[tuple[str, str, str]]:
+    """Return those of both distributions."""
+    return [point for distribution in SETUPS for point in entry_points(distribution)]
+
+
+def service() -> Iterator[Path]:
+    """Yield the modules of the service; tests are looked at elsewhere."""
     yield from (path for path in PACKAGE.rglob("*.py") if PACKAGE / "tests" not in path.parents)
 
 
-@pytest.mark.parametrize(("group", "name", "target"), entry_points())
+def client() -> Iterator[Path]:
+    """Yield the modules of the client."""
+    yield from (CLIENT / "cyborg_cli").rglob("*.py")
+
+
+def sources() -> Iterator[Path]:
+    """Yield the modules of both."""
+    yield from service()
+    yield from client()
+
+
+@pytest.mark.parametrize(("group", "name", "target"), all_entry_points())
 def test_entry_point_can_be_imported(group: str, name: str, target: str) -> None:
     module, _, attribute = target.partition(":")
     found = importlib.import_module(module)
@@ -75,7 +97,7 @@ def test_entry_point_can_be_imported(group: str, name: str, target: str) -> None
 
 def test_names_used_by_deployers_are_entry_points() -> None:
     names: dict[str, set[str]] = {}
-    for group, name, _target in entry_points():
+    for group, name, _target in all_entry_points():
         names.setdefault(group, set()).add(name)
     assert names["console_scripts"] == SCRIPTS
     assert names["cyborg.accelerator.driver"] == DRIVERS
@@ -92,10 +114,26 @@ def test_readme_names_each_driver() -> None:
     assert {name for name in DRIVERS if f"``{name}``" not in readme} == set()
 
 
-def test_installed_metadata_equals_setup_cfg() -> None:
-    found = importlib.metadata.distribution(version.DISTRIBUTION)
-    declared = {(group, name, target) for group, name, target in entry_points()}
-    assert {(entry.group, entry.name, entry.value) for entry in found.entry_points} == declared
+@pytest.mark.parametrize("distribution", SETUPS)
+def test_installed_metadata_equals_setup_cfg(distribution: str) -> None:
+    installed = importlib.metadata.distribution(distribution)
+    assert {(entry.group, entry.name, entry.value) for entry in installed.entry_points} == set(
+        entry_points(distribution)
+    )
+
+
+def test_client_has_the_version_of_the_service() -> None:
+    versions = [
+        subprocess.run(
+            [sys.executable, file, "--version"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout.split()[-1]
+        for file in ("setup.py", "client/setup.py")
+    ]
+    assert versions[0] == versions[1]
 
 
 def test_data_files_list_all_of_etc() -> None:
@@ -131,9 +169,7 @@ def requirements(name: str) -> set[str]:
 
 def extra(name: str) -> set[str]:
     """Return the normalised names of the distributions of one extra."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    return {normal(Requirement(line).name) for line in setup["extras"][name].split("\n") if line}
+    return {normal(Requirement(line).name) for line in setup()["extras"][name].split("\n") if line}
 
 
 def normal(name: str) -> str:
@@ -159,9 +195,12 @@ def providers() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
-def unrequired(path: Path, allowed: set[str]) -> set[str]:
-    """Return what a module imports that no distribution in ``allowed`` provides."""
-    foreign = imported(path) - set(sys.stdlib_module_names) - {"cyborg", "_typeshed"}
+def unrequired(path: Path, allowed: set[str], own: str = "cyborg") -> set[str]:
+    """Return what a module imports that no distribution in ``allowed`` provides.
+
+    ``own`` is the package that the module is in.
+    """
+    foreign = imported(path) - set(sys.stdlib_module_names) - {"_typeshed", own}
     return {
         name
         for name in foreign
@@ -183,26 +222,45 @@ def test_every_import_is_a_requirement() -> None:
             (for_testing if PACKAGE / "testing" in path.parents else allowed)
             | optional.get(path.relative_to(ROOT).as_posix(), set()),
         )
-        for path in sources()
+        for path in service()
+    }
+    found |= {
+        path.relative_to(ROOT).as_posix(): unrequired(
+            path, requirements("client/requirements.txt"), "cyborg_cli"
+        )
+        for path in client()
     }
     assert {path: missing for path, missing in found.items() if missing} == {}
 
 
 def test_every_requirement_is_imported() -> None:
-    used = {
-        name
-        for path in sources()
-        if PACKAGE / "testing" not in path.parents
-        for name in imported(path)
+    modules = {
+        "requirements.txt": (path for path in service() if PACKAGE / "testing" not in path.parents),
+        "client/requirements.txt": client(),
     }
-    owners = {normal(owner) for name in used for owner in providers().get(name, [])}
-    required = requirements("requirements.txt")
-    assert required <= owners
+    for file, paths in modules.items():
+        used = {name for path in paths for name in imported(path)}
+        owners = {normal(owner) for name in used for owner in providers().get(name, [])}
+        assert requirements(file) <= owners
+
+
+def test_service_and_client_have_the_same_bounds() -> None:
+    lines = [
+        set((ROOT / file).read_text().splitlines())
+        for file in ("requirements.txt", "client/requirements.txt")
+    ]
+    names = [
+        {normal(Requirement(line.partition("#")[0]).name) for line in part if line[0] != "#"}
+        for part in lines
+    ]
+    both = names[0] & names[1]
+    assert len(both) > 2
+    assert len(both) == len([line for line in lines[0] & lines[1] if line[0] != "#"])
 
 
 def test_every_requirement_has_a_bound() -> None:
     unbound = []
-    for name in ("requirements.txt", "test-requirements.txt"):
+    for name in ("requirements.txt", "client/requirements.txt", "test-requirements.txt"):
         for line in (ROOT / name).read_text().splitlines():
             asked = line.partition("#")[0].strip()
             if not asked:
@@ -227,9 +285,10 @@ def test_lowest_environment_has_exactly_the_lower_bounds(tmp_path: Path) -> None
     constraints = Path(words[words.index("-c") + 1]).read_text().splitlines()
     bounds = [
         Requirement(line.partition("#")[0])
-        for name in ("requirements.txt", "test-requirements.txt")
+        for name in ("requirements.txt", "client/requirements.txt", "test-requirements.txt")
         for line in (ROOT / name).read_text().splitlines()
-        if line and not line.startswith("#")
+        # The client is in this tree, and has no lower release.
+        if line and not line.startswith(("#", "openstack-cyborg-cli"))
     ]
     assert constraints == [
         f"{bound.name}{str(bound.specifier).replace('>', '=')}" for bound in bounds

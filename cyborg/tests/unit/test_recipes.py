@@ -7,19 +7,22 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 #: From the report of a host to the command line; drivers and agents fill the field.
-PACKAGES: Final = ("model", "db", "conductor", "api", "cli")
+PLACES: Final = (
+    *(f"cyborg/{name}" for name in ("model", "db", "conductor", "api")),
+    "client/cyborg_cli",
+)
 
 
 def test_recipe_of_a_device_field_names_each_place_of_a_field() -> None:
     _, _, rest = (ROOT / "CONTRIBUTING.rst").read_text().partition("\nA field of devices\n")
     recipe = rest.partition("\nA verb on the bus\n")[0]
-    files = [file for name in PACKAGES for file in (ROOT / "cyborg" / name).rglob("*.py")]
+    files = [file for place in PLACES for file in (ROOT / place).rglob("*.py")]
     places = {
         str(file.relative_to(ROOT))
         for file in files
         if "migrations" not in file.parts and re.search(r"\bnuma_node\b", file.read_text())
     }
-    assert set(re.findall(r"``(cyborg/\S+\.py)``", recipe)) == places
+    assert set(re.findall(r"``((?:client|cyborg)/\S+\.py)``", recipe)) == places
     # The fifth place is the migration.
     assert len(places) == 4
     answers = (ROOT / "cyborg/api/controllers/v2/devices.py").read_text()

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from cyborg import terminal
+from cyborg_cli import terminal
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ROWS: Final = (("NAME", "STATE"), ("a-long-name", "up"), ("b", "down since this morning"))
@@ -70,9 +70,10 @@ def test_wrapped_text_breaks_no_name() -> None:
 
 
 def test_no_other_module_of_the_service_writes_escape_sequences() -> None:
-    paths = [path for path in (ROOT / "cyborg").rglob("*.py") if "tests" not in path.parts]
+    modules = [*(ROOT / "client/cyborg_cli").rglob("*.py"), *(ROOT / "cyborg").rglob("*.py")]
+    paths = [path for path in modules if "tests" not in path.parts]
     assert [
         path.relative_to(ROOT).as_posix()
         for path in sorted(paths)
         if re.search(r"033\[|x1b\[|environ.*NO_COLOR|get_terminal_size", path.read_text())
-    ] == ["cyborg/terminal.py"]
+    ] == ["client/cyborg_cli/terminal.py"]

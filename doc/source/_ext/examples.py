@@ -39,7 +39,6 @@ from sqlalchemy.dialects import sqlite
 
 from cyborg import conf as configuration
 from cyborg import exception
-from cyborg.cli.shell import Shell
 from cyborg.conf import devices, generic, opts
 from cyborg.db.models import METADATA
 from cyborg.drivers import loader
@@ -50,6 +49,7 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.model.device_profile import Limits, parse_groups
 from cyborg.policies import list_rules
 from cyborg.testing.fake_host import FakeHost
+from cyborg_cli.shell import Shell
 
 ROOT = Path(__file__).resolve().parents[3]
 LOG = sphinx_logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def flaws_of_name(text: str) -> Iterator[str]:
             _client(client[1])[1].find_command(client[2].split())
         except ValueError as fault:
             yield f"{text}: {fault}"
-    path = re.fullmatch(r"(cyborg|devstack|doc|etc|tools)/[\w./-]+", text)
+    path = re.fullmatch(r"(client|cyborg|devstack|doc|etc|tools)/[\w./-]+", text)
     built = re.search(r"/build\b|\.sample$", text)
     # A module may be named without its suffix.
     if path and not built and not any((ROOT / f"{text}{end}").exists() for end in ("", ".py")):

@@ -19,11 +19,11 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
-from cyborg.cli.shell import COMMANDS, Shell
 from cyborg.drivers.base import Driver
 from cyborg.drivers.catalogue import SHIPPED, Catalogue
 from cyborg.model import arq, device
 from cyborg.model.moves import Move
+from cyborg_cli.shell import COMMANDS, Shell
 
 #: The optional methods of a driver, with what the driver does in each.
 VERBS = {

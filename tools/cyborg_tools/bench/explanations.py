@@ -19,7 +19,7 @@ from cyborg_tools.bench.figures import ExplanationFigure
 
 DEVICES: Final = 16
 _TRAITS: Final = 8
-_CLASS: Final = "CUSTOM_BENCH"
+CLASS: Final = "CUSTOM_BENCH"
 #: Hosts in each transaction.
 _CHUNK: Final = 50
 
@@ -29,11 +29,7 @@ def measure(db: Database, hosts: int) -> ExplanationFigure:
 
     Raises RuntimeError if the explanations are wrong.
     """
-    for first in range(0, hosts, _CHUNK):
-        with db.writer() as tx:
-            for model, rows in _tables(range(first, min(first + _CHUNK, hosts))):
-                tx.execute(sa.insert(model), rows)
-    settle(db)
+    fill(db, hosts)
     reader = Reader(db.engine.url.render_as_string(hide_password=False))
     try:
         fits = _seconds(reader, {"trait:CUSTOM_BENCH_0": "required"}, fits=True)
@@ -43,9 +39,18 @@ def measure(db: Database, hosts: int) -> ExplanationFigure:
     return ExplanationFigure(hosts, DEVICES, *fits, *renamed)
 
 
+def fill(db: Database, hosts: int) -> None:
+    """Fill an empty database with so many hosts."""
+    for first in range(0, hosts, _CHUNK):
+        with db.writer() as tx:
+            for model, rows in _tables(range(first, min(first + _CHUNK, hosts))):
+                tx.execute(sa.insert(model), rows)
+    settle(db)
+
+
 def _seconds(reader: Reader, traits: Mapping[str, str], *, fits: bool) -> tuple[float, float]:
     """Return seconds of CPU of this process and of the clock of an explanation."""
-    groups = [{f"resources:{_CLASS}": "1", **traits}]
+    groups = [{f"resources:{CLASS}": "1", **traits}]
     # The first one builds the statements.
     for _ in range(2):
         started, clock = time.process_time(), time.perf_counter()
@@ -100,7 +105,7 @@ def _tables(hosts: range) -> Iterator[tuple[Any, Sequence[Mapping[str, Any]]]]:
                 "rp_uuid": provider_uuid(f"bench_{number}"),
                 "num_accelerators": 1,
                 "device_id": number + 1,
-                "resource_class": _CLASS,
+                "resource_class": CLASS,
                 "published_total": 1,
                 "published_reserved": 0,
             }

@@ -195,6 +195,24 @@ class ExplanationFigure:
     never_clock: float
 
 
+@dataclass(frozen=True)
+class CapacityFigure:
+    """Seconds of CPU of this process for the capacity of a cloud with so many hosts and devices.
+
+    ``whole``: one profile in the whole cloud; ``by_host``: the same with a row for each host;
+    ``profiles``: so many profiles in the whole cloud. ``clock`` is the time of ``whole`` by the
+    clock.
+    """
+
+    hosts: int
+    devices: int
+    whole: float
+    clock: float
+    by_host: float
+    profiles: int
+    of_profiles: float
+
+
 @dataclass
 class Results:
     """Everything of one run; ``floor`` holds the parts that the floors are made of."""
@@ -209,6 +227,7 @@ class Results:
     signing: list[SigningFigure] = field(default_factory=list)
     wide_trees: list[WideTreeFigure] = field(default_factory=list)
     explanations: list[ExplanationFigure] = field(default_factory=list)
+    capacities: list[CapacityFigure] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -229,6 +248,7 @@ class Results:
             "signing": [asdict(one) for one in self.signing],
             "wide_trees": [asdict(one) for one in self.wide_trees],
             "explanations": [asdict(one) for one in self.explanations],
+            "capacities": [asdict(one) for one in self.capacities],
         }
 
 
@@ -259,6 +279,11 @@ def tables(results: Results, *, in_process: bool) -> str:
     if results.explanations:
         ends += ["Explanations of profiles (seconds of the CPU of the process, and by the clock)"]
         ends += [_explanations(results.explanations)]
+    if results.capacities:
+        ends += [
+            "Capacity of profiles (seconds of the CPU of the process; whole: also by the clock)"
+        ]
+        ends += [_capacities(results.capacities)]
     if not results.counts:
         return "\n\n".join([title, *ends])
     parts = [
@@ -395,6 +420,20 @@ def _explanations(figures: Sequence[ExplanationFigure]) -> str:
             str(one.devices),
             *(f"{one.fits_cpu:.2f}", f"{one.fits_clock:.2f}"),
             *(f"{one.never_cpu:.2f}", f"{one.never_clock:.2f}"),
+        ]
+        for one in figures
+    ]
+    return aligned(rows)
+
+
+def _capacities(figures: Sequence[CapacityFigure]) -> str:
+    rows = [["hosts", "devices each", "whole", "clock", "by host", "profiles", "all of them"]]
+    rows += [
+        [
+            f"{one.hosts:,}",
+            str(one.devices),
+            *(f"{one.whole:.2f}", f"{one.clock:.2f}", f"{one.by_host:.2f}"),
+            *(str(one.profiles), f"{one.of_profiles:.2f}"),
         ]
         for one in figures
     ]

@@ -10,8 +10,8 @@ Measure Cyborg: the statements, commits and RPC calls of each request against wh
 then requests per second and their times among 10, 1,000 and 10,000 unrelated accelerator requests,
 then agents' reports; each beside its floor, measured in the same run; an audit; a round of an
 agent on a large host; and signed messages. With --wide-tree, what Placement needs for many equal
-groups; with --explain, what an explanation of a profile takes in a large cloud. Ends with status 1
-if a request costs more than it may.
+groups; with --explain, what an explanation of a profile takes in a large cloud; with --capacity,
+what counting further instances takes there. Ends with status 1 if a request costs more than it may.
 """
 
 
@@ -31,6 +31,7 @@ class Plan:
     signing: bool
     wide_trees: tuple[int, ...]
     explanations: tuple[int, ...]
+    capacities: tuple[int, ...]
     #: The most CPU seconds of one query of allocation candidates.
     query_limit: int
     only_parts: bool
@@ -104,10 +105,23 @@ def parse(arguments: Sequence[str]) -> Plan:
         help="measure only explanations of device profiles, in clouds of so many hosts with 16 "
         "devices each (default: not measured)",
     )
+    parser.add_argument(
+        "--capacity",
+        metavar="N",
+        type=int,
+        nargs="+",
+        help="measure only how many further instances of profiles fit, in clouds of so many hosts "
+        "with 16 devices each (default: not measured)",
+    )
     asked = parser.parse_args(arguments)
     quick: bool = asked.quick
     only_parts: bool = bool(
-        asked.audit or asked.scan or asked.signing or asked.wide_tree is not None or asked.explain
+        asked.audit
+        or asked.scan
+        or asked.signing
+        or asked.wide_tree is not None
+        or asked.explain
+        or asked.capacity
     )
     return Plan(
         database_url=asked.database_url,
@@ -122,6 +136,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         signing=asked.signing or not only_parts,
         wide_trees=() if asked.wide_tree is None else tuple(asked.wide_tree or (5, 6, 8)),
         explanations=tuple(asked.explain or ()),
+        capacities=tuple(asked.capacity or ()),
         query_limit=5 if quick else 60,
         only_parts=only_parts,
     )

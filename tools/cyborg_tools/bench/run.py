@@ -24,7 +24,17 @@ from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg_tools import servers
-from cyborg_tools.bench import audit, counts, explanations, floor, parts, scan, signing, wide
+from cyborg_tools.bench import (
+    audit,
+    capacity,
+    counts,
+    explanations,
+    floor,
+    parts,
+    scan,
+    signing,
+    wide,
+)
 from cyborg_tools.bench.figures import Figure, Results
 from cyborg_tools.bench.load import getting, living, repeated
 from cyborg_tools.bench.options import Plan
@@ -85,6 +95,12 @@ class Run:
                 place.mkdir()
                 with servers.prepared(self._plan.database_url, place) as db:
                     results.explanations.append(explanations.measure(db, hosts))
+            for hosts in self._plan.capacities:
+                self._say(f"capacity of a cloud of {hosts:,} hosts")
+                place = Path(directory) / f"capacity-{hosts}"
+                place.mkdir()
+                with servers.prepared(self._plan.database_url, place) as db:
+                    results.capacities.append(capacity.measure(db, hosts))
             for functions in self._plan.scans:
                 self._say(f"rounds of an agent on a host with {functions:,} PCI functions")
                 place = Path(directory) / f"scan-{functions}"

@@ -40,5 +40,5 @@ def imported(text: str) -> set[str]:
 
 
 def _module(path: str) -> str:
-    parts = PurePosixPath(path.removeprefix("tools/")).with_suffix("").parts
+    parts = PurePosixPath(path.removeprefix("tools/").removeprefix("client/")).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -112,7 +112,7 @@ LONG: Final = (
             (*_TEST, "--services", SERVERS, *_DURATIONS),
             (*_TEST, "--serverless", *_DURATIONS, _FUNCTIONAL, "tools/tests"),
         ),
-        ("cyborg", "tools"),
+        ("cyborg", "client", "tools"),
         turn=0,
     ),
     Job(
@@ -148,7 +148,7 @@ LONG: Final = (
         ((*_TEST, "--full", "--services", SERVERS, "--", f"{_FUNCTIONAL}/keystone"),),
         (
             "cyborg/api",
-            "cyborg/cli",
+            "client/cyborg_cli",
             "cyborg/policies",
             "cyborg/policy.py",
             "cyborg/clients/http.py",
@@ -197,7 +197,7 @@ LONG: Final = (
         "malformed",
         "generated input of every parser",
         ((*_TEST, "--serverless", "--", _UNIT, "-k", "malformed or nearly_valid"),),
-        ("cyborg/api", "cyborg/cli", "cyborg/drivers", "cyborg/model", "cyborg/rpc"),
+        ("cyborg/api", "client/cyborg_cli", "cyborg/drivers", "cyborg/model", "cyborg/rpc"),
         turn=1,
         variables=(("CYBORG_TEST_ALL", "1"), ("CYBORG_TEST_FUZZ", "1")),
     ),
@@ -205,7 +205,7 @@ LONG: Final = (
         "lowest",
         "unit tests with the oldest libraries that are allowed",
         ((*_TEST, "--lowest"),),
-        ("requirements.txt", "test-requirements.txt", "setup.cfg"),
+        ("requirements.txt", "client/requirements.txt", "test-requirements.txt", "setup.cfg"),
         turn=3,
     ),
     Job(
@@ -218,7 +218,7 @@ LONG: Final = (
         ),
         (
             *_CLOUD,
-            "cyborg/cli",
+            "client/cyborg_cli",
             "cyborg/wsgi",
             "tools/cyborg_tools/walkthrough",
             "tools/cyborg_tools/dev",
@@ -312,8 +312,8 @@ LONG: Final = (
     ),
     Job(
         "archive",
-        "install from a git archive, and the environments of tox",
-        ((".ci/archive",), (".ci/tox",)),
+        "install from a git archive, the client beside others, and the environments of tox",
+        ((".ci/archive",), (".ci/client",), (".ci/tox",)),
         (
             "setup.py",
             "setup.cfg",
@@ -324,7 +324,9 @@ LONG: Final = (
             "tox.ini",
             "tools/environment.py",
             "tools/tox-install",
+            "client",
             ".ci/archive",
+            ".ci/client",
             ".ci/tox",
         ),
         turn=6,
@@ -333,7 +335,7 @@ LONG: Final = (
         "advisories",
         "advisories about dependencies",
         (("tools/dependencies", "audit"),),
-        ("constraints.txt", "requirements.txt"),
+        ("constraints.txt", "requirements.txt", "client/requirements.txt"),
         turn=7,
         # 77: the advisories cannot be asked.
         statuses=(77,),

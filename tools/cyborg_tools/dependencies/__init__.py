@@ -13,18 +13,22 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).parents[3]
 #: The releases with which .ci/run tests; tools/environment.py installs these.
 CONSTRAINTS: Final = ROOT / "constraints.txt"
+#: The distributions of this repository, which have no hash on a package index.
+OWN: Final = frozenset({"openstack-cyborg", "openstack-cyborg-cli"})
 #: The extras of setup.cfg that run in production.
 EXTRAS: Final = ("mysql", "postgresql", "nvidia", "otel")
 
 
 def required() -> list[Requirement]:
-    """Return what requirements.txt and the extras for production ask for."""
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    """Return what the service, the extras for production and the client ask for from an index."""
+    files = ("requirements.txt", "client/requirements.txt")
+    lines = [line for file in files for line in (ROOT / file).read_text().splitlines()]
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     lines += [line for extra in EXTRAS for line in setup["extras"][extra].splitlines()]
     words = (line.partition("#")[0].strip() for line in lines)
-    return [Requirement(word) for word in words if word]
+    requirements = [Requirement(word) for word in words if word]
+    return [wanted for wanted in requirements if canonicalize_name(wanted.name) not in OWN]
 
 
 def closure() -> dict[str, str]:

@@ -30,9 +30,9 @@ from pip._internal.models.index import PyPI
 from cyborg_tools.dependencies import CONSTRAINTS, closure, missing
 
 _HEADER = """\
-# The releases with which .ci/run tests: what requirements.txt and the extras mysql, postgresql,
-# nvidia and otel install, and what these need; with the hashes of the source, and of the wheels for
-# Linux and Python 3.11 or newer. Written by "tools/dependencies constraints".
+# The releases with which .ci/run tests: what requirements.txt of service and client and the extras
+# mysql, postgresql, nvidia and otel install, and what these need; with the hashes of the source and
+# of the wheels for Linux and Python 3.11 or newer. Written by "tools/dependencies constraints".
 """
 _NOT_CHECKED = 77
 #: The answer of a package index as JSON (PEP 691).

@@ -115,7 +115,7 @@ def script(words: Sequence[str], tree: Path) -> str:
         # Files of the host are in /tmp; a checkout may be one of them.
         "export HOME=/root TMPDIR=/run\n"
         # The environment would import the checkout itself.
-        f"export PYTHONPATH={shlex.quote(str(tree))}\n"
+        f"export PYTHONPATH={shlex.quote(f'{tree}:{tree}/client')}\n"
         f"cd {shlex.quote(str(tree))} || exit\n{line}\n"
     )
 

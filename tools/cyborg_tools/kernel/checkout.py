@@ -32,7 +32,7 @@ def copied(root: Path) -> Iterator[Path]:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
         # What a guest compiles is lost with it.
-        compiler = [sys.executable, "-m", "compileall", "-q", "cyborg"]
+        compiler = [sys.executable, "-m", "compileall", "-q", "cyborg", "client/cyborg_cli"]
         subprocess.run(compiler, cwd=tree, check=True)
         yield tree
 

@@ -16,7 +16,7 @@ from cyborg.drivers.host import LocalHost
 from cyborg.drivers.privileged import guard
 from cyborg.drivers.privileged.action import Action
 from cyborg.drivers.privileged.kernel import LinuxKernel
-from cyborg.model.text import escaped
+from cyborg_cli.text import escaped
 from cyborg_tools import program
 from cyborg_tools.metal.examination import Examination, Machine, NoHardwareError, Report
 from cyborg_tools.metal.options import parse

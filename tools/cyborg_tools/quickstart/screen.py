@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from cyborg import terminal
 from cyborg.tests.fixtures.accelerators import Exchange
+from cyborg_cli import terminal
 from cyborg_tools.quickstart.layout import compact
 
 #: Columns of a line, as far as words can be broken: at most, and at least.

@@ -409,13 +409,7 @@ def _shown(tx: Transaction, call: Call, profiles: Sequence[DeviceProfile]) -> li
     """
     words: Mapping[str, Satisfiable] = {}
     if call.minor >= microversion.EXTENDED:
-        classes = {
-            name
-            for profile in profiles
-            for group in profile.groups
-            for name in resource_classes(group)
-        }
-        hosts = providers.supplies(tx, classes)
+        hosts = providers.supplies(tx, [group for row in profiles for group in row.groups])
         words = {profile.uuid: satisfiable(profile.groups, hosts) for profile in profiles}
     return [
         ShownProfile(profile, _projects(profile, call), words.get(profile.uuid))

@@ -12,6 +12,7 @@ from cyborg import exception
 from cyborg.api import answers, parsing, types
 from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.controllers.v2 import events, usage
+from cyborg.api.drains import DRAIN, Drain, Subject, servers
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.microversion import DEVICE_STATUS, EXTENDED
@@ -39,6 +40,7 @@ _UNKNOWN = "unknown"
 #: The two statuses below microversion 2.100: in service, or out of service for any reason.
 _ENABLED = DeviceStatus.ENABLED.value
 _MAINTAINING = DeviceStatus.MAINTAINING.value
+_DRAINING = DeviceStatus.DRAINING.value
 #: The orders of an operator about the health of a device.
 _IGNORE, _AUTO = "ignore", "auto"
 #: The statuses that an update may set; ``ready`` is a synonym of ``enabled``.
@@ -46,6 +48,7 @@ _STATUSES = {
     _ENABLED: DeviceStatus.ENABLED,
     "ready": DeviceStatus.ENABLED,
     _MAINTAINING: DeviceStatus.MAINTAINING,
+    _DRAINING: DeviceStatus.DRAINING,
 }
 _OLDER = (_ENABLED, _MAINTAINING)
 #: Filters that compare a column for equality.
@@ -336,6 +339,7 @@ class Devices(Controller):
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
+        "*/drain": {"GET": "drain"},
         "*/enable": {"POST": "enable"},
         "*/disable": {"POST": "disable"},
     }
@@ -373,9 +377,10 @@ class Devices(Controller):
         for name in ("status", "model", "free_unit", "health"):
             if name in body and body[name] is None:
                 raise exception.Invalid(field=name, reason="it must not be null")
-        if body.get("status_reason") is not None and body.get("status") != _MAINTAINING:
+        disabling = (_MAINTAINING, _DRAINING)
+        if body.get("status_reason") is not None and body.get("status") not in disabling:
             raise exception.Invalid(
-                field="status_reason", reason=f"it goes with status {_MAINTAINING} only"
+                field="status_reason", reason=f"it goes with status {' or '.join(disabling)} only"
             )
         ignore_for = body.get("ignore_for")
         if (ignore_for is not None) is not (body.get("health") == _IGNORE):
@@ -400,6 +405,22 @@ class Devices(Controller):
             )
         )
         return self._show(call, uuid)
+
+    @expose(
+        "cyborg:device:update",
+        types.UUID_TYPE,
+        since=EXTENDED,
+        answer=answers.Envelope(DRAIN, "drain"),
+    )
+    def drain(self, call: Call, uuid: str) -> Drain:
+        """Return the servers that a drain of a device waits for, or would wait for."""
+        call.check_everywhere()
+        with self.reader.reader() as tx:
+            row = devices.show(tx, uuid, call.scope)
+            if row is None:
+                raise exception.NotFound(noun="Device", key=uuid)
+            held, notes = servers(tx, call.scope, Subject.of_device(uuid))
+        return Drain(row.hostname, uuid, row.state, row.status_reason, held, notes)
 
     @expose(
         "cyborg:device:create",

@@ -11,6 +11,7 @@ import wsme
 from cyborg import exception
 from cyborg.api import answers, microversion, parsing, types
 from cyborg.api.answers import Answer, Member, Source
+from cyborg.api.drains import DRAIN, Drain, Subject, servers
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.viewer import Viewer
@@ -20,14 +21,12 @@ from cyborg.db.services import ListedProcess
 from cyborg.db.transaction import Transaction
 from cyborg.model import readiness
 from cyborg.model.operation import Operation
-from cyborg.model.process import API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR, DRAINED, HOST_STATES, HostStatus
 from cyborg.model.scope import EVERYWHERE, Scope
 from cyborg.rpc.verbs import DiscoverServices, RemoveService, SetServiceStatus
 
 PROCESS: Final = "process"
 BACKEND: Final = "backend"
-ENABLED: Final = "enabled"
-DISABLED: Final = "disabled"
 SORT_KEYS: Final = frozenset(
     {"uuid", "kind", "host", "binary", "driver", "backend", "name", "state"}
 )
@@ -53,7 +52,7 @@ class DiscoverBody(types.Declared):
 class ServicePatch(types.Declared):
     """The members of a process that may change: whether its host is in service, and the reason."""
 
-    status = wsme.wsattr(types.Word(ENABLED, DISABLED), mandatory=True)
+    status = wsme.wsattr(types.Word(*HostStatus), mandatory=True)
     disabled_reason = wsme.wsattr(types.NAME)
 
 
@@ -76,6 +75,15 @@ class Process:
         return self.row.uuid
 
 
+def _status(row: ListedProcess) -> str:
+    """Return whether the host of a process is in service, in the words of the API."""
+    if row.drained:
+        return DRAINED
+    if row.draining:
+        return HostStatus.DRAINING
+    return HostStatus.DISABLED if row.disabled else HostStatus.ENABLED
+
+
 PROCESS_VIEW = Answer[Process](
     "ProcessView",
     "A process of Cyborg; ``listening`` is null where it does not apply or is not known.",
@@ -85,10 +93,7 @@ PROCESS_VIEW = Answer[Process](
     host=Member(answers.HOST),
     binary=Member(answers.STRING),
     state=Member(types.Word("up", "down"), lambda process: "up" if process.is_up else "down"),
-    status=Member(
-        types.Word(ENABLED, DISABLED),
-        lambda process: DISABLED if process.row.disabled else ENABLED,
-    ),
+    status=Member(types.Word(*HOST_STATES), lambda process: _status(process.row)),
     disabled_reason=Member(answers.SAID_OR_NULL),
     version=Member(answers.TEXT_OR_NULL),
     endpoint=Member(answers.PLACED_TEXT),
@@ -145,6 +150,7 @@ class Services(Controller):
         "": {"GET": "index"},
         "discover": {"POST": "discover"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "forget"},
+        "*/drain": {"GET": "drain"},
     }
 
     @expose(
@@ -179,15 +185,43 @@ class Services(Controller):
         answer=PROCESS_VIEW,
     )
     def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Service:
-        """Disable or enable the host of an agent."""
+        """Disable, drain or enable the host of an agent."""
         call.check_everywhere()
-        disabled, reason = body["status"] == DISABLED, body.get("disabled_reason")
+        status, reason = body["status"], body.get("disabled_reason")
+        disabled, draining = status != HostStatus.ENABLED, status == HostStatus.DRAINING
         if reason is not None and not disabled:
             raise exception.Invalid(
-                field="disabled_reason", reason=f"it goes with status {DISABLED} only"
+                field="disabled_reason",
+                reason=f"it goes with status {HostStatus.DISABLED} or {HostStatus.DRAINING} only",
             )
-        self.conductor.write(SetServiceStatus(*call.origin, uuid, disabled=disabled, reason=reason))
+        self.conductor.write(
+            SetServiceStatus(
+                *call.origin, uuid, disabled=disabled, reason=reason, draining=draining
+            )
+        )
         return self._show(call, uuid)
+
+    @expose(
+        "cyborg:service:update",
+        types.UUID_TYPE,
+        since=microversion.EXTENDED,
+        answer=answers.Envelope(DRAIN, "drain"),
+    )
+    def drain(self, call: Call, uuid: str) -> Drain:
+        """Return the servers that a drain of the host of an agent waits for, or would wait for."""
+        call.check_everywhere()
+        with self.reader.reader() as tx:
+            rows = services.processes(tx, call.scope, uuid=uuid)
+            if not rows:
+                raise exception.NotFound(noun="Process", key=uuid)
+            (row,) = rows
+            if row.binary != AGENT:
+                raise exception.Conflict(
+                    reason=f"Only the host of {AGENT} can be drained; {row.binary} on {row.host} "
+                    "has no units."
+                )
+            held, notes = servers(tx, call.scope, Subject.of_host(tx, row.host))
+        return Drain(row.host, None, _status(row), row.disabled_reason, held, notes)
 
     @expose(
         "cyborg:service:delete",

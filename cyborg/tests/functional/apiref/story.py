@@ -196,6 +196,10 @@ class Story:
             reader, here = self._at(version), "GET /devices?type=GPU"
             listed = self._ask(f"devices/list{mark}", reader, here)["devices"]
             self._ask(f"devices/show{mark}", reader, f"GET /devices/{listed[0]['uuid']}")
+        held = next(device["uuid"] for device in listed if device["in_use"])
+        self._ask("devices/drain-2.100", self._operator, f"GET /devices/{held}/drain")
+        drain = f"GET /services/{self._service('cyborg-agent')}/drain"
+        self._ask("services/drain-2.100", self._operator, drain)
         self._update(f"/devices/{listed[0]['uuid']}")
         self._site.check(OTHER_GPU, faulty=False)
         member = Client(self._site.http, role="member", project=PROJECT, version="2.100")
@@ -203,6 +207,7 @@ class Story:
         self._ask("limits/show-2.100", member, "GET /limits")
         self._ask("usage/show-2.100", self._operator, "GET /usage")
         self._ask("usage/show-by-2.100", self._operator, "GET /usage?group_by=host,project_id")
+        self._ask("capacity/list-2.100", self._operator, f"GET /capacity?profile={_PROFILE}")
         self._ask("events/list-2.100", self._operator, f"GET /events?instance={self._instance}")
 
     def _listed(self, instance: str) -> list[str]:

@@ -13,7 +13,7 @@ from cyborg.agent.guests import GuestReports
 from cyborg.clients.nova import Servers
 from cyborg.conductor.audit.unattached import report
 from cyborg.conf.conductor import NOTIFY, REBOOT
-from cyborg.db import metrics
+from cyborg.db import guests, metrics
 from cyborg.db.models import Arq, Event, Work
 from cyborg.drivers.files import INITIAL_PROCESSES
 from cyborg.drivers.worker import Worker
@@ -187,12 +187,14 @@ def test_server_is_reported_once_for_a_boot_and_not_rebooted_by_default(
     assert compute.servers[0].reboots == 0
     with compute.cloud.cases.db.reader() as tx:
         assert metrics.totals(tx).unattached == 1
+        assert guests.unattached_units(tx) == {provider_of(compute.name, 0): 1}
     # Its owner reboots it.
     compute.run(0, is_named=True, is_open=True)
     compute.scan()
     assert compute.named() == set()
     with compute.cloud.cases.db.reader() as tx:
         assert metrics.totals(tx).unattached == 0
+        assert guests.unattached_units(tx) == {}
 
 
 @pytest.mark.parametrize("status", ["RESCUE", "PAUSED", "BUILD", "SHUTOFF", "ERROR"])

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import cyborg
-from cyborg.cli.shell import COMMANDS
+import cyborg_cli
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.waiting import ran
 from cyborg.tests.functional.keystone.shell import Shell
 from cyborg.tests.unit.cli.service import Answer, Service, error_body, operation, result
 from cyborg.tests.unit.cli.test_requests import SENT
+from cyborg_cli.shell import COMMANDS
 
-ROOT = str(Path(cyborg.__file__).resolve().parent.parent)
+ROOT = str(Path(cyborg_cli.__file__).resolve().parent.parent)
 #: The command line in the ``openstack`` client for each line of the program that has one.
 LINES = {
     line: f"{COMMANDS[name].openstack_name} {rest}"
@@ -83,7 +83,7 @@ def test_both_programs_start_as_processes_with_equal_output(url: str, tmp_path: 
     }
     outputs = []
     for module, command in (
-        ("cyborg.cli.shell", "driver-list"),
+        ("cyborg_cli.shell", "driver-list"),
         ("openstackclient.shell", "accelerator driver list"),
     ):
         outcome = ran(

@@ -19,10 +19,7 @@ from pathlib import Path
 
 import pytest
 
-import cyborg
-from cyborg.cli import shell
-from cyborg.cli.base import ListCommand
-from cyborg.cli.shell import COMMANDS
+import cyborg_cli
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.waiting import PATIENCE, joined
 from cyborg.tests.unit.cli.service import AGENT as SERVICE
@@ -39,8 +36,11 @@ from cyborg.tests.unit.cli.service import (
     operation,
     result,
 )
+from cyborg_cli import shell
+from cyborg_cli.base import ListCommand
+from cyborg_cli.shell import COMMANDS
 
-ROOT = str(Path(cyborg.__file__).resolve().parent.parent)
+ROOT = str(Path(cyborg_cli.__file__).resolve().parent.parent)
 LISTS = [name for name, entry in COMMANDS.items() if issubclass(entry.command, ListCommand)]
 SHOWS = [
     f"service-show {SERVICE}",
@@ -250,7 +250,7 @@ def test_openstack_client_fits_tables_to_a_terminal(line: str, runner: ProgramRu
 
 def test_program_asks_on_a_terminal_and_fits_its_table(runner: ProgramRunner, service: Service):
     line = "accelerator-update --driver fake_driver --status maintaining"
-    output = runner.process("cyborg.cli.shell", *line.split(), typed="1\n")
+    output = runner.process("cyborg_cli.shell", *line.split(), typed="1\n")
     assert "Change 1 accelerator with driver fake_driver? [y/N or 1]" in output.text
     assert output.status == 0, output.text
     assert [request.method for request in service.requests] == ["GET", "PATCH"]

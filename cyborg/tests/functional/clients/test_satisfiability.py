@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from cyborg.clients.placement_sync import Publisher
 from cyborg.model.availability import UnitWord
+from cyborg.model.capacity import Fleet, fitting
 from cyborg.model.device import DeviceStatus
 from cyborg.model.explanation import Names, Stock, explain
 from cyborg.model.provider import Provider, ProviderTree, provider_uuid
@@ -149,6 +150,59 @@ def test_explanation_agrees_with_placement_and_its_suggestion_helps(
     assert _candidates(placement, publisher, [changed], classes, [wanted], in_use=True) == [True]
 
 
+@given(HOSTS, st.lists(groups(), min_size=1, max_size=4))
+@fuzzed(100)
+def test_capacity_is_what_placement_gives_one_after_another(
+    placement: PlacementService,
+    publisher: Publisher,
+    hosts: list[list[Card]],
+    profile: list[tuple[Mapping[int, int], Mapping[str, str]]],
+) -> None:
+    """Each candidate leaves at least one instance less, and the best one leaves just one less."""
+    classes, (named,) = _named(placement, [profile])
+    stocks = [
+        card.stock(str(number), place, classes)
+        for number, host in enumerate(hosts)
+        for place, card in enumerate(host)
+    ]
+    (capacity,) = Fleet(stocks).capacities(named)
+    told = explain(named, stocks, Names(frozenset(classes), frozenset(TRAITS)))
+    assert (capacity.further > 0, capacity.satisfiable) == (told.fits, told.satisfiable)
+    further = {each.host: each.room.further for each in capacity.rooms}
+    consumers = []
+    for number, host in enumerate(hosts):
+        root, providers, taken = _publish(placement, publisher, host, classes)
+        consumers += [_consumer(placement, taken)] if taken else []
+        supplies = [card.supply(classes) for card in host]
+        left, count = [card.free for card in host], further.get(str(number), 0)
+        while candidates := placement.candidates(requested(named), in_tree=root):
+            rests = []
+            for candidate in candidates:
+                units = {
+                    provider: dict(part["resources"])
+                    for provider, part in candidate.allocations.items()
+                    if provider in providers
+                }
+                rest = list(left)
+                for provider, amounts in units.items():
+                    rest[providers.index(provider)] -= sum(amounts.values())
+                rests.append((fitting(named, supplies, rest), rest, units))
+            best, left, units = max(rests, key=lambda item: item[0])
+            assert best == count - 1
+            consumers.append(_consumer(placement, units))
+            count = best
+        assert count == 0
+    for consumer in consumers:
+        placement.free(consumer)
+
+
+def _consumer(placement: PlacementService, units: Mapping[str, Mapping[str, int]]) -> str:
+    """Let a new consumer have units of providers, and return it."""
+    consumer = str(uuid4())
+    assert placement.claim(consumer, units)
+    return consumer
+
+
 def _named(
     placement: PlacementService,
     profiles: Sequence[Sequence[tuple[Mapping[int, int], Mapping[str, str]]]],
@@ -181,20 +235,10 @@ def _candidates(
     """Publish the hosts; return whether Placement has a candidate for each profile."""
     consumer, roots = str(uuid4()), []
     taken: dict[str, dict[str, int]] = {}
-    for cards_ in hosts:
-        host = fresh_host()
-        roots.append(placement.make_compute(host))
-        named = {f"{host}_{index}": card for index, card in enumerate(cards_)}
-        providers = [
-            card.provider(name, classes, reserved=card.reserved if in_use else 0)
-            for name, card in named.items()
-        ]
-        assert publisher.publish(ProviderTree(host, tuple(providers))).problems == {}
-        taken |= {
-            provider_uuid(name): {classes[card.number]: card.used}
-            for name, card in named.items()
-            if in_use and card.used
-        }
+    for host in hosts:
+        root, _, used = _publish(placement, publisher, host, classes, in_use=in_use)
+        roots.append(root)
+        taken |= used
     if taken:
         assert placement.claim(consumer, taken)
     found = Counter(
@@ -205,3 +249,28 @@ def _candidates(
     )
     placement.free(consumer)
     return [found[index] > 0 for index in range(len(profiles))]
+
+
+def _publish(
+    placement: PlacementService,
+    publisher: Publisher,
+    cards_: Sequence[Card],
+    classes: Sequence[str],
+    *,
+    in_use: bool = True,
+) -> tuple[str, list[str], dict[str, dict[str, int]]]:
+    """Publish a host; return its provider, those of its cards, and the units in use."""
+    host = fresh_host()
+    root = placement.make_compute(host)
+    named = {f"{host}_{index}": card for index, card in enumerate(cards_)}
+    providers = [
+        card.provider(name, classes, reserved=card.reserved if in_use else 0)
+        for name, card in named.items()
+    ]
+    assert publisher.publish(ProviderTree(host, tuple(providers))).problems == {}
+    used = {
+        provider_uuid(name): {classes[card.number]: card.used}
+        for name, card in named.items()
+        if in_use and card.used
+    }
+    return root, [provider_uuid(name) for name in named], used

@@ -25,6 +25,7 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
         signing=True,
         wide_trees=(2,),
         explanations=(3,),
+        capacities=(3,),
         query_limit=60,
         only_parts=False,
     )
@@ -48,5 +49,7 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
     assert [query and query.candidates for query in (wide.defaults, wide.options)] == [56, 56]
     (explanation,) = results.explanations
     assert (explanation.hosts, explanation.devices) == (3, 16)
+    (capacity,) = results.capacities
+    assert (capacity.hosts, capacity.devices, capacity.profiles) == (3, 16, 20)
     assert json.loads(json.dumps(results.document()))["figures"]
     assert any("10 unrelated" in sentence for sentence in told)

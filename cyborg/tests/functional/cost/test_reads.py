@@ -50,6 +50,22 @@ def test_cost_of_device_list_is_independent_of_its_length(
     assert many.sql == few.sql
 
 
+@pytest.mark.parametrize("path", ["device_profiles", "capacity"])
+def test_cost_of_profiles_is_independent_of_their_number(
+    counted_service: CountedService, scenarios: Scenarios, path: str
+):
+    """Whether the hardware can satisfy them, too."""
+    for units in (1, 2):
+        scenarios.profile(units)
+    few, shown = counted_service.counted("GET", f"/{path}?limit=2", version=NEWEST)
+    for units in (1, 2, 3, 3, 3):
+        scenarios.profile(units)
+    many, more = counted_service.counted("GET", f"/{path}?limit=7", version=NEWEST)
+    assert (len(shown[path]), len(more[path])) == (2, 7)
+    assert all(row["satisfiable"] for row in more[path])
+    assert many.sql == few.sql
+
+
 def test_cost_of_show_list_and_usage(
     counted_service: CountedService, scenarios: Scenarios, instance: str
 ):
@@ -58,6 +74,7 @@ def test_cost_of_show_list_and_usage(
     paths = [(f"/{name}/{uuid}", SHOW) for name, uuid in markers.items()]
     paths.append((f"/device_profiles/{scenarios.profile(1)}", SHOW))
     paths += [(f"/usage{query}", SHOW) for query in ("", "?type=FPGA", "?host=nowhere")]
+    paths += [(f"/capacity{query}", SHOW) for query in ("", "?by=host", "?by=numa&host=nowhere")]
     paths += [(path, LIST) for path in listings(markers, instance)]
     for path, allowance in paths:
         tally, _ = counted_service.counted("GET", path, version=NEWEST)

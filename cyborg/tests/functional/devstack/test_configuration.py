@@ -57,7 +57,7 @@ def test_stack_configures_all_services(tmp_path: Path) -> None:
     assert node.called("get_or_create_endpoint") == [
         " ".join(["accelerator RegionOne", *["http://127.0.0.1/accelerator/v2"] * 3])
     ]
-    assert node.called("setup_develop")[0] == f"{REPOSITORY} mysql"
+    assert node.called("setup_develop")[:2] == [f"{REPOSITORY}/client", f"{REPOSITORY} mysql"]
     assert node.called("recreate_database") == ["cyborg"]
     assert node.options("tempest.conf") == {"service_available": {"cyborg": ["True"]}}
     # Stacking again ends the same way, with a new database.
@@ -78,7 +78,7 @@ def test_stack_configures_compute_node(tmp_path: Path) -> None:
     written = node.options("etc/cyborg.conf")
     assert set(written) == {"DEFAULT", "agent", "placement"}
     assert written["placement"]["username"] == ["cyborg-agent"]
-    assert node.called("setup_develop")[0] == str(REPOSITORY)
+    assert node.called("setup_develop")[:2] == [f"{REPOSITORY}/client", str(REPOSITORY)]
     for never in ("create_service_user", "recreate_database", "cyborg-dbsync", "curl"):
         assert node.called(never) == [], never
     assert sorted(path.name for path in node.etc.iterdir()) == ["cyborg.conf", "signing-keys.json"]
@@ -252,7 +252,11 @@ def test_stack_applies_its_variables(tmp_path: Path) -> None:
     assert node.called("git_clone") == [
         f"https://example.org/client {tmp_path}/client stable/2026.2"
     ]
-    assert node.called("setup_develop") == [f"{REPOSITORY} postgresql", f"{tmp_path}/client"]
+    assert node.called("setup_develop") == [
+        f"{REPOSITORY}/client",
+        f"{REPOSITORY} postgresql",
+        f"{tmp_path}/client",
+    ]
     assert node.called("get_or_create_endpoint")[0].endswith(" http://127.0.0.5:7777/v2")
     (api,) = [call for call in node.called("run_process") if call.startswith("cyborg-api ")]
     assert f"/cyborg-api --config-file {tmp_path}/other.conf " in api

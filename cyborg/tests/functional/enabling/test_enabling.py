@@ -150,6 +150,8 @@ def test_device_without_setup_is_enabled_and_bound_at_once(
         for other in (here.as_("manager"), stranger):
             assert other.answer("POST", f"{here.path}/{verb}") == 403
     assert here.device["status"] == "inactive"
+    refused = here.operator.patch(here.path, {"status": "draining"}, status=409)
+    assert "is inactive: it is not in service, so that there is nothing to drain" in str(refused)
     here.enable()
     assert here.device["status"] == "enabled"
     eventually_offered(placement, here.provider(), 2)

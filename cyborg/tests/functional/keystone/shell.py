@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import yaml
 
-from cyborg.cli import shell
 from cyborg.tests.fixtures.keystone import Account, KeystoneService
 from cyborg.tests.unit.cli.conftest import CommandResult
+from cyborg_cli import shell
 
 
 class Shell:

@@ -36,9 +36,9 @@ from cyborg.tests.oracle.availability import Standing, Unit, claimable, reserved
 
 #: The values of each fact; the first one lets units be given out.
 VALUES: Mapping[str, tuple[Any, ...]] = {
-    "status": ("enabled", "inactive", "installing", "maintaining", "failed"),
+    "status": ("enabled", "inactive", "installing", "maintaining", "draining", "failed"),
     "lost": (None, "device", "deployable", "unit"),
-    "disabled": (False, True),
+    "host": ("enabled", "disabled", "draining"),
     "driver": ("READY", None, "FAILED"),
     "health": (None, "degraded", "drain"),
     "error": (None, "its name is taken"),
@@ -52,7 +52,7 @@ class Case:
 
     status: str
     lost: str | None
-    disabled: bool
+    host: str
     driver: str | None
     health: str | None
     error: str | None
@@ -64,7 +64,8 @@ class Case:
             self.status,
             lost=self.lost in ("device", "deployable"),
             driver=self.driver,
-            disabled=self.disabled,
+            disabled=self.host != "enabled",
+            draining=self.host == "draining",
             health=self.health,
             refused=self.error is not None,
         )
@@ -102,21 +103,21 @@ CASES = [Case(**dict(zip(VALUES, each, strict=True))) for each in product(*VALUE
 
 @dataclass(frozen=True)
 class Cloud:
-    """Two hosts, one of them disabled, with a device for each case."""
+    """A host of each status, with a device for each case."""
 
     database: Database
     resource_class: str
-    #: Whether it is disabled → name of the host.
-    hosts: Mapping[bool, str]
+    #: Its status → name of the host.
+    hosts: Mapping[str, str]
 
     def name(self, index: int) -> str:
-        return f"{self.hosts[CASES[index].disabled]}_{index}"
+        return f"{self.hosts[CASES[index].host]}_{index}"
 
     def write(self) -> None:
         """Write the rows as reports, binds and operators would have left them."""
         with self.database.writer() as tx:
             ids = {}
-            for disabled, name in self.hosts.items():
+            for status, name in self.hosts.items():
                 tx.execute(
                     sa.insert(Host).values(
                         name=name,
@@ -126,14 +127,15 @@ class Cloud:
                         updated_ms=self.database.now,
                     )
                 )
-                ids[disabled] = tx.scalar(sa.select(Host.id).where(Host.name == name))
+                ids[status] = tx.scalar(sa.select(Host.id).where(Host.name == name))
                 tx.execute(
                     sa.insert(Service).values(
                         uuid=str(uuid4()),
                         host=name,
                         binary=AGENT,
                         status="READY",
-                        disabled=disabled,
+                        disabled=status != "enabled",
+                        draining=status == "draining",
                         epoch=1,
                         last_seen_ms=self.database.now,
                     )
@@ -151,8 +153,8 @@ class Cloud:
                 [
                     {
                         "uuid": uuid,
-                        "host_id": ids[case.disabled],
-                        "hostname": self.hosts[case.disabled],
+                        "host_id": ids[case.host],
+                        "hostname": self.hosts[case.host],
                         "driver": f"{case.driver}_driver",
                         "device_key": f"key-{index}",
                         "type": "FPGA",
@@ -230,7 +232,7 @@ class Cloud:
 
 @pytest.fixture
 def cloud(database: Database, resource_class: str) -> Iterator[Cloud]:
-    cloud = Cloud(database, resource_class, {False: fresh_host("in"), True: fresh_host("out")})
+    cloud = Cloud(database, resource_class, {name: fresh_host(name) for name in VALUES["host"]})
     cloud.write()
     yield cloud
     with database.writer() as tx:
@@ -244,7 +246,7 @@ def test_binds_follow_the_rule(cloud: Cloud, nova: Client, profile: Any) -> None
         if case.differences > 1:
             continue
         provider = provider_uuid(cloud.name(index))
-        body = bind_body(create(nova, name), cloud.hosts[case.disabled], provider, str(uuid4()))
+        body = bind_body(create(nova, name), cloud.hosts[case.host], provider, str(uuid4()))
         if case.claimable:
             nova.patch(ARQS, body, status=202)
             continue
@@ -257,8 +259,8 @@ def test_binds_follow_the_rule(cloud: Cloud, nova: Client, profile: Any) -> None
 def test_views_follow_the_rule(cloud: Cloud, operator: Client) -> None:
     """Devices, drivers, usage, metrics, audit and desired state agree on all combinations."""
     words = {
-        host: Counter(case.word for case in CASES if case.disabled is disabled)
-        for disabled, host in cloud.hosts.items()
+        host: Counter(case.word for case in CASES if case.host == status)
+        for status, host in cloud.hosts.items()
     }
     devices: list[Any] = []
     while not devices or len(devices) % 1000 == 0:
@@ -280,7 +282,7 @@ def test_views_follow_the_rule(cloud: Cloud, operator: Client) -> None:
             offered = [
                 case
                 for case in CASES
-                if cloud.hosts[case.disabled] == host
+                if cloud.hosts[case.host] == host
                 and f"{case.driver}_driver" == driver["name"]
                 and case.standing.reason is None
                 and not case.reserved
@@ -291,7 +293,7 @@ def test_views_follow_the_rule(cloud: Cloud, operator: Client) -> None:
         assert reserved_units == {
             provider_uuid(cloud.name(index)): case.reserved
             for index, case in enumerate(CASES)
-            if cloud.hosts[case.disabled] == host
+            if cloud.hosts[case.host] == host
         }
     with cloud.database.reader() as tx:
         counted = metrics.totals(tx).units

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from oslo_db.exception import DBError
 
 from cyborg import exception
-from cyborg.db import attach_handles
+from cyborg.db import attach_handles, units
 from cyborg.db.models import Arq, AttachHandle, Host
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import State
@@ -73,7 +73,7 @@ def test_arq_is_given_each_claimed_handle(conductor: UseCases) -> None:
     (first, _), (second, _) = handles_of(conductor.db, PLAIN)
     (one,), (two,) = conductor.request(2)
     with conductor.db.writer() as tx:
-        attach_handles.hold(tx, {first: two, second: one})
+        assert units.hold(tx, {first: two, second: one})
     ids = {uuid: arq_of(conductor.db, uuid).attach_handle_id for uuid in (one, two)}
     assert ids == {one: second, two: first}
 

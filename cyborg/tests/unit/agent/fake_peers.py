@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One fake for all peers of an agent's loop: conductor, Placement, drivers and clock."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,9 @@ from cyborg.agent.schedule import Schedule
 from cyborg.agent.state_store import DesiredStateCache, StateStore
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
+from cyborg.drivers import catalogue
 from cyborg.drivers.base import CardLayouts, Driver
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.worker import Worker
@@ -108,6 +110,7 @@ class FakePeers:
     #: The devices that operators created.
     created: tuple[CreatedDevice, ...] = ()
     overdue: str = ""
+    read_catalogue: Callable[[], Catalogue] = catalogue.shipped
     #: The health that the last poll of the driver gave.
     health: tuple[DeviceHealth, ...] = ()
 
@@ -249,6 +252,7 @@ class FakePeers:
             ),
             cast(HealthChecks, FakeHealth(self)),
             Worker(),
+            read_catalogue=self.read_catalogue,
         )
         schedule = Schedule(scan=60, full_check=600, clock=lambda: self.now)
         providers = Providers(

@@ -4,11 +4,13 @@
 import contextlib
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from cyborg import exception
 from cyborg.clients.placement import Node
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.scan import Scan
 from cyborg.model.device import Device, DeviceType
 from cyborg.model.health import Condition, DeviceHealth
@@ -303,6 +305,21 @@ def test_a_reload_leads_to_a_scan_without_a_new_heartbeat(peers: FakePeers) -> N
     assert peers.take_calls() == ["report", "desired", "publish"]
     agent.loop.run_once()
     assert peers.take_calls() == []
+
+
+def test_a_reload_reports_the_traits_of_new_rules(peers: FakePeers, tmp_path: Path) -> None:
+    peers.read_catalogue = lambda: Catalogue.load([tmp_path])
+    agent = peers.agent()
+    agent.run_once()
+    peers.take_calls()
+    rules = tmp_path / "rules.yaml"
+    for text in ("- {trait: CUSTOM_A, when: {driver: d}}\n", ""):
+        rules.write_text(text)
+        agent.loop.run_once()
+        assert peers.take_calls() == []
+        agent.loop.reload()
+        agent.loop.run_once()
+        assert peers.take_calls() == ["report", "desired", "publish"]
 
 
 def test_a_heartbeat_during_a_report_does_not_repeat_the_report(peers: FakePeers) -> None:

@@ -13,8 +13,9 @@ from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.reporter import Reporter
-from cyborg.drivers import health_policy
+from cyborg.drivers import catalogue, health_policy
 from cyborg.drivers.base import CardLayouts, Driver
+from cyborg.drivers.catalogue import Catalogue
 from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.scan import Scan
 from cyborg.drivers.worker import Worker
@@ -39,6 +40,7 @@ def reporter_of(
     worker: Worker | None = None,
     topology_traits: bool = False,
     compat_traits: bool = False,
+    read_catalogue: Callable[[], Catalogue] = catalogue.shipped,
 ) -> Reporter:
     worker = worker or Worker()
     checks = HealthChecks(
@@ -59,6 +61,7 @@ def reporter_of(
         timeout=PATIENCE,
         topology_traits=topology_traits,
         compat_traits=compat_traits,
+        read_catalogue=read_catalogue,
     )
 
 

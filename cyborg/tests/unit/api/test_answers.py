@@ -80,6 +80,10 @@ _ARQ: Final = {"hostname", "device_rp_uuid", "attach_handle_info"}
 HIDING: Final = {
     "DeviceView": _DEVICE,
     "DeviceDetail": _DEVICE | {"cleaning", "events"},
+    "CapacityView": {
+        *("host", "type", "numa_node", "zone", "further", "limits", "total", "used", "free"),
+        *("unattached", "reserved", "largest", "headroom", "hosts", "notes"),
+    },
     "Explanation": {"steps", "hosts", "suggestion"},
     "ArqView": _ARQ,
     "ArqDetail": _ARQ | {"fault"},

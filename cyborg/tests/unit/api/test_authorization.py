@@ -95,13 +95,13 @@ OPERATED: list[tuple[Requests, set[str]]] = [
     (READ_DEVICES, READERS),
     (NEWER_READ, {*OPERATORS, "manager"}),
     (("GET /v2/events",), OPERATORS),
-    (("GET /v2/usage", "GET /v2/limits", "GET /v2/operations"), READERS),
+    (("GET /v2/usage", "GET /v2/capacity", "GET /v2/limits", "GET /v2/operations"), READERS),
 ]
 NEWER = (
     *NEWER_FOR_OPERATORS,
     *("PATCH /v2/devices/<device>", *NEWER_READ),
     *("GET /v2/usage", "GET /v2/limits", "GET /v2/operations", "GET /v2/operations/<random>"),
-    "GET /v2/events",
+    *("GET /v2/capacity", "GET /v2/events"),
 )
 
 

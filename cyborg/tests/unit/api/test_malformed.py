@@ -112,6 +112,7 @@ QUERIES: dict[str, dict[str, str]] = {
     "operations": {"verb": "discover", "status": "running"},
     "events": {"since": "2026-11-22T13:05:00Z", "kind": "device", "request_id": "req-1"},
     "usage": {"group_by": "project_id"},
+    "capacity": {"profile": "gpu,pair", "by": "numa", "host": "host-1"},
 }
 PAGE = {"limit": "1", "marker": "<device>", "sort_key": "uuid", "sort_dir": "desc"}
 

@@ -116,11 +116,12 @@ PARAMETERS = [
     *("name", "type", "status", "deployable_id", "key", "value", "arqs", "filters.field"),
     *("filters.value", "kind", "host", "driver", "backend", "in_use", "labels", "verb", "wait"),
     *("setup_required", "drain", "project_id", "device", "request_id", "since", "group_by"),
+    *("profile", "by"),
 ]
 NOUNS = [
     *("accelerator_requests", "attributes", "deployables", "device_profiles", "devices"),
     *("services", "services/<random>", "services/discover", "drivers", "drivers/fake_driver"),
-    *("backends", "hardware", "operations", "usage", "events"),
+    *("backends", "hardware", "operations", "usage", "events", "capacity"),
     "instances/<instance>/accelerators",
 ]
 METHODS = st.sampled_from(["GET", "DELETE"])

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from openstack.config import loader
 
-from cyborg.cli import shell
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.service import Service
+from cyborg_cli import shell
 
 
 @dataclass(frozen=True)

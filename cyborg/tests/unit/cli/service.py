@@ -59,6 +59,27 @@ EXPLANATION = {
     ],
     "suggestion": None,
 }
+DRAIN = {
+    "host": "compute-1",
+    "device": None,
+    "status": "draining",
+    "reason": None,
+    "servers": [
+        {
+            "uuid": INSTANCE,
+            "name": "web-1",
+            "status": "ACTIVE",
+            "project_id": "p",
+            "device_profiles": ["fpga"],
+            "devices": [DEVICE],
+            "arqs": [ARQ],
+            "movable": True,
+            "target": "compute-2",
+            "reason": "",
+        }
+    ],
+    "notes": ["Nova's filters are not asked."],
+}
 PROCESS = RESOURCES["services"][0]
 #: The profiles of RESOURCES as a file for profile-apply.
 PROFILES = Path(__file__).with_name("profiles.yaml")
@@ -186,6 +207,8 @@ def _resource_answer(request: ReceivedRequest, collection: str, rest: str) -> tu
         return 200, {"limits": resources[0]}
     if rest.endswith("/explain"):
         return 200, {"explanation": EXPLANATION}
+    if rest.endswith("/drain"):
+        return 200, {"drain": DRAIN}
     if not rest:
         return 200, {key: list(_filtered(resources, request.query))}
     matches = [

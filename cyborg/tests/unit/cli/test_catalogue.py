@@ -7,19 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cyborg
-from cyborg.cli import plugin, shell
-from cyborg.cli.routes import ROUTES
-from cyborg.cli.shell import COMMANDS
+import cyborg_cli
+from cyborg.model.health import CONDITIONS
+from cyborg_cli import devices, plugin, shell
+from cyborg_cli.routes import ROUTES
+from cyborg_cli.shell import COMMANDS
 
-ROOT = Path(cyborg.__file__).resolve().parent.parent
+CLIENT = Path(cyborg_cli.__file__).resolve().parent.parent
 
 
 def test_plugin_entry_points_match_the_catalogue():
     setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    setup.read(CLIENT / "setup.cfg", encoding="utf-8")
     group = f"openstack.{plugin.API_NAME}.v{plugin.DEFAULT_API_VERSION}"
-    lines = setup["entry_points"][group].strip().splitlines()
+    lines = setup["options.entry_points"][group].strip().splitlines()
     declared = {
         name.strip().replace("_", " "): target.strip()
         for name, _, target in (line.partition("=") for line in lines)
@@ -34,7 +35,7 @@ def test_plugin_entry_points_match_the_catalogue():
 
 def test_commands_and_pytest_plugin_start_without_bus_and_eventlet():
     code = (
-        "import sys; import cyborg.cli.shell, cyborg.testing.plugin\n"
+        "import sys; import cyborg_cli.shell, cyborg.testing.plugin\n"
         "assert not {'eventlet', 'futurist', 'oslo_messaging', 'sqlalchemy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -42,11 +43,17 @@ def test_commands_and_pytest_plugin_start_without_bus_and_eventlet():
 
 def test_plugin_command_names_do_not_shadow_other_plugins():
     others = {
-        entry.name.replace("_", " ")
-        for entry in importlib.metadata.entry_points(group="openstack.accelerator.v2")
+        entry.name.replace("_", " "): entry.value
+        for distribution in importlib.metadata.distributions()
+        for entry in distribution.entry_points
+        if entry.group.startswith("openstack.") and not entry.value.startswith("cyborg_cli.")
     }
-    assert "accelerator device list" in others
-    assert others.isdisjoint(entry.openstack_name for entry in COMMANDS.values())
+    assert others["accelerator device list"].startswith("cyborgclient.")
+    assert others.keys().isdisjoint(entry.openstack_name for entry in COMMANDS.values())
+
+
+def test_health_of_the_list_has_the_words_of_the_service():
+    assert set(devices.HEALTH) == set(CONDITIONS)
 
 
 def test_every_command_has_its_route_and_every_route_a_command():

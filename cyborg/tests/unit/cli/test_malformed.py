@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import requests
 
-from cyborg.cli import faults, profiles
 from cyborg.tests.fixtures import malformed
 from cyborg.tests.fixtures.properties import fuzzed, given, st
+from cyborg_cli import faults, profiles
 
 ERROR = {
     "error_message": json.dumps({"faultcode": "Client", "faultstring": "no", "debuginfo": None})
@@ -55,7 +55,7 @@ def test_odd_maximum_version_is_too_old(maximum: str) -> None:
 
 @pytest.mark.parametrize("body", ["[" * 100_000, json.dumps({"error_message": "[" * 100_000})])
 def test_deeply_nested_error_is_an_unexpected_answer(body: str) -> None:
-    assert faults.error_answer(answer(500, body), needed=None).fields["transient"] is False
+    assert faults.error_answer(answer(500, body), needed=None).transient is False
 
 
 @given(

@@ -9,10 +9,10 @@ from string import Template
 import pytest
 
 import cyborg
-from cyborg.cli.shell import COMMANDS
 from cyborg.tests.unit.cli import service as fake
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import PROFILES, Service
+from cyborg_cli.shell import COMMANDS
 
 GUIDE = Path(cyborg.__file__).resolve().parent.parent / "doc/source/user/cli.rst"
 TEXT = GUIDE.read_text()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cyborg.cli import cells
 from cyborg.tests.fixtures.waiting import ran
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
@@ -26,6 +25,7 @@ from cyborg.tests.unit.cli.service import (
     operation,
     result,
 )
+from cyborg_cli import cells
 
 GREEN = "\033[32m"
 

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from cyborg.cli.shell import COMMANDS
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
     AGENT,
@@ -21,6 +20,7 @@ from cyborg.tests.unit.cli.service import (
     PROFILES,
     Service,
 )
+from cyborg_cli.shell import COMMANDS
 
 #: The required fields of a new accelerator.
 NEW = {
@@ -83,6 +83,8 @@ READS = {
     f"profile-explain fpga --flavor m1 --host h --instance {INSTANCE} --hosts": (
         f"GET /device_profiles/fpga/explain?flavor=m1&host=h&instance={INSTANCE}"
     ),
+    f"host-drain {AGENT} --dry-run": f"GET /services/{AGENT}/drain",
+    f"accelerator-drain {DEVICE} --dry-run": f"GET /devices/{DEVICE}/drain",
     "profile-delete fpga": "DELETE /device_profiles/fpga",
     f"profile-apply -f {PROFILES}": "GET /device_profiles",
     "profile-export": "GET /device_profiles",
@@ -99,6 +101,10 @@ READS = {
     f"operation-show {OPERATION}": f"GET /operations/{OPERATION}",
     f"detach-instance {INSTANCE}": f"DELETE /instances/{INSTANCE}/accelerators",
     f"detach-instance {INSTANCE} {ARQ}": f"DELETE /instances/{INSTANCE}/accelerators/{ARQ}",
+    "capacity": "GET /capacity",
+    "capacity --profile fpga --profile gpu --host h --by numa": (
+        "GET /capacity?profile=fpga,gpu&host=h&by=numa"
+    ),
     "limits-show": "GET /limits",
     "usage-show --type FPGA --host h --project p": "GET /usage?type=FPGA&host=h&project_id=p",
 }
@@ -109,6 +115,8 @@ CHANGES: dict[str, tuple[str, Any]] = {
         f"PATCH /services/{AGENT}",
         {"status": "disabled", "disabled_reason": "fans"},
     ),
+    f"host-resume {AGENT}": (f"PATCH /services/{AGENT}", {"status": "enabled"}),
+    f"accelerator-resume {DEVICE}": (f"PATCH /devices/{DEVICE}", {"status": "ready"}),
     "install-driver fake_driver --host a --host b --option x=1 --option y=2=3": (
         "POST /drivers",
         {"driver": "fake_driver", "hosts": ["a", "b"], "options": {"x": "1", "y": "2=3"}},
@@ -255,6 +263,7 @@ WRONG = [
     ("install-driver d --option x", 2, "'x' does not have the form KEY=VALUE"),
     ("install-driver d --option x=1 --option x=2", 2, "key 'x' is given twice"),
     ("update-driver d --option x=1 --unset-option x", 2, "key 'x' is given twice"),
+    ("capacity --by rack", 2, "invalid choice: 'rack'"),
     ("usage-show --limit 1", 2, "unrecognized arguments"),
     ("update-driver d --enable --disable", 2, "not allowed with"),
     ("profile-create p", 2, "--group"),

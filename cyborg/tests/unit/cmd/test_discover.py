@@ -97,6 +97,15 @@ def test_table_without_devices_is_empty() -> None:
     assert list(discover.table([], 80)) == []
 
 
+def test_wrong_rule_of_the_device_catalogue_is_refused_whatever_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("- trait: CUSTOM_A\n  when: {colour: red}\n")
+    text = f"[generic_driver]\ndevices_dir = {tmp_path}\n"
+    with pytest.raises(
+        exception.ConfigError, match=r"rules\.yaml:2: 'colour' is not a key of when"
+    ):
+        printed(tmp_path, "--driver", "fake_driver", text=text)
+
+
 def test_colours_need_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     conf = configured(tmp_path, "--discover", "--driver", "fake_driver")

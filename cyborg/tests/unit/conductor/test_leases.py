@@ -15,7 +15,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Host, Service
 from cyborg.db.services import Process
 from cyborg.model import readiness
-from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR, HostStatus
 from cyborg.model.scope import EVERYWHERE
 
 LEASE_MS = 60_000
@@ -198,7 +198,7 @@ def test_only_the_named_process_is_disabled_and_removed(db: Database) -> None:
     register(db, HERE)
     id_, _ = register(db, THERE)
     with db.writer() as tx:
-        services.disable(tx, id_, disabled=True, reason="repair")
+        services.set_status(tx, id_, HostStatus.DISABLED, "repair")
     assert [(row.disabled, row.disabled_reason) for row in rows(db)] == [
         (False, None),
         (True, "repair"),

@@ -24,7 +24,6 @@ from cyborg.model.report import (
     InstalledDriver,
     Report,
 )
-from cyborg.model.text import escaped_line
 from cyborg.rpc.command import commands
 from cyborg.rpc.transport import CONDUCTOR_AGENTS_TOPIC, CONDUCTOR_TOPIC
 from cyborg.rpc.verbs import AgentRequest, ToConductor
@@ -35,6 +34,7 @@ from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.properties import fuzzed, given, st
 from cyborg.tests.fixtures.single_step import Environment, RunningClock
 from cyborg.tests.unit.rpc import samples
+from cyborg_cli.text import escaped_line
 
 HOST = "host-1"
 CONTEXT = {"sender": f"cyborg-agent@{HOST}", "request_id": "req-1"}

@@ -103,6 +103,36 @@ def test_an_entry_of_the_operator_precedes_those_of_this_package(tmp_path: Path)
     assert entries.platform_reason(0x8086, 0xA1A4, 0x0C8000) is not None
 
 
+def test_memory_of_a_model_is_that_of_the_closest_entry_that_has_it(tmp_path: Path) -> None:
+    text = "- {pci_ids: [10de:2331], model: ours}\n- {pci_ids: [10de:2330], memory: 96 GiB}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    entries = Catalogue.load([SHIPPED, tmp_path])
+    sizes = [entries.entry(0x10DE, device, 0x030200).memory for device in (0x2331, 0x2330, 0x2901)]
+    assert sizes == [80 << 30, 96 << 30, None]
+
+
+def test_rules_of_the_operator_replace_those_of_this_package_for_the_same_trait(
+    tmp_path: Path,
+) -> None:
+    arria = "CUSTOM_FPGA_INTEL_PAC_ARRIA10"
+    other = "- {trait: CUSTOM_A, when: {numa_node: 0}}\n"
+    texts = (
+        f"- {{trait: {arria}, when: {{driver: first_driver}}}}\n{other}",
+        f"- {{trait: {arria}, when: {{driver: second_driver}}}}\n",
+    )
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.yaml").write_text(text)
+    (rule,) = Catalogue.load([SHIPPED]).rules
+    assert (rule.trait, rule.compat) == (arria, True)
+    rules = Catalogue.load([SHIPPED, tmp_path]).rules
+    assert [(rule.trait, rule.compat) for rule in rules] == [
+        (arria, False),
+        (arria, False),
+        ("CUSTOM_A", False),
+    ]
+    assert rules[0].place == f"{tmp_path}/0.yaml:1"
+
+
 def test_a_name_of_the_operator_replaces_that_of_this_package(tmp_path: Path) -> None:
     text = CARD.replace("name: card", "name: gaudi2")
     (tmp_path / "mine.yaml").write_text(text)
@@ -163,6 +193,12 @@ def test_other_files_and_empty_files_are_ignored(tmp_path: Path) -> None:
         (2, "- pci_ids: [1d5f:0001]\n  driver: amd gpu\n", "driver cannot be 'amd gpu': it is not"),
         (2, "- pci_ids: [1d5f:0001]\n  refused: it is old\n", "only together with driver"),
         (2, "- pci_classes: ['12']\n  driver: amd_gpu_driver\n", "only together with pci_ids"),
+        (
+            2,
+            "- pci_ids: [1d5f:0001]\n  memory: 80\n",
+            "memory cannot be '80': it is not a size such",
+        ),
+        (2, "- pci_classes: ['12']\n  memory: 8 GiB\n", "only together with pci_ids"),
         (2, "- pci_ids: ['1d5f:*']\n- pci_ids: ['1d5f:*']\n", ":1 has the same ids"),
         (2, "- kind: A\n  model: b: c\n", "it is not YAML: mapping values are not allowed"),
         (1, "name: card\n", "it is not a list of entries, each after '- '"),
@@ -484,7 +520,18 @@ EVERY_KEY = b"""\
   unit: CARD
   unit_functions: 2
   enable: true
+  memory: 80 GiB
 - {pci_classes: ["0604"], platform: yes, vendor: *vendor}
+- trait: CUSTOM_TIER_1
+  compat: no
+  when:
+    driver: [pci_driver, generic_driver]
+    device_type: FPGA
+    pci_ids: ["1d5f:*"]
+    model: *vendor
+    memory: {min: 40 GiB, max: 80 GiB}
+    numa_node: 1
+    switch_nics: any
 """
 #: Pieces of YAML: bombs of aliases, nesting, tags, merges, directives, documents.
 YAML = [

@@ -49,7 +49,6 @@ ERRORS = frozenset(
         "BoundArqs",
         "CannotAttach",
         "CannotProgram",
-        "CommandFailed",
         "ConfigError",
         "Conflict",
         "CyborgError",

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.cli.base import ListCommand, ShowCommand
-from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.waiting import eventually
@@ -28,6 +26,8 @@ from cyborg.tests.functional.keystone.long.sessions import (
 from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.unit.cli.conftest import CommandResult
 from cyborg.tests.unit.policies.page import NO, OWN, YES, table
+from cyborg_cli.base import ListCommand, ShowCommand
+from cyborg_cli.shell import COMMANDS
 
 TABLE = table()
 #: Who may least comes first. The stranger is a member of another project.
@@ -89,6 +89,11 @@ LINES = {
         tidy=lambda scenario: scenario.sessions.do(f"service-enable {scenario.agent}"),
     ),
     "service-enable": Line(lambda scenario: scenario.agent),
+    "host-drain": Line(
+        lambda scenario: f"{scenario.agent} --reason fans",
+        tidy=lambda scenario: scenario.sessions.do(f"host-resume {scenario.agent}"),
+    ),
+    "host-resume": Line(lambda scenario: scenario.agent),
     "service-delete": Line(lambda scenario: scenario.gone_process()),
     "backend-list": Line(),
     "backend-show": Line(lambda scenario: scenario.backend),
@@ -106,6 +111,11 @@ LINES = {
         lambda scenario: f"{scenario.spare} --status ready",
         ours=lambda scenario: f"{scenario.held} --label owner=blue",
     ),
+    "accelerator-drain": Line(
+        lambda scenario: scenario.held,
+        tidy=lambda scenario: scenario.sessions.do(f"accelerator-resume {scenario.held}"),
+    ),
+    "accelerator-resume": Line(lambda scenario: scenario.held),
     "accelerator-create": Line(
         lambda scenario: (
             f"{on_host(scenario)} --driver generic_driver --backend soft --model made "
@@ -136,6 +146,7 @@ LINES = {
         lambda scenario: scenario.server.uuid, tidy=lambda scenario: scenario.detach()
     ),
     "detach-instance": Line(lambda scenario: scenario.attached()),
+    "capacity": Line(),
     "usage-show": Line(),
 }
 #: All that there is of these is the operators', though projects may have some.
