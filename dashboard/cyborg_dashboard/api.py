@@ -175,7 +175,8 @@ class Client:
             session=own,
             app_name="cyborg-dashboard",
             region_name=user.services_region,
-            accelerator_endpoint_override=url,
+            # With the slash it is the address that the service names, and found at once.
+            accelerator_endpoint_override=f"{url}/",
             accelerator_api_version="2",
         ).accelerator
 

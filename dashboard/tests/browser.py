@@ -133,7 +133,11 @@ class Browser:
 
     def screenshot(self, file: Path) -> None:
         """Keep a picture of the whole page, at the width of the window."""
-        height = self.driver.execute_script("return document.documentElement.scrollHeight")
+        height = self.driver.execute_script(
+            "const body = document.getElementById('content_body');"
+            "const whole = document.documentElement.scrollHeight;"
+            "return Math.max(whole, body ? body.scrollHeight + 60 : 0)"
+        )
         self.driver.set_window_size(SIZE[0], max(SIZE[1] // 2, min(int(height) + 20, 4000)))
         self.driver.save_screenshot(str(file))
         self.driver.set_window_size(*SIZE)

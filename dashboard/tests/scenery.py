@@ -9,7 +9,9 @@ H100 = {"resources:CUSTOM_PCI": "1", "trait:CUSTOM_PCI_PRODUCT_ID_2330": "requir
 FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FPGA_INTEL": "required"}
 NOWHERE = {"resources:CUSTOM_PCI": "1", "trait:CUSTOM_PCI_PRODUCT_ID_2342": "required"}
 #: Text that would be a script, a tag or an expression of Angular if a page did not escape it.
-MARKUP = "<script>document.title='mine'</script><img src=x onerror=alert(1)>{{7*7}}{$7*7$}"
+MARKUP = (
+    "<script>document.title='mine'</script><img src=x onerror=alert(1)>{{1234*1001}}{$1234*1001$}"
+)
 
 
 def furnish(cloud: Cloud) -> list[str]:

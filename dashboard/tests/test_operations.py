@@ -75,11 +75,11 @@ def test_driver_is_installed_changed_and_removed(
     admin.open(DRIVER_INDEX)
     assert {row["Host"] for row in admin.cells()} >= set(HOSTS)
     admin.open(f"{DRIVER_INDEX}install/")
-    admin.fill(driver="not a driver", hosts=HOST)
+    admin.fill(driver="fake_driver", hosts="nowhere.example.org")
     admin.submit()
     assert admin.path == f"{DRIVER_INDEX}install/"
-    assert "driver" in admin.find("[role=alert]").text
-    admin.fill(driver="fake_driver", options="no sign")
+    assert "nowhere.example.org" in admin.find("[role=alert]").text
+    admin.fill(hosts=HOST, options="no sign")
     admin.submit()
     assert "Line 1 does not have the form NAME=VALUE" in admin.text
     admin.fill(options="")

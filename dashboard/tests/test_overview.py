@@ -13,12 +13,15 @@ def test_capacity_and_changes_are_shown(
     admin: Browser, counted: Callable[[], list[Seen]], picture: Callable[[str], None]
 ) -> None:
     admin.open(INDEX)
-    rows = {row["Resource Class"]: row for row in admin.cells("#capacity_table")}
+    rows = {row["Resource Class"]: row for row in admin.cells("#usage_table")}
     assert (rows["CUSTOM_PCI"]["Used"], rows["CUSTOM_PCI"]["Total"]) == ("4", "16")
     assert rows["CUSTOM_PCI"]["Out of Service"] == "1 (1 maintaining)"
-    assert "Fan is replaced" in admin.text
-    # The versions, capacity, each health, processes and events.
-    assert len(counted()) == 1 + 1 + 5 + 1 + 1
+    assert admin.cells("section[aria-labelledby=events] table")
+    profiles = {row["Profile"]: row for row in admin.cells("#capacity_table")}
+    assert (profiles["h200"]["Further Servers"], profiles["h200"]["Used"]) == ("5", "3")
+    assert profiles["gh200"]["Further Servers"] == "0"
+    # The versions, units, capacity, each health, processes and events.
+    assert len(counted()) == 1 + 1 + 1 + 5 + 1 + 1
     picture("overview")
 
 

@@ -56,10 +56,11 @@ def test_form_offers_what_exists_and_says_while_one_types_whether_it_can_be_met(
     admin.fill(groups="resources:CUSTOM_PCI=0")
     eventually(lambda: "groups[0].resources:CUSTOM_PCI" in verdict.text, "the field is named")
     admin.find("#id_groups").clear()
-    admin.find("#builder_traits option:nth-child(3)").click()
+    trait = "CUSTOM_PCI_PRODUCT_ID_2335"
+    admin.find(f"#builder_traits option:nth-child({traits.index(trait) + 1})").click()
     admin.find("#builder_add").click()
-    admin.fill(groups=GROUP)
-    eventually(lambda: "accelerator-verdict-now" in verdict.get_attribute("class"), "now")
+    assert admin.find("#id_groups").get_attribute("value") == GROUP
+    eventually(lambda: "gpu-1.example.org" in verdict.text, "the host is named")
     assert '"resources:CUSTOM_PCI": "1"' in admin.find("#groups_json").text
     picture("profile-create")
     admin.submit()

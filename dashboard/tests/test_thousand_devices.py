@@ -49,7 +49,7 @@ def test_list_is_read_page_by_page_in_both_directions(
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("/admin/accelerator_overview/", 9),
+        ("/admin/accelerator_overview/", 10),
         ("/admin/accelerator_requests/", 3 + 5),
         ("/admin/accelerator_profiles/create/", 3),
         ("/admin/accelerator_hosts/", 2),

@@ -115,7 +115,7 @@ def test_each_long_job_has_its_turn_within_eight_commits(repository: Repository)
     for _ in range(TURNS):
         repository.commit("unrelated.py")
         names = list(choose(repository, *LONG, passed=passed))
-        assert 1 <= len(names) <= 2
+        assert 1 <= len(names) <= 3
         ran += names
     assert sorted(ran) == sorted(job.name for job in LONG)
 

@@ -18,6 +18,12 @@ register.simple_tag(shown.server_link, name="server_link")
 
 
 @register.filter
+def words(name: str) -> str:
+    """Return a name of the service as words."""
+    return name.replace("_", " ")
+
+
+@register.filter
 def percent(part: Any, whole: Any) -> str:
     """Return a part in percent of the whole, for a width; without a language's comma."""
     return f"{100 * part / whole:.2f}" if whole else "0"

@@ -14,10 +14,12 @@ from cyborg_dashboard.content.devices.tables import title
 
 #: The health of devices that need attention, worst first; one request is sent for each.
 _ATTENTION: Final = ("dead", "drain", "parked", "probation", "degraded")
-#: How many devices of each health, processes and events the page shows.
+#: How many profiles, devices of each health, processes and events the page shows.
+_PROFILES: Final = 15
 _DEVICES: Final = 10
 _PROCESSES: Final = 200
 _EVENTS: Final = 15
+#: Why units are out of service that are not clean, or may not be.
 _DIRTY: Final = ("quarantined", "releasing")
 
 
@@ -32,6 +34,7 @@ class IndexView(views.HorizonTemplateView):
         context: dict[str, Any] = super().get_context_data(**values)
         client = api.client(self.request)
         parts: dict[str, Callable[[api.Client], Any]] = {
+            "usage": usage,
             "capacity": capacity,
             "attention": attention,
             "silent": silent,
@@ -47,7 +50,19 @@ class IndexView(views.HorizonTemplateView):
         return context
 
 
-def capacity(client: api.Client) -> list[dict[str, Any]]:
+def capacity(client: api.Client) -> dict[str, Any]:
+    """Return how many further servers get each of the first profiles now, and what limits them."""
+    page = client.page("/capacity", "capacity", {"limit": _PROFILES})
+    rows = []
+    for row in page.items:
+        reasons = [f"{count} {reason}" for reason, count in row["reserved"].items()]
+        out = sum(row["reserved"].values())
+        limits = [f"{name}: {count}" for name, count in row["limits"].items()]
+        rows.append({**row, "reasons": ", ".join(reasons), "out": out, "by": ", ".join(limits)})
+    return {"rows": rows, "more": page.more}
+
+
+def usage(client: api.Client) -> list[dict[str, Any]]:
     """Return how many units of each resource class are used, free and out of service."""
     rows = client.get("/usage", {"group_by": "type"})["usage"]
     for row in rows:
