@@ -85,6 +85,16 @@ def units(device: Mapping[str, Any]) -> Any:
     return ", ".join(str(text) for text in words)
 
 
+def units_in_short(device: Mapping[str, Any]) -> Any:
+    """Show how many units of a device are used, and why others cannot be."""
+    amounts = device.get("units")
+    if not amounts:
+        return "-"
+    reasons = [f"{count} {name}" for name, count in amounts["reasons"].items()]
+    used = _("%(used)d of %(total)d used") % {"used": amounts["used"], "total": amounts["total"]}
+    return lines([str(used), *reasons])
+
+
 def server_link(uuid: str, name: str | None, *, admin: bool = True) -> Any:
     """Show a server, with a link to its page."""
     text = name or uuid

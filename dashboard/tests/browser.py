@@ -132,13 +132,13 @@ class Browser:
         ]
 
     def screenshot(self, file: Path) -> None:
-        """Keep a picture of the whole page, at the width of the window."""
+        """Keep a picture of the page, at the width of the window, of a long page the beginning."""
         height = self.driver.execute_script(
             "const body = document.getElementById('content_body');"
             "const whole = document.documentElement.scrollHeight;"
             "return Math.max(whole, body ? body.scrollHeight + 60 : 0)"
         )
-        self.driver.set_window_size(SIZE[0], max(SIZE[1] // 2, min(int(height) + 20, 4000)))
+        self.driver.set_window_size(SIZE[0], max(SIZE[1] // 2, min(int(height) + 20, 1300)))
         self.driver.save_screenshot(str(file))
         self.driver.set_window_size(*SIZE)
 

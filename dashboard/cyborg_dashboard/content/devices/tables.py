@@ -39,10 +39,6 @@ class Enable(_Change):
     verbose_name_plural = _("Enable")
     policy_rules = (("accelerator", "cyborg:device:update"),)
 
-    def allowed(self, _request: Any, datum: api.Resource | None) -> bool:
-        """A row has either this action or the opposite one."""
-        return datum is None or datum["status"] != "enabled"
-
 
 class Disable(_Change):
     """Take devices out of service."""
@@ -51,10 +47,6 @@ class Disable(_Change):
     verbose_name = _("Disable")
     verbose_name_plural = _("Disable")
     policy_rules = (("accelerator", "cyborg:device:update"),)
-
-    def allowed(self, _request: Any, datum: api.Resource | None) -> bool:
-        """See Enable."""
-        return datum is None or datum["status"] == "enabled"
 
 
 class Label(_Change):
@@ -78,7 +70,7 @@ class DevicesTable(lists.SelectableTable):
     driver = tables.Column(lambda device: device.get("driver") or "-", verbose_name=_("Driver"))
     state = tables.Column(shown.worded("status"), verbose_name=_("Status"))
     health = tables.Column(shown.worded("health"), verbose_name=_("Health"))
-    units = tables.Column(shown.units, verbose_name=_("Units"))
+    units = tables.Column(shown.units_in_short, verbose_name=_("Units"))
     servers = tables.Column(shown.servers, verbose_name=_("Servers"))
     labels = tables.Column(shown.labels, verbose_name=_("Labels"))
 
@@ -89,8 +81,6 @@ class DevicesTable(lists.SelectableTable):
         verbose_name = _("Devices")
         multi_select = False
         table_actions = (Enable, Disable, Label)
-        row_actions = (Enable, Disable, Label)
-        row_actions_dropdown_template = lists.ROW_ACTIONS
 
     def get_object_display(self, datum: api.Resource) -> str:
         """Return the title of the device, and where it is."""
