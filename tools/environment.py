@@ -198,7 +198,7 @@ def become(python, module, options=()):
     os.execv(python, [python, *options, "-m", module, *sys.argv[1:]])
 
 
-def _digest(venv, requirements, extras, project):
+def _digest(venv, requirements, extras, project="."):
     """Return a digest of everything that an environment depends on."""
     digest = hashlib.sha256(repr((str(venv), str(ROOT), extras)).encode())
     names = ["requirements.txt", "constraints.txt", "setup.cfg", "setup.py", "pyproject.toml"]
