@@ -2,7 +2,8 @@
 """Base classes of the commands: lists, single objects, deletions and operations."""
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -28,6 +29,9 @@ def column_paths(*names: str, **paths: str) -> Mapping[str, str]:
     return {name: name for name in names} | paths
 
 
+#: Seconds between two refreshes of a list at least, and if the user must not see events.
+_REFRESH_AFTER: Final = 1.0
+_REFRESH_EVERY: Final = 5.0
 #: The units of a duration.
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -99,6 +103,8 @@ class TableCommand(BaseCommand, Lister):
     """
 
     columns: ClassVar[Mapping[str, str]]
+    #: Whether the table is drawn in place of the one before.
+    redraws = False
     #: Columns that stay columns on a narrow terminal; others move below the first column.
     essential: ClassVar[Sequence[str]] = ()
 
@@ -126,7 +132,26 @@ class TableCommand(BaseCommand, Lister):
         """Write the list; a table is fitted to the terminal."""
         if parsed_args.formatter == "table":
             self.formatter = FittedTable(self.essential)
+        if self.redraws:
+            self.app.stdout.write(terminal.CLEAR)
         return super().produce_output(parsed_args, column_names, data)
+
+    def redraw(self, parsed_args: argparse.Namespace, ticks: Iterable[object]) -> int:
+        """Draw the table at each tick; an error that may pass leaves the last one.
+
+        ``run`` returns only when there are no more ticks, or with an error.
+        """
+        self.redraws = True
+        status = 0
+        for _ in ticks:
+            try:
+                status = super().run(parsed_args)
+            except exception.CommandFailed as error:
+                if not error.transient:
+                    raise
+                self.print_note(f"{error} Trying again.")
+            self.app.stdout.flush()
+        return status
 
 
 class ListCommand(TableCommand):
@@ -135,6 +160,8 @@ class ListCommand(TableCommand):
     long_columns: ClassVar[Mapping[str, str]] = {}
     #: The form of the identifier that ``--marker`` takes.
     marker: ClassVar[str] = "UUID"
+    #: Whether ``--watch`` refreshes the list.
+    can_watch: ClassVar[bool] = True
     #: What to print when the service has no such object: that there is none, and what to do next.
     empty_message: ClassVar[str]
 
@@ -156,13 +183,44 @@ class ListCommand(TableCommand):
             )
         if self.long_columns:
             parser.add_argument("--long", action="store_true", help="Show additional columns.")
+        if self.can_watch:
+            parser.add_argument(
+                "--watch",
+                action="store_true",
+                help="Show the list again whenever something has changed, until the command is "
+                "interrupted. Only on a terminal.",
+            )
         return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the list; with ``--watch`` after each event."""
+        if not getattr(parsed_args, "watch", False):
+            return super().run(parsed_args)
+        if not self.app.stdout.isatty():
+            raise exception.CommandFailed(
+                reason="--watch draws the list again and again, which is for terminals only. "
+                "cyborg watch prints events as lines."
+            )
+        return self.redraw(parsed_args, self._changes())
+
+    def _changes(self) -> Iterator[object]:
+        """Yield when something may have changed; regularly to users who must not see events."""
+        try:
+            for _ in self.client.follow_events({}, self.print_note):
+                yield None
+                self.client.pause(_REFRESH_AFTER)
+        except exception.CommandFailed as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+        while True:
+            yield None
+            self.client.pause(_REFRESH_EVERY)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Request the list; return the columns and the rows."""
-        objects = self.client.read_list(self.route, vars(parsed_args))
+        objects = self.objects(parsed_args)
         if not objects:
-            filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir"}
+            filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir", "group_by"}
             if getattr(parsed_args, "marker", None):
                 self.print_note("There are no more rows.")
             elif any(getattr(parsed_args, name, None) is not None for name in filters):
@@ -172,6 +230,10 @@ class ListCommand(TableCommand):
         long_format = getattr(parsed_args, "long", False)
         columns = {**self.columns, **(self.long_columns if long_format else {})}
         return self.table(parsed_args, columns, self.shown(objects, parsed_args))
+
+    def objects(self, parsed: argparse.Namespace) -> Sequence[Mapping[str, Any]]:
+        """Request the list; return its objects."""
+        return self.client.read_list(self.route, vars(parsed))
 
     def shown(
         self, objects: Sequence[Mapping[str, Any]], _parsed: argparse.Namespace

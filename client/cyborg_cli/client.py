@@ -10,7 +10,7 @@ selected is sent as it is; a request that needs a later one is refused by the cl
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
@@ -22,6 +22,7 @@ from openstack import exceptions as sdk_exceptions
 from openstack.config.cloud_region import CloudRegion
 
 from cyborg_cli import exception, faults
+from cyborg_cli.compute import Compute
 from cyborg_cli.routes import EXTENDED, ROUTES, SHARED, Route
 
 SERVICE_TYPE: Final = "accelerator"
@@ -42,6 +43,14 @@ _FIRST_INTERVAL: Final = 0.25
 _LONGEST_INTERVAL: Final = 3.0
 #: How many polls in a row may fail; a conductor may be restarting.
 _MAX_FAILED_POLLS: Final = 10
+#: Seconds for which a request waits for events: proxies end requests after 60 seconds.
+_WAIT: Final = 50
+#: How much longer its answer may take, in seconds.
+_ANSWER_TIMEOUT: Final = 30
+#: How many requests for events may fail in a row: about five minutes.
+_MAX_FAILED_WAITS: Final = 100
+#: The longest pause that the service may ask for, in seconds.
+_LONGEST_PAUSE: Final = 60
 
 
 def requested_microversion(region: CloudRegion) -> str:
@@ -58,17 +67,20 @@ class Client:
     """Sends the requests of the commands.
 
     ``connect`` is called with the first request; it returns an adapter and the microversion that
-    the user selected, empty for none. ``pause`` waits for a number of seconds. Every method raises
-    exception.CommandFailed, whose message says what to do next.
+    the user selected, empty for none. ``compute`` sends requests to Nova. ``pause`` waits for a
+    number of seconds. Every method raises exception.CommandFailed, whose message says what to do
+    next.
     """
 
     def __init__(
         self,
         connect: Callable[[], tuple[Adapter, str]],
         *,
+        compute: Compute,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._connect = connect
+        self.compute = compute
         self._adapter: Adapter | None = None
         self._base_url = ""
         #: The minor version to send, None for the latest, and whether the user selected it.
@@ -81,24 +93,64 @@ class Client:
         route = ROUTES[name]
         return self._content(route, self._send(route, keys, values or {}, {}))
 
-    def read_list(self, name: str, values: Mapping[str, Any]) -> list[Resource]:
-        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``."""
+    def read_list(
+        self, name: str, values: Mapping[str, Any], others: dict[str, Any] | None = None
+    ) -> list[Resource]:
+        """Return the objects of a list, from all its pages, but at most ``limit`` of ``values``.
+
+        ``others`` gets the other members of the answers.
+        """
         route, values = ROUTES[name], dict(values)
         limit: int | None = values.get("limit")
         objects: list[Resource] = []
         while True:
             answer = self._send(route, (), values, {})
             objects += self._content(route, answer)
-            try:
-                links = answer.json().get(f"{route.wrapper}_links", ())
-                following = [link["href"] for link in links if link["rel"] == "next"]
-                if not following or (limit is not None and len(objects) >= limit):
-                    return objects
-                values["marker"] = dict(parse_qsl(urlsplit(following[0]).query))["marker"]
-            except (KeyError, TypeError) as error:
-                raise faults.unexpected_answer(answer) from error
+            if others is not None:
+                others |= answer.json()
+            following = self._following(route, answer)
+            if not following or (limit is not None and len(objects) >= limit):
+                return objects
+            values["marker"] = following["marker"]
             if limit is not None:
                 values["limit"] = limit - len(objects)
+
+    def follow_events(
+        self, values: Mapping[str, Any], report: Callable[[str], object]
+    ) -> Iterator[list[Resource]]:
+        """Yield the events that match the filters, as they happen: each answer of the service.
+
+        An answer without events comes first, unless ``values`` have a time ``since``, and then at
+        least once a minute. Each event is in one answer, also if the service is restarted:
+        ``report`` is called when it stops to answer, and when it answers again.
+        """
+        route, place = ROUTES["watch"], {**values, "wait": _WAIT}
+        failed, seconds = 0, _FIRST_INTERVAL
+        while True:
+            try:
+                answer = self._send(route, (), place, {}, timeout=_WAIT + _ANSWER_TIMEOUT)
+            except exception.CommandFailed as error:
+                failed += 1
+                transient = error.transient and failed <= _MAX_FAILED_WAITS
+                if not transient or "marker" not in place:
+                    raise
+                if failed == 1:
+                    report(f"{error} Trying again, without losing events.")
+                self.pause(seconds)
+                seconds = min(seconds * 1.5, _LONGEST_INTERVAL)
+                continue
+            if failed:
+                report("The service answers again.")
+            failed, seconds = 0, _FIRST_INTERVAL
+            events = self._content(route, answer)
+            following = self._following(route, answer)
+            if "marker" not in following:
+                raise faults.unexpected_answer(answer)
+            place |= {"seen": None, **following}
+            yield events
+            pause = answer.headers.get("Retry-After", "")
+            if pause.isdecimal():
+                self.pause(min(int(pause), _LONGEST_PAUSE))
 
     def start_operation(
         self, name: str, *keys: str, values: Mapping[str, Any], request_key: str | None
@@ -129,6 +181,8 @@ class Client:
         keys: tuple[str, ...],
         values: Mapping[str, Any],
         headers: Mapping[str, str],
+        *,
+        timeout: float | None = None,
     ) -> requests.Response:
         """Send a request, once more with an older microversion if the service is older."""
         url, needed = self._service_url() + route.url(*keys), route.minimum_version(values)
@@ -138,14 +192,14 @@ class Client:
                 f"--os-accelerator-api-version is 2.{self._minor}. Set it to 2.{needed} or later, "
                 "or remove the option."
             )
-        answer = self._send_once(route, url, values, headers)
+        answer = self._send_once(route, url, values, headers, timeout=timeout)
         if answer.status_code == 406 and not self._user_selected:
             # The service checks the version before anything else, so nothing was changed.
             maximum = _VERSION.fullmatch(answer.headers.get(faults.MAXIMUM_VERSION_HEADER, ""))
             newest = min(int(maximum[1]), SHARED) if maximum else -1
             if needed <= newest:
                 self._minor = newest
-                answer = self._send_once(route, url, values, headers)
+                answer = self._send_once(route, url, values, headers, timeout=timeout)
         if answer.status_code >= 300:
             raise faults.error_answer(answer, self._minor if self._user_selected else needed)
         return answer
@@ -156,8 +210,12 @@ class Client:
         url: str,
         values: Mapping[str, Any],
         headers: Mapping[str, str],
+        *,
+        timeout: float | None = None,
     ) -> requests.Response:
         arguments: dict[str, Any] = {"params": route.select(route.query, values)}
+        if timeout is not None:
+            arguments["timeout"] = timeout
         if route.body:
             # None stays in the body: it removes a value.
             body = {name: values[name] for name in route.body if name in values}
@@ -175,6 +233,20 @@ class Client:
             )
         except (ks_exceptions.ClientException, requests.RequestException) as error:
             raise faults.no_answer(error, self._base_url) from error
+
+    def _following(self, route: Route, answer: requests.Response) -> dict[str, str]:
+        """Return the place in a list of the link to its next page; empty if there is none."""
+        try:
+            links = answer.json().get(f"{route.wrapper}_links", ())
+            for link in links:
+                if link["rel"] == "next":
+                    query = dict(parse_qsl(urlsplit(link["href"]).query))
+                    return {"marker": query["marker"]} | {
+                        name: query[name] for name in ("seen",) if name in query
+                    }
+        except (AttributeError, KeyError, TypeError) as error:
+            raise faults.unexpected_answer(answer) from error
+        return {}
 
     def _content(self, route: Route, answer: requests.Response) -> Any:
         if not answer.content:

@@ -34,7 +34,7 @@ HEALTH: Final = ("ok", "degraded", "drain", "dead", "probation", "parked", "igno
 _UNKNOWN = "unknown"
 
 
-def _names(instances: Sequence[Mapping[str, Any]] | None, name: str, uuid: str) -> Any:
+def instance_names(instances: Sequence[Mapping[str, Any]] | None, name: str, uuid: str) -> Any:
     """Return the names of instances, or the UUID of one without a name."""
     if instances is None:
         return None
@@ -145,8 +145,8 @@ class AcceleratorList(ListCommand):
         return [
             {
                 **item,
-                "holder": _names(item.get("holders"), "instance_name", "instance_uuid"),
-                "instance_name": _names(item.get("instances"), "name", "uuid"),
+                "holder": instance_names(item.get("holders"), "instance_name", "instance_uuid"),
+                "instance_name": instance_names(item.get("instances"), "name", "uuid"),
             }
             for item in objects
         ]

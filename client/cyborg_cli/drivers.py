@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for drivers, the backends that they attach, the hardware they find, usage and limits."""
+"""Commands for drivers, the backends that they attach, the hardware they find, and limits."""
 
 import argparse
 import contextlib
@@ -300,45 +300,6 @@ class HardwareShow(NamedShow):
     route, list_route, name_field = "hardware-show", "hardware-list", "key"
     key_name = "hardware"
     key_help = "UUID of the physical device, or its key if only one host has it."
-
-
-class UsageShow(ListCommand):
-    """Count the units of accelerators by resource class: used, free and out of service."""
-
-    route = "usage-show"
-    columns = column_paths(
-        "resource_class",
-        "type",
-        "host",
-        "project_id",
-        "total",
-        "used",
-        "free",
-        "out_of_service",
-        "reasons",
-    )
-    essential = ("total", "used", "free", "out_of_service")
-    empty_message = "There are no accelerators to count. Run cyborg discover-services."
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--type", help="Count only this device type.")
-        parser.add_argument("--host", help="Count only units on this host.")
-        parser.add_argument(
-            "--project",
-            dest="project_id",
-            metavar="PROJECT_ID",
-            help="Count only units that this project uses.",
-        )
-        parser.add_argument(
-            "--resource-class", metavar="CLASS", help="Count only this resource class."
-        )
-        parser.add_argument(
-            "--by",
-            dest="group_by",
-            metavar="COLUMNS",
-            help="Additional columns to count by: type, host or project_id, separated by commas. "
-            "Only operators can count by host.",
-        )
 
 
 class LimitsShow(ShowCommand):

@@ -106,7 +106,7 @@ def error_answer(answer: requests.Response, needed: int | None) -> exception.Com
 
     ``needed`` is the minor version that the request needs, None for the latest. The field
     ``outcome_unknown`` of the result says that the service may have carried out the request,
-    ``transient`` that the same request may succeed later.
+    ``transient`` that the same request may succeed later; ``status`` is that of HTTP.
     """
     status, text = answer.status_code, _message_in(answer)
     transient = status in _TRANSIENT
@@ -128,7 +128,10 @@ def error_answer(answer: requests.Response, needed: int | None) -> exception.Com
             request = answer.headers.get("x-openstack-request-id", "unknown")
             message += f" See the log of cyborg-api for request {request}."
     return exception.CommandFailed(
-        reason=escaped(message), outcome_unknown=outcome_unknown, transient=transient
+        reason=escaped(message),
+        outcome_unknown=outcome_unknown,
+        transient=transient,
+        status=status,
     )
 
 

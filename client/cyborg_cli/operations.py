@@ -59,11 +59,39 @@ class OperationShow(ShowCommand):
         return operation
 
 
+def add_event_filters(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select events."""
+    parser.add_argument(
+        "--device", metavar="UUID", type=uuid_string, help="Show only events of this device."
+    )
+    parser.add_argument("--host", help="Show only events on this host.")
+    parser.add_argument(
+        "--instance",
+        metavar="UUID",
+        type=uuid_string,
+        help="Show only events of this instance.",
+    )
+    parser.add_argument(
+        "--arq",
+        metavar="UUID",
+        type=uuid_string,
+        help="Show only events of this accelerator request.",
+    )
+    parser.add_argument(
+        "--request",
+        dest="request_id",
+        metavar="REQUEST_ID",
+        help="Show only events caused by this API request, for example req-6a1c...",
+    )
+
+
 class EventList(ListCommand):
     """List events, newest first; without --limit the last 100."""
 
     route = "event-list"
     marker = "ID"
+    # The command watch does.
+    can_watch = False
     columns = column_paths(
         "id",
         "at",
@@ -87,28 +115,7 @@ class EventList(ListCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.set_defaults(limit=_LAST_EVENTS)
-        parser.add_argument(
-            "--device", metavar="UUID", type=uuid_string, help="Show only events of this device."
-        )
-        parser.add_argument("--host", help="Show only events on this host.")
-        parser.add_argument(
-            "--instance",
-            metavar="UUID",
-            type=uuid_string,
-            help="Show only events of this instance.",
-        )
-        parser.add_argument(
-            "--arq",
-            metavar="UUID",
-            type=uuid_string,
-            help="Show only events of this accelerator request.",
-        )
-        parser.add_argument(
-            "--request",
-            dest="request_id",
-            metavar="REQUEST_ID",
-            help="Show only events caused by this API request, for example req-6a1c...",
-        )
+        add_event_filters(parser)
         parser.add_argument(
             "--since",
             metavar="TIME",

@@ -12,6 +12,7 @@ from keystoneauth1.adapter import Adapter
 
 from cyborg_cli import base
 from cyborg_cli.client import SERVICE_TYPE, Client, requested_microversion
+from cyborg_cli.compute import Compute, compute_adapter
 
 API_NAME: Final = base.CLIENT_ATTRIBUTE
 API_VERSION_OPTION: Final = "os_cyborg_api_version"
@@ -37,4 +38,7 @@ def make_client(instance: Any) -> Client:
         )
         return adapter, requested_microversion(instance._cli_options)
 
-    return Client(connect)
+    def connect_compute() -> Adapter:
+        return compute_adapter(instance.session, instance._cli_options)
+
+    return Client(connect, compute=Compute(connect_compute))

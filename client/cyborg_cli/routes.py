@@ -158,6 +158,12 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("flavor", "host", "instance"),
         wrapper="explanation",
     ),
+    "instance-move": Route(
+        "GET",
+        "/device_profiles/{}/explain",
+        query=("flavor", "host"),
+        wrapper="explanation",
+    ),
     "profile-create": Route(
         "POST",
         "/device_profiles",
@@ -206,6 +212,16 @@ ROUTES: Final[Mapping[str, Route]] = {
         query=("device", "host", "instance", "arq", "request_id", "since", *PAGING),
         wrapper="events",
     ),
+    "watch": Route(
+        "GET",
+        "/events",
+        query=(
+            *("device", "host", "instance", "arq", "request_id", "since"),
+            *("wait", "marker", "seen"),
+        ),
+        wrapper="events",
+    ),
+    "top": Route("GET", "/devices", query=("hostname", "type", *PAGING), wrapper="devices"),
     "capacity": Route(
         "GET", "/capacity", query=("profile", "host", "by", *PAGING), wrapper="capacity"
     ),
@@ -214,6 +230,15 @@ ROUTES: Final[Mapping[str, Route]] = {
         "GET",
         "/usage",
         query=("resource_class", "type", "host", "project_id", "group_by"),
+        wrapper="usage",
+    ),
+    "usage-list": Route(
+        "GET",
+        "/usage",
+        query=(
+            *("resource_class", "type", "host", "project_id", "profile", "instance", "group_by"),
+            *("start", "end"),
+        ),
         wrapper="usage",
     ),
 }

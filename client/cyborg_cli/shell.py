@@ -29,13 +29,17 @@ from cyborg_cli import (
     drivers,
     exception,
     faults,
+    instance_moves,
     operations,
     profile_sync,
     profiles,
     services,
+    usage,
+    watching,
 )
 from cyborg_cli.base import BaseCommand
 from cyborg_cli.client import SERVICE_TYPE, Client, requested_microversion
+from cyborg_cli.compute import Compute, compute_adapter
 from cyborg_cli.text import escaped
 
 PROG: Final = "cyborg"
@@ -94,9 +98,13 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "event-list": CommandEntry(operations.EventList, "accelerator event list"),
     "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
     "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
+    "watch": CommandEntry(watching.Watch, "accelerator watch"),
+    "top": CommandEntry(watching.Top, "accelerator top"),
+    "instance-move": CommandEntry(instance_moves.InstanceMove, "accelerator instance move"),
     "capacity": CommandEntry(capacity.CapacityShow, "accelerator capacity show"),
     "limits-show": CommandEntry(drivers.LimitsShow, "accelerator limits show"),
-    "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
+    "usage-show": CommandEntry(usage.UsageShow, "accelerator usage show"),
+    "usage-list": CommandEntry(usage.UsageList, "accelerator usage list"),
 }
 
 
@@ -133,7 +141,9 @@ class Shell(App):
         self._config = OpenStackConfig(app_name=PROG, app_version=release)
         self._argv = list(argv)
         self._handlers: list[logging.Handler] = []
-        self.client_manager = ClientManager(Client(self._connect, pause=pause))
+        self.client_manager = ClientManager(
+            Client(self._connect, compute=Compute(self._connect_compute), pause=pause)
+        )
         commands = CommandManager("cyborg.cli", convert_underscores=False)
         for name, entry in COMMANDS.items():
             commands.add_command(name, entry.command)
@@ -196,6 +206,10 @@ class Shell(App):
             or region.config.get("endpoint_override"),
         )
         return adapter, requested_microversion(region)
+
+    def _connect_compute(self) -> Adapter:
+        region = self._config.get_one(argparse=self.options)
+        return compute_adapter(region.get_session(), region)
 
 
 def main(

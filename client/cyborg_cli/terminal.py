@@ -15,6 +15,8 @@ RED: Final = "31"
 GREEN: Final = "32"
 YELLOW: Final = "33"
 CYAN: Final = "36"
+#: Moves the cursor to the upper left corner and erases the screen.
+CLEAR: Final = "\033[H\033[2J"
 
 _GAP: Final = "  "
 #: The part of the width that the last column of a table keeps.
@@ -43,6 +45,14 @@ def width_of(stream: TextIO, default: int) -> int:
         with contextlib.suppress(OSError, ValueError):
             return os.get_terminal_size(stream.fileno()).columns or default
     return shutil.get_terminal_size((default, 24)).columns
+
+
+def height_of(stream: TextIO, default: int) -> int:
+    """Return the number of lines of a terminal; ``default`` if the stream is no terminal."""
+    if not os.environ.get("LINES"):
+        with contextlib.suppress(OSError, ValueError):
+            return os.get_terminal_size(stream.fileno()).lines or default
+    return shutil.get_terminal_size((80, default)).lines
 
 
 def wrapped(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:

@@ -31,6 +31,7 @@ from cyborg.api.controllers.v2.limits import Limits as LimitsController
 from cyborg.api.controllers.v2.operations import Operations
 from cyborg.api.controllers.v2.services import Services
 from cyborg.api.controllers.v2.usage import Usage
+from cyborg.api.controllers.v2.vendordata import Vendordata
 from cyborg.api.expose import Controller, Neighbours, Settings
 from cyborg.api.framework import Application, WsgiApp
 from cyborg.api.middleware import auth_token
@@ -38,6 +39,7 @@ from cyborg.api.middleware.body_limit import BodyLimit
 from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.api.middleware.metering import Metering, MetricsEndpoint
 from cyborg.api.readiness import ReadinessCheck, down_after
+from cyborg.api.watching import EventWatch
 from cyborg.clients.http import Sessions
 from cyborg.clients.limits import ProjectLimits, UnifiedLimits
 from cyborg.conf.api import ApiOptions
@@ -67,6 +69,7 @@ NOUNS: Final[Sequence[type[Controller]]] = (
     Operations,
     Services,
     Usage,
+    Vendordata,
 )
 
 
@@ -97,9 +100,17 @@ def build(
     conductor: ConductorClient,
     limits: ProjectLimits | None = None,
     neighbours: Neighbours | None = None,
+    watch: EventWatch | None = None,
 ) -> WsgiApp:
     """Return the application with the filters that the code defines; see ``core``."""
-    app = core(conf, reader=reader, conductor=conductor, limits=limits, neighbours=neighbours)
+    app = core(
+        conf,
+        reader=reader,
+        conductor=conductor,
+        limits=limits,
+        neighbours=neighbours,
+        watch=watch,
+    )
     return _outermost(behind_filters(app, conf), conf)
 
 
@@ -125,11 +136,13 @@ def core(
     conductor: ConductorClient,
     limits: ProjectLimits | None = None,
     neighbours: Neighbours | None = None,
+    watch: EventWatch | None = None,
 ) -> WsgiApp:
     """Return the API with its health check and metrics endpoint, without filters.
 
     ``limits`` are those of projects; None: those of Keystone, if quotas are enabled.
-    ``neighbours`` are Placement and Nova; None: those of the configuration.
+    ``neighbours`` are Placement and Nova; None: those of the configuration. ``watch`` wakes the
+    requests that wait; None: one that polls with ``reader``.
     """
     auth_token.register_opts(conf)
     options = ApiOptions.read(conf)
@@ -140,6 +153,7 @@ def core(
         service_roles=frozenset(conf.keystone_authtoken.service_token_roles),
         down_after=down_after(conf),
         neighbours=neighbours or Sessions(conf),
+        watch=watch or EventWatch(reader, limit=options.max_watchers),
         unified_limits=limits or (UnifiedLimits() if QuotaOptions.read(conf).enabled else None),
     )
     nouns = {noun.collection: noun(settings, reader, conductor) for noun in NOUNS}

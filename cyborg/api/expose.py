@@ -22,8 +22,9 @@ from cyborg import exception
 from cyborg.api import microversion, parsing, types
 from cyborg.api.framework import JSON, ROUTE, Noun, Request, handler
 from cyborg.api.operations import OPERATION_VIEW, OPERATIONS
-from cyborg.api.paging import bound_of
+from cyborg.api.paging import Followed, bound_of
 from cyborg.api.viewer import Links, Viewer
+from cyborg.api.watching import HOLD, EventWatch, Wait
 from cyborg.clients.limits import ProjectLimits
 from cyborg.conf.api import ApiOptions
 from cyborg.conf.conductor import ConductorOptions
@@ -56,6 +57,8 @@ class Call(Viewer):
     request_key: str
     #: Whether the caller meets another rule of the policy.
     allows: Callable[[str], bool]
+    #: Lets this request wait without a thread, see ``watching``; None: this web server cannot.
+    hold: Callable[[Wait], object] | None = None
 
     @property
     def origin(self) -> tuple[Caller, str]:
@@ -130,6 +133,7 @@ class Settings:
     #: The limits of projects; None: they have no quotas.
     unified_limits: ProjectLimits | None
     neighbours: Neighbours
+    watch: EventWatch
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ class Contract:
     status: int
     since: int
     long: bool
+    unversioned: bool
     own: str | None
     answer: types.Strict | None
     answered: int
@@ -181,6 +186,7 @@ def expose(
     status: int = 200,
     since: int = microversion.BASE,
     long: bool = False,
+    unversioned: bool = False,
     own: str | None = None,
     answer: types.Strict | None = None,
     answered: int = microversion.BASE,
@@ -192,13 +198,15 @@ def expose(
     allowed the request and all input is valid. ``query`` (a dict of the given parameters) and
     ``body`` are passed only if they are declared. From microversion 2.100 on, ``strict`` validates
     the body, if it is given. Below microversion 2.``since`` the resource does not exist; declare a
-    parameter or field of a later microversion as ``types.Field``. From 2.100 on, a caller that
+    parameter or field of a later microversion as ``types.Field``. ``unversioned``: a request
+    without the header has the newest microversion, because its clients cannot send one. From 2.100
+    on, a caller that
     ``rule`` refuses may still pass by the rule ``own``, limited to what its project holds. The
     return value is an object of the service, which ``answer`` renders as JSON; without ``answer``,
     and below microversion 2.``answered``, the answer has no body. An exception becomes an error
     answer (see ``fault``); ``errors`` describes the statuses that only this request has, and each
     answer 403 is logged once. If ``query`` is a ``types.Paging``, the handler gets a limit, and
-    ``paging`` bounds the list that it returns.
+    ``paging`` bounds the list that it returns, unless that is a ``Followed``.
 
     A ``long`` verb returns the Operation that it started: the answer is 202 with the location of
     the operation, and the client may choose the operation's id.
@@ -208,7 +216,9 @@ def expose(
         shown = OPERATION_VIEW if long else answer
         text = inspect.getdoc(method) or ""
         contract = Contract(
-            *(rule, path, query, body, strict, 202 if long else status, since, long, own),
+            *(rule, path, query, body, strict, 202 if long else status, since, long),
+            unversioned=unversioned,
+            own=own,
             answer=shown,
             answered=answered,
             errors=errors,
@@ -242,6 +252,8 @@ def _perform(
     *segments: str,
 ) -> webob.Response:
     """Authorise and validate a request, and return the answer of its handler."""
+    if contract.unversioned:
+        req.assume(microversion.LATEST)
     if (req.minor or microversion.BASE) < contract.since:
         raise webob.exc.HTTPNotFound(
             f"There is no such resource below microversion 2.{contract.since}."
@@ -262,12 +274,19 @@ def _perform(
     if (shape := contract.body_at(call.minor)) is not None:
         arguments.append(_checked(shape.read, parsing.read_body(req)))
     result = method(controller, call, *arguments)
+    followed = result if isinstance(result, Followed) else None
     content = None
     if contract.answer is not None and call.minor >= contract.answered:
-        content = contract.answer.render(result, call)
+        content = contract.answer.render(followed.rows if followed else result, call)
     if bound is not None and content is not None:
-        bound.close(content, call, f"{call.links.v2}/{controller.collection}", sent)
+        url = f"{call.links.v2}/{controller.collection}"
+        if followed:
+            replace(followed, place={**sent, **followed.place}).link(content, call, url)
+        else:
+            bound.close(content, call, url, sent)
     response = respond(contract.status, content)
+    if followed and followed.pause is not None:
+        response.headers["Retry-After"] = str(followed.pause)
     if contract.long:
         response.headers["Location"] = call.links.self_of(OPERATIONS) + result.uuid
     return response
@@ -378,6 +397,7 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
         caller=caller,
         request_key=request_key,
         allows=lambda rule: settings.policy.allows(context, rule),
+        hold=req.environ.get(HOLD),
     )
 
 

@@ -90,6 +90,11 @@ class Request(pecan.Request):
         self.environ[_MINOR] = None
         self.environ[_MINOR] = microversion.negotiate(self.headers.get(microversion.HEADER))
 
+    def assume(self, minor: int) -> None:
+        """Set the microversion of a request that has no header."""
+        if microversion.HEADER not in self.headers:
+            self.environ[_MINOR] = minor
+
     def check_accept(self) -> None:
         """Raise 406 if the client does not accept JSON."""
         if not self.accept.acceptable_offers([JSON]):

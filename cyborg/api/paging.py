@@ -6,7 +6,7 @@ page as the API guidelines of OpenStack define it. Older clients know no such li
 the part for the whole, so below 2.100 a list is refused instead of being cut.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -58,6 +58,28 @@ class Bound:
             marker = rows[-1].get("uuid") or rows[-1]["id"]
             query = urlencode({**sent, "marker": marker})
             content[f"{name}_links"] = [NEXT_LINK.render(f"{url}?{query}", viewer)]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The part of a list that a client follows, whose answer always has a link to continue.
+
+    ``place`` are the parameters of that link which differ from those of the request; one that is
+    None or empty is left out. ``pause``: seconds that the client should wait before its next
+    request, None if the service waits instead.
+    """
+
+    rows: Sequence[Any]
+    place: Mapping[str, str | int | None]
+    pause: int | None = None
+
+    def link(self, content: dict[str, Any], viewer: Viewer, url: str) -> None:
+        """Add the link to the only list in ``content``; ``url`` is that of the list."""
+        ((name, _),) = content.items()
+        query = urlencode(
+            {key: value for key, value in self.place.items() if value not in (None, "")}
+        )
+        content[f"{name}_links"] = [NEXT_LINK.render(f"{url}?{query}", viewer)]
 
 
 def bound_of(options: ApiOptions, limit: int | None, minor: int) -> Bound:

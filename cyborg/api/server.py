@@ -5,9 +5,13 @@ One thread accepts connections, performs TLS handshakes and reads requests, and 
 client. A request gets a thread of the pool only when its head and body have arrived within their
 limits of time and size. So a client that is slow, silent or malformed holds a bounded amount of
 memory and no thread.
+
+Nor does a request that waits (see ``watching``): its thread has left an answer, which is sent when
+the time is over or the server stops. A request that is woken before gets a thread again.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import os
@@ -19,6 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from io import BytesIO
@@ -36,6 +41,7 @@ from cyborg import exception
 from cyborg.api import expose
 from cyborg.api.framework import WsgiApp
 from cyborg.api.parsing import MAX_BYTES
+from cyborg.api.watching import HOLD, End, Wait
 from cyborg.conf.api import ApiOptions, TlsOptions
 
 LOG = logging.getLogger(__name__)
@@ -193,17 +199,23 @@ class _Pool:
 
     def _work(self) -> None:
         while (exchange := self._queue.get()) is not None:
-            answer = None if exchange.left else _answer(self._application, exchange.environ)
+            answer, wait = None, None
+            if not exchange.left:
+                answer, wait = _answer(self._application, exchange.environ)
             try:
-                self._call_loop(self._done, exchange, answer)
+                self._call_loop(self._done, exchange, answer, wait)
             except RuntimeError:
                 # The loop is closed: the request took longer than a stop may take.
                 return
 
-    def _done(self, exchange: "_Exchange", answer: "_Answer | None") -> None:
+    def _done(self, exchange: "_Exchange", answer: "_Answer | None", wait: Wait | None) -> None:
         self._taken -= 1
-        if answer is not None and not exchange.left:
+        if answer is None or exchange.left:
+            return
+        if wait is None:
             exchange.send(*answer)
+        else:
+            exchange.keep(answer, wait, self._call_loop)
 
 
 class _Front(httputil.HTTPServerConnectionDelegate):
@@ -268,11 +280,15 @@ class _Front(httputil.HTTPServerConnectionDelegate):
             self._empty.set()
 
     async def drain(self) -> None:
-        """Close the connections without a request, and wait for the others, at most _GRACE."""
+        """Close the connections without a request, and wait for the others, at most _GRACE.
+
+        Requests that wait for events are answered at once.
+        """
         self.stopping = True
         for exchange in list(self._exchanges.values()):
             if not exchange.environ:
                 exchange.connection.close()
+            exchange.wait_no_more()
         if self._exchanges:
             self._empty.clear()
             try:
@@ -377,6 +393,9 @@ class _Exchange(httputil.HTTPMessageDelegate):
         self.environ: dict[str, Any] = {}
         self.left = False
         self._front = front
+        self._kept: _Kept | None = None
+        #: When the first wait of this request ends, by the clock of the loop.
+        self._deadline: float | None = None
         self._body = bytearray()
         self._size = 0
         self._refused = False
@@ -434,16 +453,64 @@ class _Exchange(httputil.HTTPMessageDelegate):
             self.environ["CONTENT_LENGTH"] = str(self._size)
         self.environ["wsgi.input"] = BytesIO(self._body)
         self.connection.set_close_callback(self._leave)
-        stream = self.connection.stream
-        if isinstance(stream, ClientStream):
-            # Who closes its side while all threads are busy has left the queue.
-            stream.queue(queued=not self._front.pool.has_free_thread)
-            # tornado tells of a later end only.
-            if stream.closed():
-                return
+        # Who closes its side while all threads are busy has left the queue.
+        if self._has_left_queue(queued=not self._front.pool.has_free_thread):
+            return
         if not self._front.pool.submit(self):
             self._write(*_refusal(503, "The service is overloaded.", ("Retry-After", "1")))
             self.connection.finish()
+
+    def _has_left_queue(self, *, queued: bool) -> bool:
+        """Tell the stream whether the request waits for a thread; return whether it is closed."""
+        stream = self.connection.stream
+        if isinstance(stream, ClientStream):
+            stream.queue(queued=queued)
+        # tornado tells of a later end only.
+        return bool(stream.closed())
+
+    def keep(self, answer: "_Answer", wait: Wait, call_loop: Callable[..., object]) -> None:
+        """Keep an answer until the wait ends; a client that closes its side meanwhile has left."""
+        loop = asyncio.get_running_loop()
+        if self._deadline is None:
+            self._deadline = loop.time() + wait.seconds
+        if self._front.stopping or loop.time() >= self._deadline:
+            self.send(*answer)
+            return
+        if self._has_left_queue(queued=True):
+            return
+
+        def wake() -> None:
+            # The loop is closed: a stopping server has answered this request.
+            with contextlib.suppress(RuntimeError):
+                call_loop(self._wake)
+
+        end = wait.begin(wake)
+        if end is None:
+            self.send(*answer)
+            return
+        timer = loop.call_at(self._deadline, self.wait_no_more)
+        self._kept = _Kept(answer, end, timer)
+
+    def wait_no_more(self) -> None:
+        """Send the answer that is kept, if there is one."""
+        kept = self._end_wait()
+        if kept is not None:
+            self.send(*kept.answer)
+
+    def _wake(self) -> None:
+        """Carry out the request again; send the answer that is kept if all threads are busy."""
+        kept = self._end_wait()
+        if kept is None or self._has_left_queue(queued=not self._front.pool.has_free_thread):
+            return
+        if not self._front.pool.submit(self):
+            self.send(*kept.answer)
+
+    def _end_wait(self) -> "_Kept | None":
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.end()
+            kept.timer.cancel()
+        return kept
 
     def on_connection_close(self) -> None:
         """Do nothing: the request was not complete."""
@@ -474,6 +541,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
 
     def _leave(self) -> None:
         self.left = True
+        self._end_wait()
 
     def _refuse_body(self) -> None:
         self._refused = True
@@ -490,8 +558,23 @@ class _Exchange(httputil.HTTPMessageDelegate):
 _Answer = tuple[httputil.ResponseStartLine, httputil.HTTPHeaders, bytes]
 
 
-def _answer(application: WsgiApp, environ: dict[str, Any]) -> _Answer:
-    """Return the application's answer to a request."""
+@dataclass(frozen=True)
+class _Kept:
+    """The answer of a request that waits, what ends the wait, and the timer that will."""
+
+    answer: _Answer
+    end: End
+    timer: asyncio.TimerHandle
+
+
+def _answer(application: WsgiApp, request: dict[str, Any]) -> tuple[_Answer, Wait | None]:
+    """Return the application's answer to a request, and what the request may wait for before.
+
+    The environment of the request stays as it is, for the next time.
+    """
+    waits: list[Wait] = []
+    environ = {**request, HOLD: waits.append}
+    environ["wsgi.input"].seek(0)
     status, sent = "", [("", "")]
     parts: list[bytes] = []
 
@@ -509,10 +592,11 @@ def _answer(application: WsgiApp, environ: dict[str, Any]) -> _Answer:
             parts.extend(result)
         finally:
             getattr(result, "close", lambda: None)()
-        return _rendered(status, sent, b"".join(parts))
+        answer = _rendered(status, sent, b"".join(parts))
     except Exception:
         LOG.exception("%s %s failed", environ["REQUEST_METHOD"], ascii(environ["PATH_INFO"]))
-        return _refusal(500, "An unexpected error occurred.")
+        return _refusal(500, "An unexpected error occurred."), None
+    return answer, waits[-1] if waits and answer[0].code == HTTPStatus.OK else None
 
 
 def _rendered(status: str, fields: list[tuple[str, str]], body: bytes) -> _Answer:

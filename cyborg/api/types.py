@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -28,6 +28,8 @@ MAX_INT = 2**31 - 1
 _MOST_VALUES: Final = 1000
 #: The largest value of a BIGINT column.
 MAX_BIG_INT = 2**63 - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _HEX = re.compile("[0-9a-fA-F]{32}")
 _LINE_ENDS = frozenset("\t\n\r")
 _MEMBER_NAME = "[A-Za-z0-9._-]{1,64}"
@@ -180,7 +182,8 @@ class Moment(Strict):
                 "a time in ISO 8601 is needed, for example 2026-11-22T13:05:00Z"
             ) from None
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return int(zoned.timestamp() * 1000)
+        # Not from a number of seconds: a float has some milliseconds a little too low.
+        return (zoned - _EPOCH) // _MILLISECOND
 
     @property
     def schema(self) -> Schema:

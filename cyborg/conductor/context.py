@@ -79,6 +79,11 @@ class Settings:
         return round(self.conductor.history_retention * _MS_PER_DAY)
 
     @property
+    def usage_ms(self) -> int:
+        """Milliseconds after which records of use are deleted; 0 is never."""
+        return round(self.conductor.usage_retention * _MS_PER_DAY)
+
+    @property
     def lease_ms(self) -> int:
         """Milliseconds after which a silent conductor is down."""
         return int(self.conductor.lease * 1000)

@@ -19,7 +19,7 @@ from cyborg.conductor.context import Conductor
 from cyborg.conductor.hosts import lost_devices
 from cyborg.conductor.hosts.agent_failover import Absences, reserve_absent
 from cyborg.conductor.leases import ConductorLease, oldest_only
-from cyborg.db import history, instances
+from cyborg.db import history, instances, usage
 from cyborg.db.engine import retried
 from cyborg.db.history import Purge
 from cyborg.db.instances import DueInstance
@@ -29,7 +29,8 @@ LOG = logging.getLogger(__name__)
 
 #: A pass deletes at most ten thousand rows of a kind, which is more than a busy cloud adds between
 #: two passes.
-_PURGE = Purge(batch=500, batches=20)
+_PURGE_BATCHES: Final = 20
+_PURGE = Purge(batch=500, batches=_PURGE_BATCHES)
 #: A pass deletes all that members of projects can cause between two passes.
 _PURGE_BRIEF = Purge(batch=1000, batches=5000)
 #: The ARQs that a transaction deletes because they are not bound, and the transactions of a pass.
@@ -44,7 +45,7 @@ _INSTANCE_RETRY_MS = 30_000
 
 
 def remove_expired(ctx: Conductor) -> None:
-    """Remove lost devices, ARQs that are not bound, and history, past their retention.
+    """Remove lost devices, ARQs that are not bound, history and usage, past their retention.
 
     Raises exception.Unavailable.
     """
@@ -59,6 +60,11 @@ def remove_expired(ctx: Conductor) -> None:
         counts = [f"{count} {kept.value}" for kept, count in deleted.items() if count]
         if counts:
             LOG.info("Deleted history past its retention: %s", ", ".join(counts))
+    if ctx.settings.usage_ms:
+        before = history.cutoff(ctx.db, ctx.settings.usage_ms)
+        count = usage.purge(ctx.db, before, batch=_PURGE.batch, batches=_PURGE_BATCHES)
+        if count:
+            LOG.info("Deleted %d records of use past their retention", count)
 
 
 def _expire_unbound(ctx: Conductor) -> None:

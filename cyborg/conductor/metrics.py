@@ -17,10 +17,11 @@ from cyborg import exception
 from cyborg.conductor.context import Conductor, handles
 from cyborg.conductor.leases import check_epoch
 from cyborg.conductor.meters import Readings
-from cyborg.db import device_profiles, providers
+from cyborg.db import device_profiles, providers, readings
 from cyborg.db import metrics as metrics_db
-from cyborg.db.engine import Reader
+from cyborg.db.engine import Reader, retried
 from cyborg.db.metrics import Counts
+from cyborg.db.readings import Figures
 from cyborg.db.transaction import Transaction
 from cyborg.metrics import catalogue
 from cyborg.metrics.catalogue import Metric
@@ -101,6 +102,7 @@ class CloudCollector(Collector):
             yield _filled(catalogue.ARQS, {**_ARQS, **totals.arqs})
             yield _filled(catalogue.HANDLES, {**_HANDLES, **totals.handles})
             yield _filled(catalogue.UNITS, units)
+            yield _filled(catalogue.PROJECT_UNITS, totals.in_use)
             yield _filled(catalogue.INSTANCES_UNATTACHED, {(): totals.unattached})
             yield _filled(catalogue.DEVICES, totals.devices)
             yield _filled(catalogue.DEVICE_HEALTHY, totals.healthy)
@@ -183,11 +185,11 @@ def _waiting(counts: Counts) -> Counts:
 def store_readings(ctx: Conductor, c: SendReadings) -> None:
     """Replace the readings of a host; devices that are not in the database are left out.
 
-    One statement. Raises StaleEpoch, NotFound (host).
+    Two statements. Raises StaleEpoch, NotFound (host).
     """
     with ctx.db.reader() as tx:
         rows = metrics_db.devices_of(tx, c.host)
-    check_epoch(rows[0] if rows else None, c.host, c.epoch)
+    host = check_epoch(rows[0] if rows else None, c.host, c.epoch)
     by_key = {(row.driver, row.device_key): row for row in rows}
     stored = []
     for reading in c.readings:
@@ -200,3 +202,11 @@ def store_readings(ctx: Conductor, c: SendReadings) -> None:
             }
             stored.append((row.uuid, row.type, reading.driver, figures))
     ctx.meters.readings.replace(c.host, stored)
+    _store(ctx, host.host_id, {uuid: figures for uuid, _, _, figures in stored})
+
+
+@retried
+def _store(ctx: Conductor, host_id: int, figures: Figures) -> None:
+    """Store the readings for the API, which may be asked through another process."""
+    with ctx.db.writer() as tx:
+        readings.store(tx, host_id, figures)

@@ -78,9 +78,9 @@ class AgentOptions(OptionGroup):
         help="Interval, in seconds, between polls of device utilisation, temperature and "
         "power draw. The agent publishes the readings as accelerator.usage notifications, "
         "unless [oslo_messaging_notifications] driver names only noop, and sends them to a "
-        "conductor for its metrics. A small value gives finer readings and calls the drivers "
-        "more often. Keep it below 300 if Prometheus collects the metrics, because Prometheus "
-        "shows no value that is older than five minutes. 0 turns polling off.",
+        "conductor for its metrics and for cyborg top. A small value gives finer readings and "
+        "calls the drivers more often. Keep it below 300 if Prometheus collects the metrics, "
+        "because Prometheus shows no value that is older than five minutes. 0 turns polling off.",
     )
     health_interval: float = option(
         cfg.FloatOpt,

@@ -105,6 +105,16 @@ class ApiOptions(OptionGroup):
         "it to 0 if all clients come through another proxy, and limit their connections "
         f"there. {_OWN}",
     )
+    max_watchers: int = option(
+        cfg.IntOpt,
+        default=200,
+        min=0,
+        help="Maximum number of requests to GET /v2/events that wait for events at the same time. "
+        "Such a request holds a connection, but no thread. A further one is answered at once, "
+        "with Retry-After, and its client asks again later. Keep it below max_connections, so "
+        "that other requests find a free connection. 0: no request waits. An external WSGI server "
+        "(uWSGI, mod_wsgi) ignores it: there, no request waits.",
+    )
     auth_strategy: str = option(
         cfg.StrOpt,
         default="keystone",

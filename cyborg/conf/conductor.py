@@ -94,6 +94,15 @@ class ConductorOptions(OptionGroup):
         "it. A large value needs more space in the database. With 0 history is kept for "
         "ever.",
     )
+    usage_retention: int = option(
+        cfg.IntOpt,
+        default=400,
+        min=0,
+        help="Time, in days, after which the records of use are deleted: for how long which "
+        "project had a unit, which GET /v2/usage sums up. Choose a value that is longer than the "
+        "time in which an invoice can be questioned. Each bind of a unit adds one record, of about "
+        "300 bytes. What is in use now is never deleted. With 0 the records are kept for ever.",
+    )
     metrics_listen: str | None = metrics_listen()
     auto_enable: Sequence[str] = option(
         cfg.ListOpt,

@@ -165,6 +165,37 @@ def holders(tx: Transaction, device_uuids: Collection[str]) -> Sequence[Holder]:
     return tx.all(_HOLDERS.where(Device.uuid.in_(device_uuids))) if device_uuids else ()
 
 
+class GuestUnit(Arq):
+    """A bound ARQ with its unit and the device of the unit."""
+
+    __abstract__ = True
+
+    attach_type = column(AttachHandle.attach_type)
+    attach_info = column(AttachHandle.attach_info)
+    handle_uuid = column(AttachHandle.uuid)
+    resource_class = column(Deployable.resource_class)
+    device_uuid = column(Device.uuid)
+    type = column(Device.type)
+    vendor = column(Device.vendor)
+    model = column(Device.model)
+    numa_node = column(Device.numa_node)
+
+
+_GUEST_UNITS = (
+    rows.select(GuestUnit)
+    .join(AttachHandle, AttachHandle.arq_id == Arq.id)
+    .join(Deployable, Deployable.id == Arq.deployable_id)
+    .join(Device, Device.id == Deployable.device_id)
+    .where(_BOUND, ~Arq.hidden, Arq.instance_uuid == sa.bindparam("instance"))
+    .order_by(Arq.id)
+)
+
+
+def of_guest(tx: Transaction, instance_uuid: str) -> Sequence[GuestUnit]:
+    """Return the bound ARQs that Nova attaches to the guest, the oldest first."""
+    return tx.all(_GUEST_UNITS, {"instance": instance_uuid})
+
+
 def created_at(tx: Transaction, uuids: Sequence[str]) -> datetime | None:
     """Return when one operation stored these ARQs; None unless all of them exist."""
     moments = tx.execute(sa.select(Arq.created_at).where(Arq.uuid.in_(uuids))).scalars().all()

@@ -2,7 +2,6 @@
 """Read the accelerator requests that a drain of a host or a device waits for."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -73,8 +72,7 @@ def held(
         )
     )
     # The place of NULL in an order differs between databases.
-    order: tuple[sa.ColumnElement[Any], ...] = (sa.func.coalesce(Arq.instance_uuid, ""), Arq.id)
-    return tx.all(query.order_by(*order).limit(limit))
+    return tx.all(query.order_by(sa.func.coalesce(Arq.instance_uuid, ""), Arq.id).limit(limit))
 
 
 def _of_project(project_id: str) -> sa.ColumnElement[bool]:

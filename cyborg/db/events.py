@@ -9,11 +9,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cyborg import context
-from cyborg.db import listing
+from cyborg.db import listing, usage
 from cyborg.db.models import Arq, Event, Host, Outbox
-from cyborg.db.rows import Shown, shown
-from cyborg.db.transaction import Transaction
+from cyborg.db.rows import A, Row, Shown, column, select, shown
+from cyborg.db.transaction import EVENTS_WITHIN, Transaction
 from cyborg.model.notification import NOTIFIED
+from cyborg.model.position import MOST_RUNS, Position
 from cyborg.model.scope import Scope
 
 #: Maximum number of history entries that ``of_subject`` returns.
@@ -58,6 +59,10 @@ _FILTERS: Mapping[str, sa.SQLColumnExpression[Any]] = {
     "arq": Event.subject_uuid,
     "request_id": Event.request_id,
 }
+#: Age, in milliseconds, from which on no event with a smaller id becomes visible any more. Twice
+#: the limit of a transaction: in a cluster, the node of another writer may give out smaller ids
+#: until it has applied the first one. The rest is for nodes that lag, and for their clocks.
+_SETTLED_MS: Final = int(2000 * EVENTS_WITHIN) + 15_000
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,9 @@ class Entry:
     'device_profile', 'attribute', 'service', 'driver' or 'operation'. ``state`` is the subject's
     new state where the action does not imply it. ``device_uuid`` is the device that the event
     concerns. Events about a device get it from ``subject_uuid``, and events about an instance get
-    their ``instance_uuid`` from there. A ``brief`` event is deleted after an hour.
+    their ``instance_uuid`` from there. A ``brief`` event is deleted after an hour. With an event
+    that ``takes_unit`` an ARQ has got a unit, and with one that has ``left_by``, the id of an ARQ,
+    it has given its unit back: ``cyborg.db.usage`` counts the time between them.
     """
 
     noun: str
@@ -80,11 +87,14 @@ class Entry:
     state: str | None = None
     device_uuid: str | None = None
     brief: bool = False
+    takes_unit: bool = False
+    left_by: int | None = None
 
     def columns(self, origin: Mapping[str, str]) -> dict[str, Any]:
         """Return the values to store; ``origin`` holds the other ids of the request."""
         columns = dict(vars(self))
         state = columns.pop("state")
+        del columns["takes_unit"], columns["left_by"]
         columns["lifetime_ms"] = BRIEF_MS if columns.pop("brief") else None
         if self.noun in ("device", "instance"):
             columns[f"{self.noun}_uuid"] = self.subject_uuid
@@ -107,7 +117,8 @@ def record(tx: Transaction, entries: Sequence[Entry]) -> None:
     began = tx.seconds()
     at_ms = _append(
         tx,
-        [entry.columns(ids) for entry in entries],
+        entries,
+        ids,
         request_id=caller.request_id,
         operation_id=tx.request_key,
         project_id=caller.project_id,
@@ -135,27 +146,32 @@ def record_for(
     if entries:
         ids = dict(ordered_by or {})
         request_id = ids.pop(context.REQUEST_ID, None)
-        values = [entry.columns(ids) for entry in entries]
-        _append(tx, values, request_id=request_id, operation_id=request_key)
+        _append(tx, entries, ids, request_id=request_id, operation_id=request_key)
 
 
 def _append(
     tx: Transaction,
-    values: Sequence[Mapping[str, Any]],
+    entries: Sequence[Entry],
+    ids: Mapping[str, str],
     *,
     request_id: str | None,
     operation_id: str | None,
     project_id: str | None = None,
     user_id: str | None = None,
 ) -> int | None:
-    """Append events; return the time of the last one where the database returns it."""
+    """Append events, and begin and end the uses of units at their times.
+
+    Return the time of the last one where the database returns it. ``ids`` are those of the request
+    besides the request id.
+    """
     common = {
         "request_id": request_id,
         "operation_id": operation_id,
         "project_id": project_id,
         "user_id": user_id,
     }
-    rows = [{**value, **common} for value in values]
+    rows = [{**entry.columns(ids), **common} for entry in entries]
+    tx.begin_events()
     insert = _insert(tx.now)
     outbox = tx.outbox and any(row["noun"] in NOTIFIED for row in rows)
     at_ms, pending = None, []
@@ -172,6 +188,8 @@ def _append(
         tx.execute(insert, rows)
     if outbox:
         tx.execute(sa.insert(Outbox), [{"event_id": id_} for id_ in pending])
+    usage.begin(tx, [entry.subject_uuid for entry in entries if entry.takes_unit])
+    usage.end(tx, [entry.left_by for entry in entries if entry.left_by is not None])
     return at_ms
 
 
@@ -272,20 +290,107 @@ def page(
     more for a marker and one more for a host.
     """
     query = listing.paged(tx, _VISIBLE.within(scope), SORTABLE, page)
-    equal = [column == filters[name] for name, column in _FILTERS.items() if name in filters]
-    query = query.where(*equal)
+    return tx.all(query.where(*_matching(tx, filters)))
+
+
+def _matching(tx: Transaction, filters: Mapping[str, Any]) -> list[sa.ColumnElement[bool]]:
+    """Return the terms of all filters; execute one statement for a host."""
+    terms = [column == filters[name] for name, column in _FILTERS.items() if name in filters]
     if "arq" in filters:
-        query = query.where(Event.noun == "arq")
+        terms.append(Event.noun == "arq")
     if "since" in filters:
-        query = query.where(Event.at_ms >= filters["since"])
+        terms.append(Event.at_ms >= filters["since"])
     if "host" in filters:
         name = filters["host"]
         either = sa.or_(Host.name == name, Host.service_host == name)
         # In a statement of its own: an index then serves the few names.
         row = tx.execute(sa.select(Host.name, Host.service_host).where(either)).first()
         names = {name, *(row or ())} - {None}
-        query = query.where(Event.hostname.in_(sorted(names)))
-    return tx.all(query)
+        terms.append(Event.hostname.in_(sorted(names)))
+    return terms
+
+
+class WrittenEvent(Row):
+    """An event with the columns of the filters, see ``may_match``."""
+
+    id = column(Event.id)
+
+
+def may_match(row: WrittenEvent, filters: Mapping[str, Any]) -> bool:
+    """Return False if the filters exclude an event; a host and the scope are not looked at."""
+    return all(getattr(row, name) == filters[name] for name in _FILTERS if name in filters)
+
+
+def newest(tx: Transaction, scope: Scope, filters: Mapping[str, Any]) -> Position:
+    """Return the position after the visible events that match all filters.
+
+    ``follow`` from there returns the events that are written from now on. Executes two statements,
+    and one more for a host.
+    """
+    settled = _settled(tx, tx.now - _SETTLED_MS)
+    # The newest ones, of which a position has room for so many.
+    query = _VISIBLE.within(scope).with_only_columns(Event.id)
+    query = query.where(Event.id > settled, *_matching(tx, filters))
+    ids = tx.execute(query.order_by(Event.id.desc()).limit(MOST_RUNS)).scalars().all()
+    after = ids[-1] - 1 if len(ids) == MOST_RUNS else settled
+    return Position(after).read(ids)
+
+
+def oldest(tx: Transaction, since_ms: int) -> Position:
+    """Return the position before the events that are not older than a time, in milliseconds."""
+    return Position(_settled(tx, sa.literal(since_ms - _SETTLED_MS, sa.BigInteger)))
+
+
+def follow(
+    tx: Transaction, position: Position, scope: Scope, filters: Mapping[str, Any], *, limit: int
+) -> tuple[Sequence[VisibleEvent], Position]:
+    """Return events in the scope that match all filters and are not read, and the new position.
+
+    They are at most ``limit``, in the order of their ids. Each event is returned once, also one
+    that is committed after others with greater ids, because the database has no order of commits:
+    the position keeps which of the latest events are read, until no smaller id can become visible.
+    While it has no room for more of those, they have to wait. Executes two statements, and one more
+    for a host.
+    """
+    query = _VISIBLE.within(scope).where(*_matching(tx, filters))
+    rows, position, _ = _unread(tx, query, position, limit)
+    return rows, position
+
+
+def written(
+    tx: Transaction, position: Position, limit: int
+) -> tuple[Sequence[WrittenEvent], Position, bool]:
+    """Return events as ``follow`` does, of everybody, and whether these are all. Two statements."""
+    return _unread(tx, select(WrittenEvent, **_FILTERS), position, limit)
+
+
+def _unread(
+    tx: Transaction, query: sa.Select[A], position: Position, limit: int
+) -> tuple[Sequence[A], Position, bool]:
+    """Return unread rows of a query with an id, the position after them, and whether it has all."""
+    # First: up to this id the next statement sees everything.
+    settled = _settled(tx, tx.now - _SETTLED_MS)
+    single = [first for first, last in position.runs if first == last]
+    several = [run for run in position.runs if run[0] < run[1]]
+    terms = [Event.id > position.after]
+    if single:
+        terms.append(Event.id.not_in(single))
+    terms += [sa.not_(Event.id.between(*run)) for run in several]
+    rows: Sequence[Any] = tx.all(query.where(*terms).order_by(Event.id).limit(limit))
+    is_cut = len(rows) == limit
+    old = sum(row.id <= settled for row in rows)
+    read = rows[: old + position.room(settled)]
+    if is_cut and rows:
+        settled = min(settled, rows[-1].id)
+    position = position.read(row.id for row in read).settled(settled)
+    return read, position, len(read) == len(rows) and not is_cut
+
+
+def _settled(tx: Transaction, before_ms: sa.ColumnElement[int]) -> int:
+    """Return the id of the last event that is older than a time; 0 if there is none."""
+    query = sa.select(Event.id).where(Event.at_ms < before_ms)
+    query = query.order_by(Event.at_ms.desc(), Event.id.desc()).limit(1)
+    return tx.execute(query).scalar_one_or_none() or 0
 
 
 def of_device(tx: Transaction, uuid: str, scope: Scope, limit: int) -> Sequence[VisibleEvent]:

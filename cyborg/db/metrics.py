@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count rows for metrics, in ten statements, and read the devices of an agent's readings."""
+"""Count rows for metrics, in eleven statements, and read the devices of an agent's readings."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from cyborg.db.models import (
     Host,
     Operation,
     Service,
+    UsageRecord,
     Work,
 )
 from cyborg.db.rows import Row, column, nullable, select
@@ -34,7 +35,8 @@ class Totals:
     """Counts by the labels in parentheses; times are in milliseconds.
 
     ``arqs`` (state), ``handles`` (state), ``devices`` (type, state), ``operations`` (state);
-    ``units`` (host, resource class, word) holds words of ``units.WORD``; ``drivers`` (driver,
+    ``units`` (host, resource class, word) holds words of ``units.WORD``; ``in_use`` (project,
+    resource class) counts units, with an empty project for ARQs without one; ``drivers`` (driver,
     state) counts hosts. ``unattached`` counts the instances that run without a unit. For ``work``
     (kind), ``ages`` holds the age of the oldest row, and ``failing`` the number of rows whose last
     attempt failed. ``silence`` (binary, host) is the age of the last heartbeat of any process.
@@ -46,6 +48,7 @@ class Totals:
     arqs: Counts
     handles: Counts
     units: Counts
+    in_use: Counts
     unattached: int
     devices: Counts
     healthy: Counts
@@ -59,7 +62,7 @@ class Totals:
 
 
 def totals(tx: Transaction) -> Totals:
-    """Return all counts, in ten statements."""
+    """Return all counts, in eleven statements."""
     work = tx.execute(
         sa.select(
             Work.kind, _COUNT, tx.now - sa.func.min(Work.created_ms), sa.func.count(Work.error)
@@ -78,6 +81,7 @@ def totals(tx: Transaction) -> Totals:
         arqs=_counts(tx, _ARQS),
         handles=handles,
         units=counted,
+        in_use=_counts(tx, _IN_USE),
         unattached=guests.count_unattached(tx),
         devices=_counts(tx, _DEVICES),
         healthy={
@@ -126,6 +130,12 @@ _DEVICES: Final[sa.Select[str, str, int]] = sa.select(
 _HEALTH: Final = sa.select(
     Device.hostname, Device.driver, Device.type, Device.uuid, Device.health
 ).where(Device.health.is_not(None), Device.lost_ms.is_(None))
+_OWNER: Final = sa.func.coalesce(UsageRecord.project_id, "").label("owner")
+_IN_USE: Final[sa.Select[str, str, int]] = (
+    sa.select(_OWNER, UsageRecord.resource_class, _COUNT)
+    .where(UsageRecord.arq_id.is_not(None))
+    .group_by(sa.text("owner"), UsageRecord.resource_class)
+)
 _OPERATIONS: Final = sa.select(Operation.state, _COUNT).group_by(Operation.state)
 _DRIVERS: Final = sa.select(Driver.name, Driver.state, _COUNT).group_by(Driver.name, Driver.state)
 
@@ -134,6 +144,7 @@ class ReadDevice(Row):
     """A device of an agent's host, with the agent's epoch."""
 
     epoch: int | None = column(AGENT_EPOCH)
+    host_id = column(Host.id)
     driver = nullable(Device.driver)
     device_key = nullable(Device.device_key)
     uuid = nullable(Device.uuid)
@@ -143,7 +154,8 @@ class ReadDevice(Row):
 def devices_of(tx: Transaction, service_host: str) -> Sequence[ReadDevice]:
     """Return the devices of an agent's host.
 
-    A host without devices has one row, in which only ``epoch`` is set; an unknown host has none.
+    A host without devices has one row, in which only ``epoch`` and ``host_id`` are set; an unknown
+    host has none.
     """
     return tx.all(
         select(ReadDevice)

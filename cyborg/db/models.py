@@ -90,6 +90,18 @@ class Guest(Base):
     handle_id: Mapped[int | None] = mapped_column(index=True)
 
 
+class HostReadings(Base):
+    """What the devices of a host measured last; ``figures`` has those of each by its uuid."""
+
+    __tablename__ = "readings"
+    __table_args__ = MYSQL
+    host_id: Mapped[int] = mapped_column(
+        sa.ForeignKey("hosts.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    at_ms: Mapped[Milliseconds]
+    figures: Mapped[dict[str, dict[str, float]]] = mapped_column(Json)
+
+
 class Service(Base):
     """A process, its lease, and the status that it last reported."""
 
@@ -464,6 +476,48 @@ class Outbox(Base):
     event_id: Mapped[int] = mapped_column(
         sa.ForeignKey("events.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     )
+
+
+class UsageRecord(Base):
+    """The time for which an ARQ had a unit, with what the unit and its holder were at its begin.
+
+    The history has the same two moments, but not whose unit it was, and it is deleted long before
+    an invoice is questioned. ``arq_id`` is the ARQ while it has the unit: so an ARQ has one open
+    use at most, and cannot be removed before the use is ended.
+    """
+
+    __tablename__ = "usage_records"
+    __table_args__ = (
+        sa.CheckConstraint(
+            "(arq_id IS NULL) = (ended_ms IS NOT NULL)",
+            name="open_while_held",
+        ),
+        Base.__table_args__,
+    )
+    id: Mapped[Id]
+    arq_id: Mapped[int | None] = mapped_column(
+        sa.ForeignKey("extended_accelerator_requests.id"), unique=True
+    )
+    instance_uuid: Mapped[Uuid]
+    project_id: Mapped[String255 | None]
+    profile: Mapped[String255]
+    resource_class: Mapped[String255]
+    type: Mapped[Word]
+    hostname: Mapped[String255]
+    #: The times of the events that say that the ARQ got the unit, and that it gave it back.
+    began_ms: Mapped[int] = mapped_column(sa.BigInteger)
+    ended_ms: Mapped[int | None] = mapped_column(sa.BigInteger, index=True)
+
+
+class UsageStart(Base):
+    """From when on all uses have a ``UsageRecord``; the latest row counts. Without one all have.
+
+    An upgrade from the existing service writes one, and so does the deletion of old uses.
+    """
+
+    __tablename__ = "usage_start"
+    id: Mapped[Id]
+    at_ms: Mapped[int] = mapped_column(sa.BigInteger)
 
 
 class Driver(Base):

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import sqlalchemy as sa
 
@@ -16,6 +16,9 @@ from cyborg.model.caller import Caller
 
 #: Seconds after a check of the expiry during which COMMIT needs no further check.
 _COMMIT_WITHIN = 0.5
+#: Seconds after its first event within which a transaction is committed, or not at all. Those who
+#: follow the history rely on it (``events.follow``). Transactions take milliseconds.
+EVENTS_WITHIN: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Transaction:
         self._expiry: tuple[int, float] | None = None
         #: What ``read_clock`` returns.
         self._clock: tuple[int, float] | None = None
+        #: When the first event was written, in seconds.
+        self._events_began: float | None = None
         self._after_commit = after_commit
         #: The hosts whose desired generation this transaction has raised, by id.
         self._raised: set[int] = set()
@@ -163,14 +168,28 @@ class Transaction:
             )
         self._expiry = expires_ms, checked
 
-    def check_expiry(self) -> None:
-        """Raise Unavailable if the request has expired since ``set_expiry``.
+    def begin_events(self) -> None:
+        """Note the time of the first event, just before it is written."""
+        if self._events_began is None:
+            self._events_began = self.seconds()
 
-        A process that is suspended after that must not commit when it resumes.
+    def check_expiry(self) -> None:
+        """Raise Unavailable if it is too late to commit, and the caller has to begin again.
+
+        That is the case if the request has expired since ``set_expiry``, or if the first event was
+        written too long ago. A process that is suspended after that must not commit when it
+        resumes.
         """
+        began = self.seconds()
+        if self._events_began is not None and began - self._events_began > EVENTS_WITHIN:
+            raise exception.Unavailable(
+                peer="The conductor",
+                reason=f"the transaction took longer than {EVENTS_WITHIN:g} seconds; nothing was "
+                "changed",
+            )
         if self._expiry is None:
             return
-        (expires_ms, checked), began = self._expiry, self.seconds()
+        expires_ms, checked = self._expiry
         if began - checked > _COMMIT_WITHIN:
             now_ms = int(self.execute(sa.select(self.now)).scalar_one())
             self.set_expiry(expires_ms, now_ms, began)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every metric of this service, by name, labels and meaning; the documents have the same table.
 
-Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers, devices
-and device profiles, of which a cloud has as many as it has. None takes what any client can send.
+Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers, devices,
+device profiles and projects that have units, of which a cloud has as many as it has. None takes
+what any client can send.
 """
 
 from dataclasses import dataclass
@@ -98,6 +99,12 @@ UNITS: Final = Metric(
     "gauge",
     ("host", "resource_class", "state"),
     "Units by host, resource class and state: used, free, or why they are out of service.",
+)
+PROJECT_UNITS: Final = Metric(
+    "cyborg_project_units",
+    "gauge",
+    ("project_id", "resource_class"),
+    "Units that the accelerator requests of a project have.",
 )
 PROFILE_CAPACITY: Final = Metric(
     "cyborg_profile_capacity",

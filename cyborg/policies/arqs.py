@@ -106,6 +106,13 @@ RULES = [
         older="rule:admin_or_owner",
     ),
     base.rule(
+        "cyborg:vendordata:get",
+        base.SERVICE_OR_ADMIN,
+        "Show what a guest is told of its accelerators; for the metadata service of Nova. The "
+        "account of a service must be listed in [api] compute_users.",
+        "POST /v2/vendordata",
+    ),
+    base.rule(
         "cyborg:arq:all_projects",
         "rule:admin_api",
         "Apply the other rules to the objects of all projects instead of the caller's project "

@@ -244,6 +244,7 @@ def store(tx: Transaction, units: Sequence[ClaimedUnit], *, bind_timeout: int) -
             instance_uuid=claim.instance_uuid,
             hostname=claim.hostname,
             device_uuid=claim.deployable.device_uuid,
+            takes_unit=True,
         )
         entries.append(entry)
     work.add(tx, tasks)

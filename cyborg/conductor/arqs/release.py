@@ -130,12 +130,13 @@ def _delete(tx: Transaction, rows: Sequence[LockedArq]) -> None:
     if not rows:
         return
     cancel_and_release(tx, rows, request_key=tx.request_key)
-    arqs.remove(tx, [row.id for row in rows])
     # Every member can create and delete requests without a limit.
     never_bound = {row.uuid for row in rows if row.state == State.INITIAL}
     events.expire_soon(tx, "arq", sorted(never_bound))
     entries = [arq_entry(row, _DELETED, brief=row.uuid in never_bound) for row in rows]
+    # Before they are removed, because the uses of their units end with these events.
     events.record(tx, entries)
+    arqs.remove(tx, [row.id for row in rows])
 
 
 def unbind(
@@ -300,7 +301,10 @@ def _lock(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[Loc
 def arq_entry(
     row: LockedArq, action: str, *, reason: str | None = None, brief: bool = False
 ) -> events.Entry:
-    """Return the history entry of an ARQ; ``row`` holds its instance, host and device."""
+    """Return the history entry of an ARQ; ``row`` holds its instance, host, device and unit.
+
+    After any other action than a bind it has no unit.
+    """
     return events.Entry(
         "arq",
         row.uuid,
@@ -310,4 +314,5 @@ def arq_entry(
         reason=reason,
         device_uuid=row.device_uuid,
         brief=brief,
+        left_by=None if action in BINDING or row.attach_handle_id is None else row.id,
     )

@@ -150,7 +150,11 @@ def release_handle_of_arq(db: Database, arq_uuid: str) -> bool:
         release.release_units(tx, rows, request_key=None)
         arqs.clear_handle(tx, [row.id for row in rows])
         entries = [
-            events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=row.device_uuid)
+            events.Entry(
+                *("arq", arq_uuid, "handle taken by audit"),
+                device_uuid=row.device_uuid,
+                left_by=row.id,
+            )
             for row in rows
         ]
         events.record(tx, entries)

@@ -255,9 +255,10 @@ def _release(ctx: Conductor, run: Run[None], tx: Transaction, _outcome: Outcome)
     row = run.row
     arqs = _lock(tx, row, _plan(run))
     release.cancel_and_release(tx, arqs, request_key=row.operation_id)
+    # Before they are removed, because the uses of their units end with these events.
+    work.record(tx, row, [release.arq_entry(arq, "detached") for arq in arqs])
     arqs_db.remove(tx, [arq.id for arq in arqs])
     instances.release(tx, [_instance_of(row)])
-    work.record(tx, row, [release.arq_entry(arq, "detached") for arq in arqs])
 
 
 def _shrink(ctx: Conductor, run: Run[None]) -> Outcome:

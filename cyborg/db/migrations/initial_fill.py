@@ -28,6 +28,7 @@ def fill(connection: sa.Connection) -> None:
     _handles(connection, facts)
     _group_specs(connection)
     _instances(connection)
+    _uses(connection)
 
 
 def _devices(connection: sa.Connection, facts: Facts) -> None:
@@ -149,6 +150,38 @@ def _instances(connection: sa.Connection) -> None:
         }
     for batch in _batches(list(rows.values())):
         connection.execute(sa.insert(t.INSTANCES).values(batch))
+
+
+def _uses(connection: sa.Connection) -> None:
+    """Begin to count what ARQs have; the existing service does not say since when they have it."""
+    arqs, uses = t.ARQS, t.USAGE_RECORDS
+    if connection.scalar(sa.select(sa.func.count()).select_from(arqs)) and not connection.scalar(
+        sa.select(sa.func.count()).select_from(t.USAGE_START)
+    ):
+        connection.execute(sa.insert(t.USAGE_START).values(at_ms=db_now_ms()))
+    values: dict[str, sa.ColumnElement[Any]] = {
+        "arq_id": arqs.c.id,
+        "instance_uuid": arqs.c.instance_uuid,
+        "project_id": arqs.c.project_id,
+        "profile": t.DEVICE_PROFILES.c.name,
+        "resource_class": t.DEPLOYABLES.c.resource_class,
+        "type": t.DEVICES.c.type,
+        "hostname": t.DEVICES.c.hostname,
+        "began_ms": sa.select(sa.func.max(t.USAGE_START.c.at_ms)).scalar_subquery(),
+    }
+    held = (
+        sa.select(*values.values())
+        .select_from(t.ATTACH_HANDLES)
+        .join(arqs, arqs.c.id == t.ATTACH_HANDLES.c.arq_id)
+        .join(t.DEVICE_PROFILES, t.DEVICE_PROFILES.c.id == arqs.c.device_profile_id)
+        .join(t.DEPLOYABLES, t.DEPLOYABLES.c.id == t.ATTACH_HANDLES.c.deployable_id)
+        .join(t.DEVICES, t.DEVICES.c.id == t.DEPLOYABLES.c.device_id)
+        .where(
+            arqs.c.instance_uuid.is_not(None),
+            ~sa.exists().where(uses.c.arq_id == arqs.c.id),
+        )
+    )
+    connection.execute(sa.insert(uses).from_select(list(values), held))
 
 
 def _ids(connection: sa.Connection, table: sa.Table, empty: sa.Column[Any]) -> set[int]:

@@ -431,6 +431,20 @@ GUESTS = sa.Table(
     sa.Index("ix_guests_handle_id", "handle_id"),
     **MYSQL,
 )
+READINGS = sa.Table(
+    "readings",
+    METADATA,
+    sa.Column(
+        "host_id",
+        sa.Integer,
+        sa.ForeignKey("hosts.id", ondelete=_CASCADE),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    _ms("at_ms"),
+    sa.Column("figures", _JSON, nullable=False),
+    **MYSQL,
+)
 DEVICE_PROFILE_PROJECTS = sa.Table(
     "device_profile_projects",
     METADATA,
@@ -461,6 +475,25 @@ DIRTY_UNITS = _table(
     _ms("since_ms"),
     _long("fault"),
 )
+USAGE_RECORDS = _table(
+    "usage_records",
+    _reference("arq_id", "extended_accelerator_requests", null=True),
+    _text("instance_uuid", 36),
+    _text("project_id", 255, null=True),
+    _text("profile", 255),
+    _text("resource_class", 255),
+    _text("type", 16),
+    _text("hostname", 255),
+    _ms("began_ms"),
+    _ms("ended_ms", null=True),
+    sa.CheckConstraint(
+        "(arq_id IS NULL) = (ended_ms IS NOT NULL)",
+        name="open_while_held",
+    ),
+    sa.UniqueConstraint("arq_id"),
+    sa.Index("ix_usage_records_ended_ms", "ended_ms"),
+)
+USAGE_START = _table("usage_start", _ms("at_ms"))
 
 #: Each table comes after the tables that it refers to.
 OLD = (
@@ -488,6 +521,9 @@ NEW = (
     PROJECTS,
     OUTBOX,
     GUESTS,
+    READINGS,
     DEVICE_PROFILE_PROJECTS,
     DIRTY_UNITS,
+    USAGE_RECORDS,
+    USAGE_START,
 )

@@ -30,6 +30,7 @@ from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host, shared
+from cyborg.tests.fixtures.real_nova import PYTHON as NOVA
 from cyborg.tests.fixtures.stack import Peers, Stack
 from cyborg.tests.fixtures.waiting import eventually
 from cyborg.tests.functional.deployments import TRANSPORT_URL
@@ -56,12 +57,16 @@ _DIALECTS = ["api", "crash/test_dirty_units.py", "races", "rules", "schema"]
 _IS_SERVERLESS_RUN = os.environ.get("CYBORG_TEST_SERVERLESS") == "1"
 #: Minutes of suites of other projects: they run where they are named, and in a full run.
 _LONG: Final = ["cluster", "keystone/long"]
+#: It needs the real Nova, which is installed for a run of its own.
+_NOVA: Final = ["nova"]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out what does not belong to this run."""
     place = collection_path.relative_to(Path(__file__).parent)
     if _is_in(place, _LONG) and not FULL:
+        return True
+    if _is_in(place, _NOVA) and not NOVA:
         return True
     if SERVER.startswith("postgresql"):
         belongs = _is_in(place, _DIALECTS) or _leads_to(place, _DIALECTS)

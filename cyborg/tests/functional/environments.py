@@ -9,15 +9,18 @@ from cyborg.db.engine import Settings
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.single_step import MOVED, Environment
+from cyborg.tests.fixtures.single_step import MOVED, Clock, Environment
 from cyborg.tests.functional.schema.databases import upgraded_database
 
 
 @contextmanager
 def new_environment(
-    files: Path, placement: PlacementService
+    files: Path, placement: PlacementService, clock: Clock | None = None
 ) -> Iterator[tuple[Environment, SimulatedNova, SimulatedGlance]]:
-    """Yield an environment with its Nova and Glance; ``files`` is the directory for its files."""
+    """Yield an environment with its Nova and Glance; ``files`` is the directory for its files.
+
+    ``clock`` is one that a test moves, by default a new one.
+    """
     with upgraded_database(files) as db, SimulatedNova() as nova, SimulatedGlance() as glance:
         environment = Environment(
             database_url=db.engine.url.render_as_string(hide_password=False),
@@ -25,6 +28,7 @@ def new_environment(
             placement=placement.adapter(),
             nova=nova.adapter(),
             glance=glance.adapter(),
+            clock=clock or Clock(),
             engine=Settings(sqlite_synchronous=False, sqlite_busy_timeout=2.0),
             settings=MOVED,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests have six environments: no other class makes conductors, agents or APIs."""
+"""Tests have seven environments: no other class makes conductors, agents or APIs."""
 
 import ast
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ ENVIRONMENTS: Final = {
     },
     "real processes": {"cyborg/tests/fixtures/processes.py"},
     "real Keystone": {"cyborg/tests/functional/keystone/cloud.py"},
+    "real Nova": {"cyborg/tests/functional/nova/cloud.py"},
     "real kernel": {"cyborg/tests/kernel/deployment.py"},
 }
 #: What makes or starts a part of the service, or an environment.

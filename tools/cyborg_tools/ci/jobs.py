@@ -158,6 +158,23 @@ LONG: Final = (
         turn=1,
     ),
     Job(
+        "nova",
+        "real Nova: servers that boot, move and read their metadata",
+        ((*_TEST, "--nova", SERVERS, *_DURATIONS),),
+        (
+            "client/cyborg_cli/compute.py",
+            "client/cyborg_cli/instance_moves.py",
+            "cyborg/api/controllers/v2/arqs.py",
+            "cyborg/api/controllers/v2/vendordata.py",
+            "cyborg/clients/nova.py",
+            "cyborg/conductor/arqs",
+            "cyborg/conductor/tasks/nova_events.py",
+            f"{_FUNCTIONAL}/nova",
+            "cyborg/tests/fixtures/real_nova.py",
+        ),
+        turn=3,
+    ),
+    Job(
         "contract",
         "drivers and quickstart on all hosts, and the tables of personas",
         (

@@ -111,7 +111,7 @@ def _carry_out(plan: argparse.Namespace, place: Place, screen: Screen) -> int:
     return 0 if held else 1
 
 
-def _walk(environment: WalkedCloud, screen: Screen, kind: type[Walk]) -> bool:
+def _walk(environment: WalkedCloud, screen: Screen, kind: type[Walk | ExampleWalk]) -> bool:
     account = environment.operator
     screen.heading("The walkthrough: tasks of operators with the cyborg command")
     screen.raw([f"  export {name}={value}" for name, value in account.items()])

@@ -17,7 +17,7 @@ from cyborg_tools.walkthrough.environment import DRIVER, RACK, SPARE, WalkedClou
 from cyborg_tools.walkthrough.keys import Keys
 from cyborg_tools.walkthrough.operator import PROGRAM
 from cyborg_tools.walkthrough.pages import GONE, GPU, LOOKUPS, PAGES, PROFILE, Page
-from cyborg_tools.walkthrough.walk import Walk, column
+from cyborg_tools.walkthrough.tenant import FAKE_CLASS, Tenant, column
 
 _FAKE: Final = "fake_driver"
 #: The address of the API on the pages, and the cloud that they name.
@@ -77,13 +77,13 @@ class ExampleCloud(WalkedCloud):
         return self.deployment.conf.read_text() + more.read_text()
 
 
-class ExampleWalk(Walk):
+class ExampleWalk(Tenant):
     """A reader who copies the commands of each page, from the first to the last."""
 
     environment: ExampleCloud
 
     def play(self) -> None:
-        """See Walk."""
+        """Run the commands of every page; the first that fails raises StepFailed."""
         instance = self._prepare()
         values = {
             "INSTANCE": instance,
@@ -112,10 +112,10 @@ class ExampleWalk(Walk):
         )
         (spare,) = (row["uuid"] for row in rows if row["hostname"] == SPARE)
         self.does(f"accelerator-update {spare} --status ready --wait")
-        self._awaits_offered(SPARE, "FPGA", 16)
+        self.awaits_offered(SPARE, FAKE_CLASS, 16)
         for profile in (PROFILE, GPU):
             self.asks(f"profile-create {profile} --group resources:FPGA=1")
-        server = self._boots(PROFILE, SPARE)
+        server = self.boots(PROFILE, SPARE)
         self._awaits_agent(GONE, "up")
         self.screen.ok(f"The instance is {server.uuid}.")
         return str(server.uuid)

@@ -130,7 +130,7 @@ class SecuredWalk(Walk):
         }
         stranger = self.environment.hosts.begin(AGENT, own)
         try:
-            self._until(
+            self.until(
                 lambda: re.search(_UNSIGNED, conductor.output),
                 "the conductor has not logged the refusal",
             )

@@ -2,16 +2,12 @@
 """The steps in order; each uses the result of the steps before."""
 
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cyborg.model.process import AGENT, API, CONDUCTOR
-from cyborg.service import wait_until
-from cyborg.tests.fixtures.accelerators import NovaFault
 from cyborg.tests.fixtures.compute import Server
-from cyborg.tests.fixtures.fake_servers import Guest
-from cyborg.tests.fixtures.waiting import PATIENCE
-from cyborg_tools.quickstart.clients import StepFailed, require
+from cyborg_tools.quickstart.clients import require
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.walkthrough.environment import (
     CARDS,
@@ -24,11 +20,11 @@ from cyborg_tools.walkthrough.environment import (
     SPARE,
     WalkedCloud,
 )
-from cyborg_tools.walkthrough.operator import Operator
+from cyborg_tools.walkthrough.night import Night
+from cyborg_tools.walkthrough.tenant import FAKE_CLASS, column
 
 #: A host that does not exist.
 _MISSING = "compute-3"
-_FAKE_CLASS = "FPGA"
 _LIST = f"driver-list --name {DRIVER} -c host -c state -c enabled -c found -c offered"
 _OUTCOME = "-c state -c results -c error"
 _WHERE = f"--host {RACK} --driver {DRIVER}"
@@ -38,27 +34,14 @@ _PROFILE = "crypto"
 _MADE_UNITS = 3
 
 
-def column(rows: Iterable[Mapping[str, Any]], *names: str) -> list[Any]:
-    """The values of a column, or the tuples of several."""
-    return [one[names[0]] if len(names) == 1 else tuple(map(one.get, names)) for one in rows]
-
-
-class Walk(Operator):
-    """The operator of a new cloud.
-
-    ``cards`` are the accelerators of the first backend by uuid, ``servers`` those that run.
-
-    ``guests`` is what Nova knows of these, by uuid.
-    """
+class Walk(Night):
+    """The operator of a new cloud; ``cards`` are the accelerators of the first backend by uuid."""
 
     def __init__(
         self, environment: WalkedCloud, variables: Mapping[str, str], screen: Screen
     ) -> None:
-        super().__init__(variables, screen)
-        self.environment = environment
+        super().__init__(environment, variables, screen)
         self.cards: list[str] = []
-        self.servers: list[Server] = []
-        self.guests: dict[str, Guest] = {}
 
     def play(self) -> None:
         """Run every step; the first that fails raises StepFailed."""
@@ -74,6 +57,7 @@ class Walk(Operator):
         self._is_updated()
         self._is_kept_in_use()
         self._is_drained()
+        self.night()
         self._is_forgotten()
 
     def _come_up(self) -> None:
@@ -137,7 +121,7 @@ class Walk(Operator):
         require(set(column(waiting, "uuid")) == set(self.cards), "other hardware asks for it")
         kinds = set(column(waiting, "device_type", "setup_required"))
         require(kinds == {("CRYPTO", True)}, "their hardware is told otherwise")
-        self._awaits_offered(RACK, CRYPTO_CLASS, 0)
+        self.awaits_offered(RACK, CRYPTO_CLASS, 0)
         self.screen.ok("Placement knows the cards, and all of their units are reserved.")
 
     def _is_enabled(self) -> None:
@@ -160,7 +144,7 @@ class Walk(Operator):
         )
         require(all(place.mark(one).exists() for one in CARDS), "install_command did not run")
         require(self.asks("hardware-list --setup-required") == [], "hardware still asks for it")
-        self._awaits_offered(RACK, CRYPTO_CLASS, _UNITS)
+        self.awaits_offered(RACK, CRYPTO_CLASS, _UNITS)
         self.screen.ok(f"Both are set up, and Placement gives out {_UNITS} units.")
 
     def _is_bound(self) -> None:
@@ -169,8 +153,8 @@ class Walk(Operator):
         )
         group = f"resources:{CRYPTO_CLASS}=1,trait:OWNER_CYBORG=required"
         self.asks(f"profile-create {_PROFILE} --group {group}")
-        server = self._boots()
-        (bound,) = self._arqs(server)
+        server = self.boots(_PROFILE, RACK)
+        (bound,) = self.arqs(server)
         require(bound["state"] == "Bound", "it is not Bound")
         held = self.asks("accelerator-list --attached -c uuid -c hostname -c free -c total")
         require(column(held, "hostname") == [RACK], "one accelerator was expected in use")
@@ -183,7 +167,7 @@ class Walk(Operator):
         self.screen.step("One more is attached to the running server; Nova reboots it for that")
         done = self.asks(f"attach-instance {server.uuid} -c state -c results -c error")
         require(done["state"] == "succeeded", "it did not succeed")
-        listed = self._arqs(server)
+        listed = self.arqs(server)
         require(column(listed, "state") == ["Bound", "Bound"], "two bound ones were expected")
         self._has(server, listed)
         (new,) = done["results"][0]["result"]["arqs"]
@@ -200,7 +184,7 @@ class Walk(Operator):
         begun = self.does(f"detach-instance {server.uuid} --no-wait -f value -c uuid").out.strip()
         over = self.asks(f"operation-show {begun} --wait -c state -c results")
         require(over["state"] == "succeeded", "it did not succeed")
-        listed = self._arqs(server)
+        listed = self.arqs(server)
         require(column(listed, "uuid") == column(server.arqs, "uuid"), "others left")
         self._has(server, listed)
         self.screen.ok("The guest has what its flavor asks for, and nothing else.")
@@ -226,14 +210,14 @@ class Walk(Operator):
             " -c status -c labels"
         )
         require(shown == {"status": "enabled", "labels": {"rack": "7", "owner": "blue"}}, "not so")
-        self._awaits_offered(RACK, SOFT_CLASS, _MADE_UNITS)
+        self.awaits_offered(RACK, SOFT_CLASS, _MADE_UNITS)
         found = self.asks("accelerator-list --label rack=7 -c uuid -c model")
         require(column(found, "uuid") == [uuid], "it is not found by its label")
         self.does(f"accelerator-delete {uuid}")
         left = f"accelerator-list --host {RACK} --backend {SOFT} -c uuid -c model"
         self.awaits(left, lambda rows: uuid not in set(column(rows, "uuid")), "it is not gone")
         # The devices that the driver found on the backend are still inactive.
-        self._awaits_offered(RACK, SOFT_CLASS, 0)
+        self.awaits_offered(RACK, SOFT_CLASS, 0)
         self.screen.ok(f"Placement offered its {_MADE_UNITS} units and has removed its provider.")
 
     def _is_changed(self) -> None:
@@ -244,12 +228,12 @@ class Walk(Operator):
         group = f"resources:{CRYPTO_CLASS}=2"
         shown = self.asks(f"profile-update {_PROFILE} --group {group} --description 'for pairs'")
         require(shown["groups"] == [{f"resources:{CRYPTO_CLASS}": "2"}], "its groups are not those")
-        (kept,) = self._arqs(server)
+        (kept,) = self.arqs(server)
         own = {name: server.arqs[0][name] for name in kept}
         require(kept == own, "the running server's request has changed")
-        later = self._boots()
-        require(len(self._arqs(later)) == 2, "two accelerators were expected")
-        self._goes(later)
+        later = self.boots(_PROFILE, RACK)
+        require(len(self.arqs(later)) == 2, "two accelerators were expected")
+        self.goes(later)
         self.screen.ok(
             "The running server is unchanged; a later server got two units and was deleted."
         )
@@ -269,12 +253,12 @@ class Walk(Operator):
         begins = agent.output.count("cyborg-agent is running")
         self.asks(f"update-driver {DRIVER} {_OUTCOME}")
         require(agent.running, f"the process {agent.pid} has ended")
-        self._until(
+        self.until(
             lambda: agent.output.count("cyborg-agent is running") == begins + 1,
             f"the process {agent.pid} has not restarted",
         )
         (server,) = self.servers
-        held = self._arqs(server)
+        held = self.arqs(server)
         require(column(held, "state") == ["Bound"], "the server has lost its accelerator")
         self.screen.ok(f"Process {agent.pid} has restarted, and the server kept its accelerator.")
 
@@ -282,7 +266,7 @@ class Walk(Operator):
         (server,) = self.servers
         self.screen.step("While it is in use it is not uninstalled")
         self.is_refused(f"uninstall-driver {DRIVER}", server.arqs[0]["uuid"], "have it drained")
-        self._awaits_offered(RACK, CRYPTO_CLASS, 2 * len(self.cards))
+        self.awaits_offered(RACK, CRYPTO_CLASS, 2 * len(self.cards))
         self.screen.ok("The accelerator request that uses it is named, and nothing has changed.")
 
     def _is_drained(self) -> None:
@@ -295,15 +279,15 @@ class Walk(Operator):
             lambda shown: "it waits for 1 " in str(shown["results"][0]["error"]),
             "it does not wait for the server",
         )
-        self._awaits_offered(RACK, CRYPTO_CLASS, 0)
-        self._goes(server)
+        self.awaits_offered(RACK, CRYPTO_CLASS, 0)
+        self.goes(server)
         over = self.asks(f"operation-show {operation} --wait {_OUTCOME}")
         require(over["state"] == "succeeded", "it did not succeed")
         require(self.asks(f"accelerator-list --host {RACK}") == [], "accelerators are left")
         rows = {one["host"]: one for one in self.asks(_LIST)}
         after = (rows[RACK]["state"], rows[RACK]["enabled"])
         require(after == ("STOPPED", False), "it is loaded still")
-        self._awaits_offered(RACK, CRYPTO_CLASS, None)
+        self.awaits_offered(RACK, CRYPTO_CLASS, None)
         self.screen.ok("Its accelerators have left Placement and the lists; the package stays.")
 
     def _is_forgotten(self) -> None:
@@ -318,42 +302,13 @@ class Walk(Operator):
             f"{SPARE} is not down",
         )
         self.is_refused(f"discover-services --host {SPARE}", SPARE, "--no-wait")
-        self._awaits_offered(SPARE, _FAKE_CLASS, 0)
+        self.awaits_offered(SPARE, FAKE_CLASS, 0)
         self.does(f"service-delete {SPARE}")
         for line in (f"service-list --host {SPARE}", f"accelerator-list --host {SPARE}"):
             self.awaits(line, lambda rows: rows == [], f"{SPARE} is not gone")
-        self._awaits_offered(SPARE, _FAKE_CLASS, None)
+        self.awaits_offered(SPARE, FAKE_CLASS, None)
         require(self.environment.agents[RACK].running, f"the agent on {RACK} has ended")
         self.screen.ok(f"The lists and Placement have nothing of {SPARE} any more.")
-
-    def _boots(self, profile: str = _PROFILE, host: str = RACK) -> Server:
-        """Boot a server with a flavor of the profile, as Nova does. Raises StepFailed."""
-        try:
-            server = self.environment.compute.boot(profile)
-        except NovaFault as fault:
-            raise StepFailed(f"Nova cannot boot: {fault}") from fault
-        require(server.host == host, f"it boots on {server.host}")
-        guest = self.environment.nova.own(
-            server.uuid, self.environment.project, server.host, profile
-        )
-        guest.has = column(server.arqs, "uuid")
-        self.guests[server.uuid] = guest
-        self.servers.append(server)
-        return server
-
-    def _goes(self, server: Server) -> None:
-        """Delete a server, as Nova does. Raises StepFailed."""
-        try:
-            self.environment.compute.delete(server)
-        except NovaFault as fault:
-            raise StepFailed(f"Nova cannot delete: {fault}") from fault
-        self.environment.nova.disown(server.uuid)
-        self.servers.remove(server)
-
-    def _arqs(self, server: Server) -> list[dict[str, Any]]:
-        columns = "-c uuid -c state -c device_profile_name -c attach_handle_info"
-        found: list[dict[str, Any]] = self.asks(f"arq-list --instance {server.uuid} {columns}")
-        return found
 
     def _has(self, server: Server, listed: list[dict[str, Any]]) -> None:
         """Require that the guest has exactly the listed ARQs after a reboot."""
@@ -362,33 +317,3 @@ class Walk(Operator):
         require(set(guest.has) == set(column(listed, "uuid")), "its guest has something else")
         told = f"the server was rebooted hard; its guest has {len(guest.has)} accelerator(s)"
         self.screen.fact("Nova", told)
-
-    def _until(self, holds: Callable[[], object], otherwise: str) -> None:
-        """Wait until a condition holds; raise StepFailed with ``otherwise`` after the timeout."""
-        require(
-            wait_until(lambda: bool(holds()), timeout=PATIENCE, step=0.1),
-            f"{otherwise} within {PATIENCE:.0f} seconds",
-        )
-
-    def _offered(self, host: str, resource_class: str) -> int | None:
-        """Units of a class that Placement would give out on a host; None if it knows none."""
-        placement = self.environment.placement
-        root = placement.make_compute(host)
-        known = placement.call("GET", f"/resource_providers?in_tree={root}")["resource_providers"]
-        paths = [f"/resource_providers/{one['uuid']}/inventories" for one in known]
-        found = [
-            one
-            for path in paths
-            # A provider may go between the two requests.
-            if (answer := placement.call("GET", path, accept=(404,)))
-            and (one := answer.get("inventories", {}).get(resource_class))
-        ]
-        return sum(one["total"] - one["reserved"] for one in found) if found else None
-
-    def _awaits_offered(self, host: str, resource_class: str, units: int | None) -> None:
-        """Wait until Placement gives out so many; raises StepFailed."""
-        what = "has no provider of" if units is None else f"offers {units} of"
-        self._until(
-            lambda: self._offered(host, resource_class) == units,
-            f"{host} does not come to where Placement {what} {resource_class}",
-        )

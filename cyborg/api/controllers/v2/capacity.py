@@ -113,7 +113,9 @@ CAPACITY_VIEW = Answer[Shown](
     ),
     reserved=Member(types.Members(_COUNT), placed=True),
     largest=Member(answers.Nullable(_LARGEST), placed=True),
-    headroom=Member(answers.Nullable(_HEADROOM), placed=True),
+    headroom=Member(
+        answers.Nullable(_HEADROOM), lambda shown: shown.capacity.headroom, placed=True
+    ),
     hosts=Member(types.Items(_HOST_ROOM), lambda shown: shown.hosts, placed=True),
     notes=Member(answers.STRINGS, lambda shown: shown.notes, placed=True),
 )

@@ -17,7 +17,7 @@ from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.microversion import DEVICE_STATUS, EXTENDED
 from cyborg.api.viewer import Viewer
-from cyborg.db import device_profiles, devices, pools, providers
+from cyborg.db import device_profiles, devices, pools, providers, readings
 from cyborg.db import events as history_db
 from cyborg.db.transaction import Transaction
 from cyborg.model import creation, health, satisfiability
@@ -172,6 +172,14 @@ SATISFIED_VIEW = Answer[SatisfiedProfile](
 )
 
 
+READING_VIEW = Answer[readings.Reading](
+    "ReadingView",
+    "What a device measured last.",
+    at=Member(answers.TIME, lambda reading: reading.at_ms),
+    figures=Member(answers.OBJECT),
+)
+
+
 @dataclass(frozen=True)
 class ShownDevice:
     """What answers show of a device: its row, users, deployables and latest changes."""
@@ -185,6 +193,7 @@ class ShownDevice:
     used: Mapping[str, int]
     #: None: policy does not let the caller list profiles.
     profiles: Sequence[SatisfiedProfile] | None = None
+    reading: readings.Reading | None = None
     cleanings: Sequence[devices.Cleaning] = ()
     events: Sequence[history_db.VisibleEvent] = ()
 
@@ -299,6 +308,12 @@ DEVICE_VIEW = Answer[ShownDevice](
         placed=True,
     ),
     health_since=Member(answers.TIME_OR_NULL, lambda device: device.row.health_ms, since=EXTENDED),
+    reading=Member(
+        answers.Nullable(READING_VIEW),
+        lambda device: device.reading,
+        since=EXTENDED,
+        placed=True,
+    ),
 )
 
 
@@ -514,10 +529,13 @@ def _shown(tx: Transaction, call: Call, rows: Sequence[devices.VisibleDevice]) -
     holders: Mapping[int, Sequence[devices.Holder]] = {}
     parts: Mapping[int, Sequence[providers.Part]] = {}
     used: Mapping[int, Mapping[str, int]] = {}
+    latest: Mapping[str, readings.Reading] = {}
     if call.minor >= EXTENDED:
         holders = devices.holders(tx, ids, call.scope)
         parts = providers.of_devices(tx, ids)
         used = pools.used(tx, [row.id for row in rows if row.pools])
+        if call.scope.shows_hosts:
+            latest = readings.of_hosts(tx, {row.host_id for row in rows})
     return [
         ShownDevice(
             row,
@@ -525,6 +543,7 @@ def _shown(tx: Transaction, call: Call, rows: Sequence[devices.VisibleDevice]) -
             holders=holders.get(row.id, ()),
             parts=parts.get(row.id, ()),
             used=used.get(row.id, {}),
+            reading=latest.get(row.uuid),
         )
         for row in rows
     ]

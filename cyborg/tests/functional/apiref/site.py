@@ -5,15 +5,19 @@ Put together as the composition roots do, on the bus without a wire; nothing hap
 story has it happen, so that each run is like the other.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import sqlalchemy as sa
 import webtest
 from oslo_config import cfg
 
 from cyborg.api.middleware import auth_token
 from cyborg.conductor.jobs import read_instances
+from cyborg.db import readings
+from cyborg.db.models import Device
 from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
@@ -148,6 +152,13 @@ class Site:
             self.rack.machine.remove(f"{_FAULTY}{address}")
         self.processes.agent.parts.checks.after_set_up(GenericDriver.name, address)
         self.run_once()
+
+    def measure(self, address: str, figures: Mapping[str, float]) -> None:
+        """Let a graphics card have measured something."""
+        card = sa.select(Device.host_id, Device.uuid).where(Device.device_key == address)
+        with self.processes.conductor.db.writer() as tx:
+            host_id, uuid = tx.execute(card).one()
+            readings.store(tx, host_id, {uuid: figures})
 
     def work(self) -> None:
         """Let all that is due be done, the agent's part as well, until nothing is left."""

@@ -21,6 +21,14 @@ USERS: Final = {
 }
 OPERATORS: Final = "c0a1f3e5b7d94286a4c8e2f06b1d3957"
 _ARQS = "/accelerator_requests"
+#: What a graphics card has measured.
+_FIGURES: Final = {
+    "memory_total_bytes": 85899345920.0,
+    "memory_used_bytes": 21474836480.0,
+    "power_watts": 187.5,
+    "temperature_celsius": 54.0,
+    "utilization_ratio": 0.62,
+}
 _PROFILE = "a100"
 
 
@@ -188,9 +196,13 @@ class Story:
         self._ask("errors/423", self._user, f"GET {asked}", status=423)
         self._site.work()
         self._ask("accelerator-requests/list", self._user, f"GET {asked}")
+        service = Client(self._site.http, role="service", version="2.100").with_service_token()
+        guest_id = {"instance-id": self._instance}
+        self._ask("vendordata/show-2.100", service, "POST /vendordata", guest_id)
         self._requests(made, body)
         self._site.ask_nova()
         self._site.check(OTHER_GPU, faulty=True)
+        self._site.measure(GPU, _FIGURES)
         for version in (None, "2.3", "2.100"):
             mark = f"-{version}" if version else ""
             reader, here = self._at(version), "GET /devices?type=GPU"
@@ -208,6 +220,12 @@ class Story:
         self._ask("usage/show-2.100", self._operator, "GET /usage")
         self._ask("usage/show-by-2.100", self._operator, "GET /usage?group_by=host,project_id")
         self._ask("capacity/list-2.100", self._operator, f"GET /capacity?profile={_PROFILE}")
+        self._site.pass_time(2.25)
+        self._ask(
+            "usage/show-range-2.100",
+            self._operator,
+            "GET /usage?group_by=project,type&start=2023-11-14",
+        )
         self._ask("events/list-2.100", self._operator, f"GET /events?instance={self._instance}")
 
     def _listed(self, instance: str) -> list[str]:

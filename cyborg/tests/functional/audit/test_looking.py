@@ -15,7 +15,7 @@ from cyborg.conductor.arqs import release
 from cyborg.conductor.audit.repairs import repair
 from cyborg.db import audit
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, AttachHandle, Service
+from cyborg.db.models import Arq, AttachHandle, Service, UsageRecord
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind
 from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.verbs import DeleteInstanceArqs
@@ -162,7 +162,7 @@ def test_page_of_hosts_is_consistent_during_a_delete(cloud: SmallCloud, quiet_ur
     def meanwhile(*details: object) -> None:
         if "extended_accelerator_requests.hidden" in str(details[2]) and not done:
             done.append(arq)
-            cloud.cases.execute(sa.delete(Arq).where(Arq.uuid == arq))
+            cloud.cases.execute(sa.delete(UsageRecord), sa.delete(Arq).where(Arq.uuid == arq))
 
     sa.event.listen(db.engine, "before_cursor_execute", meanwhile)
     pages = [next(audit.host_pages(db)) for _ in range(2)]

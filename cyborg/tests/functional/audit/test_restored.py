@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.audit.repairs import allow_units, hold_units
-from cyborg.db.models import Arq, Event, Instance, Work
+from cyborg.db.models import Arq, Event, Instance, UsageRecord, Work
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
 from cyborg.model.work import Use
 from cyborg.rpc.verbs import FetchUnitUses
@@ -32,6 +32,7 @@ def restore(cloud: SmallCloud, *instances: str) -> None:
     """Forget these servers, as a backup of the time before them does."""
     cloud.cases.execute(
         sa.delete(Work).where(Work.instance_uuid.in_(instances)),
+        sa.delete(UsageRecord).where(UsageRecord.instance_uuid.in_(instances)),
         sa.delete(Arq).where(Arq.instance_uuid.in_(instances)),
         sa.delete(Instance).where(Instance.uuid.in_(instances)),
     )

@@ -5,10 +5,11 @@ Devices cost five from microversion 2.100 on.
 """
 
 import re
+import time
 
 import pytest
 
-from cyborg.api import microversion
+from cyborg.api import answers, microversion
 from cyborg.tests.fixtures.costs import EXTENDED, LIST, SHOW, Scenarios, listings
 from cyborg.tests.fixtures.counted_service import CountedService
 
@@ -74,6 +75,11 @@ def test_cost_of_show_list_and_usage(
     paths = [(f"/{name}/{uuid}", SHOW) for name, uuid in markers.items()]
     paths.append((f"/device_profiles/{scenarios.profile(1)}", SHOW))
     paths += [(f"/usage{query}", SHOW) for query in ("", "?type=FPGA", "?host=nowhere")]
+    yesterday = answers.instant(int((time.time() - 86_400) * 1000)).replace("+", "%2B")
+    paths += [
+        (f"/usage?start={yesterday}{query}", LIST)
+        for query in ("", "&group_by=host,instance", "&host=nowhere")
+    ]
     paths += [(f"/capacity{query}", SHOW) for query in ("", "?by=host", "?by=numa&host=nowhere")]
     paths += [(path, LIST) for path in listings(markers, instance)]
     for path, allowance in paths:

@@ -5,14 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.metrics import store_readings
 from cyborg.conductor.notifications import NotificationPublisher
 from cyborg.db import metrics
+from cyborg.db.models import Host, Service
 from cyborg.db.services import Process
 from cyborg.model.notification import Notification
 from cyborg.model.process import AGENT, CONDUCTOR
@@ -96,3 +99,20 @@ def test_cost_of_a_scrape_and_of_storing_readings(
     with statements() as tally, pytest.raises(exception.NotFound):
         store_readings(context(counted_service.db), SendReadings("nobody", 1, []))
     assert tally.costs == (1, 0, 0), str(tally)
+    with counted_service.db.writer() as tx:
+        host = sa.insert(Host).values(name="measured", service_host="measured", updated_ms=0)
+        tx.execute(host)
+        tx.execute(
+            sa.insert(Service).values(
+                uuid=str(uuid4()),
+                host="measured",
+                binary=AGENT,
+                epoch=1,
+                status="READY",
+                last_seen_ms=0,
+            )
+        )
+    for expected in ((5, 1, 0), (2, 1, 0), (2, 1, 0)):
+        with statements() as tally:
+            store_readings(context(counted_service.db), SendReadings("measured", 1, []))
+        assert tally.costs == expected, str(tally)

@@ -19,6 +19,7 @@ from cyborg.rpc.verbs import DeleteInstanceArqs, Write
 from cyborg.tests.fixtures.crash import Boundary, CrashPoint, FaultPlan
 from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.fixtures.single_step import Agent, Conductor
+from cyborg.tests.fixtures.usage_ledger import check_usage_records
 from cyborg.tests.functional.crash.cloud import NOVA, SimulatedCloud
 
 LOG = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ class Run:
         bad = [f"{one.kind} {one.cause}" for one in findings if one.severity > Severity.INFO]
         assert bad == []
         assert self.cloud.ready == self._bound_handles()
+        check_usage_records(self.cloud.environment.watch)
 
     def cleanup(self) -> None:
         """End every process."""

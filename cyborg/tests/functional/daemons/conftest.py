@@ -22,6 +22,7 @@ collect_ignore = (
     if deployments.HAS_BROKER
     else [
         "test_agent.py",
+        "test_followed_events.py",
         "test_generated_requests.py",
         "test_generated_sequences.py",
         "test_no_conductor.py",

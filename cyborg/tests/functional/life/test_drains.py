@@ -250,7 +250,8 @@ def test_nothing_is_bound_after_a_drain_was_answered(
             )
             for arqs, server in zip(requests, servers, strict=True)
         ]
-        answers = at_once([*binds[:16], begin, *binds[16:]])
+        verbs: list[Callable[[], Any]] = [*binds[:16], begin, *binds[16:]]
+        answers = at_once(verbs)
         statuses = [answer for answer in answers if isinstance(answer, int)]
         assert set(statuses) <= {202, 409}
         events = operator.get("/events", host=host.compute, limit=1000)["events"]

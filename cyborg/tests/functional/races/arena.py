@@ -20,6 +20,7 @@ from cyborg.model.arq import State
 from cyborg.model.audit_findings import Ages
 from cyborg.tests.fixtures.single_step import Conductor, Environment
 from cyborg.tests.fixtures.unit_states import HANDLE_ID, UNIT
+from cyborg.tests.fixtures.usage_ledger import check_usage_records
 from cyborg.tests.fixtures.use_cases import UseCases
 from cyborg.tests.fixtures.waiting import Meeting, result
 from cyborg.tests.oracle import snapshot
@@ -55,6 +56,7 @@ def sound(database: Reader) -> None:
         (one.kind, one.cause) for one in check(snapshot.take(database), AuditViews(), _PATIENT)
     ]
     assert not found, found
+    check_usage_records(database)
 
 
 @dataclass

@@ -24,6 +24,7 @@ from cyborg.db import (
     devices,
     hosts,
     instances,
+    lost_devices,
     operations,
     services,
     work,
@@ -178,6 +179,14 @@ LOCKERS = {
     ),
     "hosts.lock_with_handles": Locker(
         lambda tx, site: hosts.lock_with_handles(tx, site.host_id), Host, _host
+    ),
+    "hosts.lock_handles": Locker(
+        lambda tx, site: hosts.lock_handles(tx, site.host_id), AttachHandle, _handle
+    ),
+    "lost_devices.lock_handles_of_device": Locker(
+        lambda tx, site: lost_devices.lock_handles_of_device(tx, site.device_id),
+        AttachHandle,
+        _handle,
     ),
     "devices.lock_labels": Locker(
         lambda tx, site: devices.lock_labels(tx, site.device_id),

@@ -22,6 +22,8 @@ from cyborg.db.models import (
     DeviceProfile,
     Host,
     Instance,
+    UsageRecord,
+    UsageStart,
 )
 from cyborg.db.revisions import HEAD
 from cyborg.db.schema_lock import LOCK
@@ -94,6 +96,8 @@ def test_create_schema_equals_upgrade(empty: Database) -> None:
     schema.create_schema(empty)
     assert revisions.version(empty) == HEAD
     assert differences(empty) == []
+    # A new cloud has all uses.
+    assert _rows(empty, UsageStart.at_ms) == []
     with pytest.raises(exception.SchemaError, match="already has a schema"):
         schema.create_schema(empty)
 
@@ -112,6 +116,13 @@ def test_upgrade_keeps_what_there_was_and_fills_what_is_new(
     assert {row.unit for row in handles} == {"held", "free"}
     assert handles[0].handle_key == "0000:0c:00.1"
     assert len(handles) == 48
+    # The existing service does not say since when they are held.
+    (start,) = _rows(existing, UsageStart.at_ms)
+    columns = (UsageRecord.arq_id, UsageRecord.began_ms, UsageRecord.ended_ms)
+    records = _rows(existing, *columns, UsageRecord.resource_class)
+    assert [tuple(row) for row in records] == [
+        (row.id, start.at_ms, None, "FPGA") for row in arqs if row.handle_id is not None
+    ]
     hosts = _rows(existing, Host.name, Host.id, Host.generation, Host.desired_generation)
     assert [(row.name, row.generation, row.desired_generation) for row in hosts] == [
         ("lab-host-1", 0, 1),

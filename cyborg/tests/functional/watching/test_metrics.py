@@ -60,6 +60,8 @@ def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
     mine = {"host": rack.compute, "resource_class": rack.resource_class}
     assert page.value("cyborg_units", **mine, state="used") == 1
     assert page.value("cyborg_units", **mine, state="free") == 1
+    project = {"project_id": admin.project, "resource_class": rack.resource_class}
+    assert page.value("cyborg_project_units", **project) == 1
     assert page.value("cyborg_profile_capacity", profile=name) == 1
     assert page.value("cyborg_operations", state="running") == 0
     assert page.value("cyborg_notification_lag_seconds") == 0

@@ -21,6 +21,8 @@ OWNERS: Final = {"a": people.OWN, "b": people.OTHER, "c": None}
 SHARING: Final = "s"
 #: A heartbeat in the year 2100: the agents are up however long a test takes.
 _ALWAYS_UP: Final = 4_102_444_800_000
+#: On 2 January 2020.
+_IN_2020: Final = 1_577_923_200_000
 #: A project that has nothing but a private device profile.
 _THIRD: Final = "d" * 32
 _BUSES: Final = {"a": "a1", "b": "b1", "c": "c1"}
@@ -165,7 +167,7 @@ def _host(tx: Transaction, x: str) -> tuple[Any, list[Any]]:
 
 
 def _bind(tx: Transaction, x: str, values: dict[str, Any], handle: int) -> None:
-    """Store a bound ARQ with its handle, its instance and an event."""
+    """Store a bound ARQ with its handle, its instance, an event and an earlier use of a unit."""
     instance, host = uuid_of(f"instance-{x}"), values["hostname"]
     arq = insert(tx, models.Arq, f"arq-{x}", **values, instance_uuid=instance)
     held = sa.update(models.AttachHandle).where(models.AttachHandle.id == handle)
@@ -178,6 +180,18 @@ def _bind(tx: Transaction, x: str, values: dict[str, Any], handle: int) -> None:
             project_id=values["project_id"],
             hostname=host,
             updated_ms=0,
+        )
+    )
+    tx.execute(
+        sa.insert(models.UsageRecord).values(
+            instance_uuid=instance,
+            project_id=values["project_id"],
+            profile="gpu",
+            resource_class="FPGA",
+            type="FPGA",
+            hostname=host,
+            began_ms=_IN_2020,
+            ended_ms=_IN_2020 + 1000,
         )
     )
     device = host.removeprefix("host-")

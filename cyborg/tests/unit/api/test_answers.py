@@ -74,6 +74,7 @@ _DEVICE: Final = {
     "providers",
     "units",
     "health_reasons",
+    "reading",
 }
 _ARQ: Final = {"hostname", "device_rp_uuid", "attach_handle_info"}
 #: The members of each table whose values projects do not get as operators do.

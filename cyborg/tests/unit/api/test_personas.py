@@ -166,7 +166,14 @@ REQUESTS: Final[Mapping[str, list[tuple[str, Any]]]] = {
     "GET services/*/drain": [("/<agent-{x}>/drain", None)],
     "DELETE services/*": [("/<agent-{x}>", None)],
     "GET limits": [("", None)],
-    "GET usage": [("", None), ("?host=host-{x}", None), ("?group_by=project_id", None)],
+    "GET usage": [
+        ("", None),
+        ("?host=host-{x}", None),
+        ("?group_by=project_id", None),
+        ("?group_by=project,profile,instance&start=2020-01-01&end=2020-02-01", None),
+        ("?group_by=host&host=host-{x}&start=2020-01-01&end=2020-02-01", None),
+    ],
+    "POST vendordata": [("", {"instance-id": "<instance-{x}>"})],
 }
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
+from cyborg.tests.unit.cli.compute import PATHS, SERVER, Nova
+
 AGENT = "11111111-1111-4111-8111-111111111111"
 BACKEND = "22222222-2222-4222-8222-222222222222"
 DRIVER = "33333333-3333-4333-8333-333333333333"
@@ -17,7 +19,7 @@ DEVICE = "44444444-4444-4444-8444-444444444444"
 PROFILE = "55555555-5555-4555-8555-555555555555"
 ARQ = "66666666-6666-4666-8666-666666666666"
 OPERATION = "77777777-7777-4777-8777-777777777777"
-INSTANCE = "88888888-8888-4888-8888-888888888888"
+INSTANCE = SERVER
 
 #: What the service has: the list of objects of each collection.
 RESOURCES: dict[str, list[dict[str, Any]]] = json.loads(
@@ -59,7 +61,7 @@ EXPLANATION = {
     ],
     "suggestion": None,
 }
-DRAIN = {
+DRAIN: dict[str, Any] = {
     "host": "compute-1",
     "device": None,
     "status": "draining",
@@ -79,6 +81,32 @@ DRAIN = {
         }
     ],
     "notes": ["Nova's filters are not asked."],
+}
+#: The answer to a request for the usage of a range of time.
+USAGE = {
+    "usage": [
+        {
+            "resource_class": "FPGA",
+            "type": "FPGA",
+            "host": None,
+            "project_id": "red",
+            "profile": None,
+            "instance": None,
+            "unit_seconds": 86400.001,
+        },
+        {
+            "resource_class": "VGPU",
+            "type": "GPU",
+            "host": None,
+            "project_id": None,
+            "profile": None,
+            "instance": None,
+            "unit_seconds": 0.25,
+        },
+    ],
+    "start": "2026-11-01T00:00:00.000+00:00",
+    "end": "2026-11-02T00:00:00.000+00:00",
+    "complete_from": None,
 }
 PROCESS = RESOURCES["services"][0]
 #: The profiles of RESOURCES as a file for profile-apply.
@@ -108,6 +136,12 @@ def operation(state: str, *results: Mapping[str, Any], **more: Any) -> dict[str,
 def result(host: str, state: str, **more: Any) -> dict[str, Any]:
     """Return the result of an operation on one host."""
     return {"host": host, "state": state, "result": None, "error": None} | more
+
+
+def following(*events: Mapping[str, Any], marker: int = 7, seen: str = "") -> dict[str, Any]:
+    """Return an answer to a client that follows the events."""
+    href = f"http://api/v2/events?wait=50&marker={marker}{f'&seen={seen}' if seen else ''}"
+    return {"events": list(events), "events_links": [{"rel": "next", "href": href}]}
 
 
 def error_body(message: str) -> dict[str, Any]:
@@ -140,12 +174,14 @@ class Service:
     """A WSGI application.
 
     ``answers`` maps a path below ``/v2`` to the answers of the next requests for it. The states of
-    an operation, poll by poll, are ``operation_states``; the last one is repeated.
+    an operation, poll by poll, are ``operation_states``; the last one is repeated. Without Keystone
+    the requests to Nova come here as well.
     """
 
     def __init__(self) -> None:
         self.requests: list[ReceivedRequest] = []
         self.answers: dict[str, list[Answer]] = {}
+        self.nova = Nova(profile=None)
         self.operation_states: list[dict[str, Any]] = [
             operation("succeeded", result("compute-1", "succeeded", result={"found": 2}))
         ]
@@ -155,6 +191,8 @@ class Service:
         return self.requests[-1]
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        if environ["PATH_INFO"].startswith(PATHS):
+            return self.nova(environ, start_response)
         request = _parse_request(environ)
         self.requests.append(request)
         answer = self._answer(request)
@@ -207,8 +245,12 @@ def _resource_answer(request: ReceivedRequest, collection: str, rest: str) -> tu
         return 200, {"limits": resources[0]}
     if rest.endswith("/explain"):
         return 200, {"explanation": EXPLANATION}
+    if not rest and "wait" in request.query:
+        return 200, following(*resources)
     if rest.endswith("/drain"):
         return 200, {"drain": DRAIN}
+    if collection == "usage" and "start" in request.query:
+        return 200, USAGE
     if not rest:
         return 200, {key: list(_filtered(resources, request.query))}
     matches = [

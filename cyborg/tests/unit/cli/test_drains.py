@@ -16,7 +16,7 @@ from cyborg.tests.unit.cli.service import (
     error_body,
 )
 
-SERVER = DRAIN["servers"][0]  # type: ignore[index]
+SERVER = DRAIN["servers"][0]
 OTHER = SERVER | {"uuid": DEVICE, "name": None, "movable": False, "target": None, "reason": "Full."}
 
 

@@ -19,6 +19,7 @@ from cyborg.tests.unit.cli.service import (
     INSTANCE,
     PROCESS,
     RESOURCES,
+    USAGE,
     Answer,
     Service,
     error_body,
@@ -244,7 +245,11 @@ def test_bash_completes_command_names(program: Run, tmp_path: Path):
         done
     """
     done = ran(["bash", "-c", commands], check=True)
-    assert done.stdout.splitlines() == ["usa: usage-show", "update-d: update-driver", "nothing: "]
+    assert done.stdout.splitlines() == [
+        "usa: usage-list usage-show",
+        "update-d: update-driver",
+        "nothing: ",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -311,3 +316,27 @@ def test_health_of_accelerators_has_colours(health: str, colour: str) -> None:
     cell = cells.format_cell("health", health, "table", colours=True)
     assert cell.human_readable() == f"\033[{colour}m{health}\033[0m"
     assert cells.format_cell("health", health, "json", colours=True) == health
+
+
+def test_usage_of_a_range_is_csv_or_json(cyborg: Run, service: Service) -> None:
+    outcome = cyborg("usage-list --start 2026-11-01 -f csv --quote minimal")
+    assert list(csv.reader(io.StringIO(outcome.out))) == [
+        list(USAGE["usage"][0]),
+        ["FPGA", "FPGA", "", "red", "", "", "86400.001"],
+        ["VGPU", "GPU", "", "", "", "", "0.25"],
+    ]
+    assert outcome.err == (
+        "Use of units from 2026-11-01T00:00:00.000+00:00 until 2026-11-02T00:00:00.000+00:00.\n"
+    )
+    assert cyborg("usage-list --start 2026-11-01 -f json").json == USAGE["usage"]
+    assert cyborg("-q usage-list -f value -c unit_seconds").out == "86400.001\n0.25\n"
+    # Without --start it is the usage of this month.
+    assert service.last.query["start"].endswith("-01")
+
+
+def test_usage_says_from_when_on_it_is_complete(cyborg: Run, service: Service) -> None:
+    late, early = "2026-11-01T12:00:00.000+00:00", "2026-10-01T00:00:00.000+00:00"
+    for moment, is_missing in ((late, True), (early, False)):
+        service.answers["/usage"] = [Answer(200, {**USAGE, "complete_from": moment})]
+        outcome = cyborg("usage-list --start 2026-11-01")
+        assert (f"Uses that ended before {moment} may be missing" in outcome.err) is is_missing

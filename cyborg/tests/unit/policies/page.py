@@ -15,6 +15,8 @@ PEOPLE: Final = ("admin", "operator", "manager", "member", "reader")
 YES: Final = "yes"
 OWN: Final = "own"
 NO: Final = r"\-"
+#: The commands about which Nova decides.
+OF_NOVA: Final = frozenset({"instance-move"})
 
 
 @dataclass(frozen=True)

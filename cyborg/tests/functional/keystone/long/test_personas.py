@@ -28,6 +28,7 @@ from cyborg.tests.unit.cli.conftest import CommandResult
 from cyborg.tests.unit.policies.page import NO, OWN, YES, table
 from cyborg_cli.base import ListCommand, ShowCommand
 from cyborg_cli.shell import COMMANDS
+from cyborg_cli.watching import Top
 
 TABLE = table()
 #: Who may least comes first. The stranger is a member of another project.
@@ -142,6 +143,8 @@ LINES = {
     "operation-list": Line(lambda _scene: "--action discover"),
     "operation-show": Line(lambda scenario: scenario.operation()),
     "event-list": Line(lambda scenario: f"{on_host(scenario)} --limit 5"),
+    "watch": Line(lambda scenario: f"{on_host(scenario)} --since 2020-01-01 --count 1"),
+    "top": Line(lambda _scene: "-f json"),
     "attach-instance": Line(
         lambda scenario: scenario.server.uuid, tidy=lambda scenario: scenario.detach()
     ),
@@ -229,7 +232,7 @@ def is_refused(command: str, ran: CommandResult) -> None:
 
 def is_empty_handed(command: str, ran: CommandResult) -> None:
     """A list of nothing, or 404."""
-    if issubclass(COMMANDS[command].command, ListCommand):
+    if issubclass(COMMANDS[command].command, ListCommand | Top):
         assert (ran.status, json.loads(ran.out)) == (0, []), ran.err
         return
     assert (ran.status, ran.out) == (1, "")
