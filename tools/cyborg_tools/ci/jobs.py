@@ -208,7 +208,7 @@ LONG: Final = (
             "cyborg/policies",
             "cyborg/testing/hosts.d",
         ),
-        turn=3,
+        turn=6,
     ),
     Job(
         "malformed",
