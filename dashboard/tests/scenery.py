@@ -23,7 +23,7 @@ def furnish(cloud: Cloud) -> list[str]:
     cloud.profile("gh200", NOWHERE, description="No host has this card")
     servers = [cloud.server("h200", "gpu-1.example.org") for _ in range(3)]
     servers.append(cloud.server("h100", "gpu-2.example.org"))
-    spare = cloud.devices(hostname="gpu-2.example.org")[-1]
+    spare = cloud.devices(hostname="gpu-2.example.org", in_use="false")[-1]
     cloud.send(
         "PATCH",
         f"/devices/{spare['uuid']}",

@@ -50,7 +50,7 @@ def test_form_offers_what_exists_and_says_while_one_types_whether_it_can_be_met(
     assert {"CUSTOM_FPGA_INTEL", "CUSTOM_PCI_PRODUCT_ID_2335"} <= set(traits)
     admin.fill(name=NAME, description="One whole H200", groups="resources:CUSTOM_PCI=60")
     verdict = admin.find("#verdict")
-    eventually(lambda: "accelerator-verdict-never" in verdict.get_attribute("class"), "never")
+    eventually(lambda: "accelerator-verdict-never" in str(verdict.get_attribute("class")), "never")
     admin.fill(groups="resources:CUSTOM_PCI")
     eventually(lambda: "does not have the form KEY=VALUE" in verdict.text, "the line is named")
     admin.fill(groups="resources:CUSTOM_PCI=0")
