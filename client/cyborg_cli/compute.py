@@ -25,7 +25,7 @@ MICROVERSION: Final = "2.91"
 #: Statuses after which the same request may succeed later.
 _TRANSIENT: Final = frozenset({429, 502, 503, 504})
 _HOST: Final = "OS-EXT-SRV-ATTR:host"
-#: The events of Nova that a compute host logs when it shelves a server.
+#: The events of Nova that a compute host logs for ``server shelve``.
 _SHELVE_EVENTS: Final = ("compute_shelve_instance", "compute_shelve_offload_instance")
 
 

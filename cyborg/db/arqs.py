@@ -165,34 +165,30 @@ def holders(tx: Transaction, device_uuids: Collection[str]) -> Sequence[Holder]:
     return tx.all(_HOLDERS.where(Device.uuid.in_(device_uuids))) if device_uuids else ()
 
 
-class GuestUnit(Arq):
-    """A bound ARQ with its unit and the device of the unit."""
+class GuestUnit(Device):
+    """A device with a unit that a bound ARQ has."""
 
     __abstract__ = True
 
+    arq_uuid = column(Arq.uuid)
     attach_type = column(AttachHandle.attach_type)
     attach_info = column(AttachHandle.attach_info)
     handle_uuid = column(AttachHandle.uuid)
     resource_class = column(Deployable.resource_class)
-    device_uuid = column(Device.uuid)
-    type = column(Device.type)
-    vendor = column(Device.vendor)
-    model = column(Device.model)
-    numa_node = column(Device.numa_node)
 
 
 _GUEST_UNITS = (
     rows.select(GuestUnit)
+    .join(Deployable, Deployable.device_id == Device.id)
+    .join(Arq, Arq.deployable_id == Deployable.id)
     .join(AttachHandle, AttachHandle.arq_id == Arq.id)
-    .join(Deployable, Deployable.id == Arq.deployable_id)
-    .join(Device, Device.id == Deployable.device_id)
     .where(_BOUND, ~Arq.hidden, Arq.instance_uuid == sa.bindparam("instance"))
     .order_by(Arq.id)
 )
 
 
 def of_guest(tx: Transaction, instance_uuid: str) -> Sequence[GuestUnit]:
-    """Return the bound ARQs that Nova attaches to the guest, the oldest first."""
+    """Return the units that Nova attaches to the guest, that of the oldest ARQ first."""
     return tx.all(_GUEST_UNITS, {"instance": instance_uuid})
 
 

@@ -99,7 +99,7 @@ class HostReadings(Base):
         sa.ForeignKey("hosts.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     )
     at_ms: Mapped[Milliseconds]
-    figures: Mapped[dict[str, dict[str, float]]] = mapped_column(Json)
+    figures: Mapped[dict[str, dict[str, float]] | None] = mapped_column(Json)
 
 
 class Service(Base):

@@ -52,5 +52,5 @@ def of_hosts(tx: Transaction, host_ids: Collection[int]) -> dict[str, Reading]:
     return {
         uuid: Reading(at_ms, figures)
         for at_ms, of_devices in rows
-        for uuid, figures in of_devices.items()
+        for uuid, figures in (of_devices or {}).items()
     }

@@ -442,7 +442,7 @@ READINGS = sa.Table(
         autoincrement=False,
     ),
     _ms("at_ms"),
-    sa.Column("figures", _JSON, nullable=False),
+    sa.Column("figures", _JSON),
     **MYSQL,
 )
 DEVICE_PROFILE_PROJECTS = sa.Table(

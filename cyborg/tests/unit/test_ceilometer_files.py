@@ -22,7 +22,7 @@ EACH: Final = re.compile(
 
 
 def meters() -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = yaml.safe_load((FILES / "cyborg_meters.yaml").read_text())[
+    listed: list[dict[str, Any]] = yaml.safe_load((FILES / "accelerator_meters.yaml").read_text())[
         "metric"
     ]
     return listed

@@ -64,6 +64,6 @@ def test_no_other_class_makes_parts_of_the_service() -> None:
     assert others == set()
 
 
-def test_there_are_six_environments() -> None:
-    assert len(ENVIRONMENTS) == 6
+def test_there_are_seven_environments() -> None:
+    assert len(ENVIRONMENTS) == 7
     assert all((ROOT / module).exists() for modules in ENVIRONMENTS.values() for module in modules)

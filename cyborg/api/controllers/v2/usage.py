@@ -12,12 +12,13 @@ from cyborg.api import answers, microversion, types
 from cyborg.api.answers import Answer, Member, Source
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
-from cyborg.db import units, usage
+from cyborg.db import units
+from cyborg.db import usage as usage_db
 from cyborg.db.transaction import Transaction
 from cyborg.model.availability import UnitWord
 
 #: The groups and filters that only the usage over a range of time has.
-_OF_RANGES: Final = tuple(name for name in usage.GROUPS if name not in units.GROUPS)
+_OF_RANGES: Final = tuple(name for name in usage_db.GROUPS if name not in units.GROUPS)
 #: The longest range, which bounds what a request reads; ranges that follow each other add up.
 _MAX_DAYS: Final = 366
 _MAX_RANGE_MS: Final = _MAX_DAYS * 24 * 3600 * 1000
@@ -36,7 +37,7 @@ class UsageQuery(types.Declared):
     resource_class = wsme.wsattr(types.NAME)
     profile = wsme.wsattr(types.NAME)
     instance = wsme.wsattr(types.UUID_TYPE)
-    group_by = wsme.wsattr(types.Commas(types.Word(*usage.GROUPS, _PROJECT)))
+    group_by = wsme.wsattr(types.Commas(types.Word(*usage_db.GROUPS, _PROJECT)))
     start = wsme.wsattr(types.Moment())
     end = wsme.wsattr(types.Moment())
 
@@ -83,12 +84,12 @@ class UsageNow:
 class UsageOfRange:
     """The answer to a request with a range of time, see ``cyborg.db.usage``."""
 
-    usage: Sequence[usage.UsedUnits]
-    span: usage.Span
+    usage: Sequence[usage_db.UsedUnits]
+    span: usage_db.Span
     complete_from_ms: int | None
 
 
-CLASS_SECONDS = Answer[usage.UsedUnits](
+CLASS_SECONDS = Answer[usage_db.UsedUnits](
     "ClassSeconds",
     "How long units of a resource class, and of the groups of the request, were in use.",
     resource_class=Member(answers.STRING),
@@ -150,10 +151,10 @@ class Usage(Controller):
             if not ranged:
                 return UsageNow(_groups(units.by_class(tx, query, call.scope, groups)))
             span = _span(tx, query)
-            rows = usage.total(
+            rows = usage_db.total(
                 tx, span, call.scope, filters=query, groups=groups, limit=_MAX_ROWS + 1
             )
-            complete_from_ms = usage.complete_from(tx)
+            complete_from_ms = usage_db.complete_from(tx)
         if len(rows) > _MAX_ROWS:
             raise exception.Invalid(
                 field="group_by",
@@ -163,7 +164,7 @@ class Usage(Controller):
         return UsageOfRange(rows, span, complete_from_ms)
 
 
-def _span(tx: Transaction, query: Mapping[str, Any]) -> usage.Span:
+def _span(tx: Transaction, query: Mapping[str, Any]) -> usage_db.Span:
     """Return the range of a request, which ends now at the latest; raises Invalid."""
     now_ms = tx.now_ms
     start_ms, end_ms = query.get("start"), query.get("end", now_ms)
@@ -175,7 +176,7 @@ def _span(tx: Transaction, query: Mapping[str, Any]) -> usage.Span:
         )
     if end_ms <= start_ms:
         raise exception.Invalid(field="end", reason="it must be later than start")
-    span = usage.Span(start_ms, min(end_ms, now_ms))
+    span = usage_db.Span(start_ms, min(end_ms, now_ms))
     if span.end_ms - span.start_ms > _MAX_RANGE_MS:
         raise exception.Invalid(
             field="start",

@@ -30,8 +30,8 @@ class VendordataBody(types.Declared):
 GUEST_UNIT = Answer[GuestUnit](
     "GuestUnit",
     "An accelerator of a guest.",
-    uuid=Member(types.UUID_TYPE),
-    device_uuid=Member(types.UUID_TYPE),
+    uuid=Member(types.UUID_TYPE, lambda unit: unit.arq_uuid),
+    device_uuid=Member(types.UUID_TYPE, lambda unit: unit.uuid),
     type=Member(answers.STRING),
     vendor=Member(answers.STRING),
     model=Member(answers.STRING),

@@ -179,6 +179,9 @@ def test_operators_read_events_and_usage_of_a_device(
         assert operator(f"event-list --{name} {value} -f json").json == [bound]
     (counts,) = operator(f"usage-show --by host --host {host.compute} -f json").json
     assert (counts["resource_class"], counts["total"], counts["used"]) == ("FPGA", 16, 1)
+    (used,) = operator(f"usage-list --by host --host {host.compute} -f json").json
+    assert (used["resource_class"], used["host"]) == ("FPGA", host.compute)
+    assert used["unit_seconds"] > 0
     for role in ("reader", "member", "manager"):
         outcome = as_user(role)("event-list")
         assert (outcome.status, "cyborg:event:get_all" in outcome.err) == (1, True)

@@ -57,6 +57,9 @@ _BATCH: Final = 500
 _GROUPS: Final = ("resource_class", "type", "host", "project_id", "profile", "instance")
 
 
+Query = dict[str, Any]
+
+
 @pytest.fixture
 def clock() -> MeteredClock:
     return MeteredClock()
@@ -88,9 +91,9 @@ def unit_ms(
     operator: Client, groups: Sequence[str], start_ms: int, end_ms: int
 ) -> dict[tuple[str | None, ...], int]:
     """What the API answers, in the form of the ledger."""
-    asked = {"group_by": ",".join(groups), "start": instant(start_ms), "end": instant(end_ms)}
-    answer = operator.get("/usage", **asked)
-    assert (answer["start"], answer["end"]) == (instant(start_ms), instant(end_ms))
+    start, end = instant(start_ms), instant(end_ms)
+    answer = operator.get("/usage", group_by=",".join(groups), start=start, end=end)
+    assert (answer["start"], answer["end"]) == (start, end)
     rows: dict[tuple[str | None, ...], int] = {}
     for row in answer["usage"]:
         assert {name for name in _GROUPS if row[name] is None} == set(_GROUPS[1:]) - set(groups)
@@ -109,7 +112,9 @@ def compare(operator: Client, ledger: UsageLedger, dice: Random) -> None:
     """The API and the ledger agree on the whole time, and on parts of it, in any grouping."""
     first, last = ledger.spans[0][0], ledger.spans[-1][1]
     ranges = [(first, last)]
-    ranges += [tuple(sorted(dice.sample(range(first, last), 2))) for _ in range(10)]
+    for _ in range(10):
+        start_ms, end_ms = sorted(dice.sample(range(first, last), 2))
+        ranges.append((start_ms, end_ms))
     for start_ms, end_ms in ranges:
         groups = dice.sample(_GROUPS[1:], dice.randrange(len(_GROUPS)))
         groups.sort(key=_GROUPS.index)
@@ -394,7 +399,7 @@ def test_usage_of_a_range_is_limited_to_what_the_caller_may_see(
     cases.boot(provider_of("plain", 0))
     clock.ms += 500
     cases.delete(arqs)
-    whole = {"start": instant(start_ms)}
+    whole: dict[str, Any] = {"start": instant(start_ms)}
     empty = dict.fromkeys(_GROUPS)
     red = {**empty, "resource_class": "FPGA", "unit_seconds": 2.0}
     member = Client(operator.app, project="red", version="2.100")
@@ -405,18 +410,21 @@ def test_usage_of_a_range_is_limited_to_what_the_caller_may_see(
         "complete_from": None,
     }
     assert member.get("/usage", **whole, project_id=NOVA.project_id)["usage"] == []
-    for query in ({"group_by": "host"}, {"host": "plain"}):
+    hidden: list[Query] = [{"group_by": "host"}, {"host": "plain"}]
+    for query in hidden:
         member.get("/usage", status=403, **whole, **query)
     (both,) = operator.get("/usage", **whole)["usage"]
     assert both["unit_seconds"] == 2.5
-    for query in (
+    matching: list[Query] = [
         {"project_id": "red"},
         {"profile": "gpu"},
         {"instance": instance},
         {"profile": "gpu", "host": "plain", "type": "FPGA", "resource_class": "FPGA"},
-    ):
+    ]
+    for query in matching:
         assert operator.get("/usage", **whole, **query)["usage"] == [red]
-    for query in ({"profile": "other"}, {"host": "other"}, {"resource_class": "GPU"}):
+    other: list[Query] = [{"profile": "other"}, {"host": "other"}, {"resource_class": "GPU"}]
+    for query in other:
         assert operator.get("/usage", **whole, **query)["usage"] == []
     # Both words name a project.
     for word in ("project", "project_id"):
@@ -434,13 +442,14 @@ def test_range_that_cannot_be_counted_is_refused(
     environment: Environment, clock: MeteredClock, operator: Client
 ) -> None:
     now, day = clock.ms, 24 * 3600 * 1000
-    for field_name, query in {
+    refused: dict[str, Query] = {
         "start": {"end": instant(now)},
         "end": {"start": instant(now - 5), "end": instant(now - 5)},
         "profile": {"profile": "gpu"},
         "instance": {"instance": str(uuid4())},
         "group_by": {"group_by": "profile"},
-    }.items():
+    }
+    for field_name, query in refused.items():
         answer = operator.get("/usage", status=400, **query)
         assert f"{field_name}" in answer["error_message"]
     for start_ms, words in (
@@ -459,13 +468,18 @@ def test_range_that_cannot_be_counted_is_refused(
 def test_answer_with_too_many_rows_is_refused(
     environment: Environment, clock: MeteredClock, operator: Client
 ) -> None:
-    row = {"project_id": "red", "profile": "gpu", "resource_class": "FPGA", "type": "FPGA"}
+    row: dict[str, Any] = {
+        "project_id": "red",
+        "profile": "gpu",
+        "resource_class": "FPGA",
+        "type": "FPGA",
+    }
     row |= {"hostname": "plain", "began_ms": clock.ms - 1000, "ended_ms": clock.ms}
     with environment.watch.writer() as tx:
         bulk.insert(
             tx, UsageRecord, [{**row, "instance_uuid": str(uuid4())} for _ in range(10_001)]
         )
-    asked = {"start": instant(clock.ms - 1000)}
+    asked: dict[str, Any] = {"start": instant(clock.ms - 1000)}
     answer = operator.get("/usage", status=400, **asked, group_by="instance")
     assert "more than 10000 rows" in answer["error_message"]
     (total,) = operator.get("/usage", **asked)["usage"]
@@ -483,7 +497,7 @@ def test_usage_says_from_when_on_it_is_complete_after_old_records_are_deleted(
     arqs, _ = cases.boot(provider_of("plain", 0))
     clock.ms += day
     cases.delete(arqs)
-    whole = {"start": instant(start_ms)}
+    whole: dict[str, Any] = {"start": instant(start_ms)}
     clock.ms += 10 * day
     jobs.remove_expired(cases.ctx)
     answer = operator.get("/usage", **whole)

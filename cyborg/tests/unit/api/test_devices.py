@@ -172,12 +172,12 @@ def test_users_cannot_filter_by_place(client: Client) -> None:
             assert answer.status == status, query
 
 
-def test_a_list_costs_four_statements(client: Client, db: Database, statements: list[str]) -> None:
+def test_a_list_costs_five_statements(client: Client, db: Database, statements: list[str]) -> None:
     set_device(db, "device", labels={"rack": "7"})
     found(client)
-    assert len(statements) == 4
+    assert len(statements) == 5
     found(client, "labels=rack=7&in_use=true&limit=9")
-    assert len(statements) == 8
+    assert len(statements) == 10
 
 
 ENABLED, MAINTAINING = DeviceStatus.ENABLED, DeviceStatus.MAINTAINING

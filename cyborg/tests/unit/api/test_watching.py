@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -261,13 +262,11 @@ def test_polls_cost_two_statements_whatever_waits(
     watch.poll()
     assert statements == []
     for number in range(100):
-        watch.begin(watch.mark(), {}, lambda number=number: woken.append(number))
+        watch.begin(watch.mark(), {}, partial(woken.append, number))
     eventually(lambda: len(woken) == 100)
     del statements[:]
     for number in range(100):
-        watch.begin(
-            watch.mark(), {"device": str(number % 2)}, lambda number=number: woken.append(number)
-        )
+        watch.begin(watch.mark(), {"device": str(number % 2)}, partial(woken.append, number))
     watch.poll()
     assert len(statements) == 2
     assert len(woken) == 100

@@ -83,7 +83,7 @@ DRAIN: dict[str, Any] = {
     "notes": ["Nova's filters are not asked."],
 }
 #: The answer to a request for the usage of a range of time.
-USAGE = {
+USAGE: dict[str, Any] = {
     "usage": [
         {
             "resource_class": "FPGA",

@@ -140,7 +140,11 @@ HEAD = "- trait: CUSTOM_A\n  when:\n    "
         (2, "- trait: CUSTOM_A\n  when: {}\n", "when is not a mapping of facts: driver, device_t"),
         (2, "- trait: CUSTOM_A\n  when: [memory]\n", "when is not a mapping of facts"),
         (2, "- trait: CUSTOM_A\n  when: memory > 80 GiB\n", "when is not a mapping of facts"),
-        (3, f"{HEAD}memroy: 80 GiB\n", "'memroy' is not a key of when, which can have driver, dev"),
+        (
+            3,
+            f"{HEAD}memories: 80 GiB\n",
+            "'memories' is not a key of when, which can have driver, dev",
+        ),
         (3, f"{HEAD}memory: 80\n", "memory cannot be '80': it is not a size such as 80 GiB, with"),
         (3, f"{HEAD}memory: 80 GB\n", "memory cannot be '80 GB': it is not a size"),
         (
