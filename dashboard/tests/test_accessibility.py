@@ -126,5 +126,5 @@ def test_pictures_have_their_tables(sign_in: Callable[[str], Browser]) -> None:
     bars = browser.all("svg.accelerator-bar")
     assert bars
     assert {bar.get_attribute("aria-hidden") for bar in bars} == {"true"}
-    rows = browser.cells("#usage_table") + browser.cells("#capacity_table")
+    rows = browser.cells("#units_table") + browser.cells("#capacity_table")
     assert len(rows) == len(bars)

@@ -37,14 +37,11 @@ def driver(cloud: Cloud, name: str) -> dict[str, object] | None:
     return drivers[0] if drivers else None
 
 
-def test_host_is_taken_out_of_service_and_put_back(
-    admin: Browser, cloud: Cloud, picture: Callable[[str], None]
-) -> None:
+def test_host_is_taken_out_of_service_and_put_back(admin: Browser, cloud: Cloud) -> None:
     admin.open(HOST_INDEX)
     rows = admin.cells()
     assert set(HOSTS) <= {row["Host"] for row in rows}
     assert {row["State"] for row in rows} == {"up"}
-    picture("hosts")
     uuid = agent_of(cloud)["uuid"]
     admin.open(f"{HOST_INDEX}{uuid}/disable/")
     admin.submit()
@@ -90,7 +87,6 @@ def test_driver_is_installed_changed_and_removed(
     installed = driver(cloud, "fake_driver")
     assert installed is not None
     admin.open(f"{DRIVER_INDEX}?host={HOST}")
-    picture("drivers")
 
     admin.open(f"{DRIVER_INDEX}{installed['uuid']}/update/")
     admin.find("#id_enabled").click()
@@ -125,9 +121,8 @@ def test_operation_that_is_sent_twice_starts_once(admin: Browser, cloud: Cloud) 
     assert after == before + 1
 
 
-def test_operations_are_listed_and_filtered(admin: Browser, picture: Callable[[str], None]) -> None:
+def test_operations_are_listed_and_filtered(admin: Browser) -> None:
     admin.open(OPERATION_INDEX)
     assert {row["State"] for row in admin.cells()} <= {"succeeded", "failed", "running"}
-    picture("operations")
     admin.open(f"{OPERATION_INDEX}?state=running")
     assert {row["State"] for row in admin.cells()} <= {"running"}

@@ -13,7 +13,7 @@ def test_capacity_and_changes_are_shown(
     admin: Browser, counted: Callable[[], list[Seen]], picture: Callable[[str], None]
 ) -> None:
     admin.open(INDEX)
-    rows = {row["Resource Class"]: row for row in admin.cells("#usage_table")}
+    rows = {row["Resource Class"]: row for row in admin.cells("#units_table")}
     assert (rows["CUSTOM_PCI"]["Used"], rows["CUSTOM_PCI"]["Total"]) == ("4", "16")
     assert rows["CUSTOM_PCI"]["Out of Service"] == "1 (1 maintaining)"
     assert admin.cells("section[aria-labelledby=events] table")

@@ -50,16 +50,13 @@ def test_quota_is_shown_as_a_bar_and_in_numbers(sign_in: Callable[[str], Browser
     assert (row["Used"], row["Limit"]) == ("4", "no limit")
 
 
-def test_profiles_say_whether_they_can_be_met(
-    sign_in: Callable[[str], Browser], picture: Callable[[str], None]
-) -> None:
+def test_profiles_say_whether_they_can_be_met(sign_in: Callable[[str], Browser]) -> None:
     browser = sign_in("reader")
     browser.open(PROFILES)
     rows = {row["Name"]: row["What It Means"] for row in browser.cells()}
     assert rows["h200"] == "A server can get it now."
     assert rows["gh200"] == "No host of the cloud has it: ask an administrator."
     assert "n6001" in rows
-    picture("own-profiles")
 
 
 def test_administrator_sees_one_project_here(admin: Browser, cloud: Cloud) -> None:

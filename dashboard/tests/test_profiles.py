@@ -22,9 +22,7 @@ def _nothing_remains(cloud: Cloud) -> Iterator[None]:
             cloud.send("DELETE", f"/device_profiles/{profile['uuid']}")
 
 
-def test_list_says_which_profiles_can_be_met(
-    admin: Browser, picture: Callable[[str], None]
-) -> None:
+def test_list_says_which_profiles_can_be_met(admin: Browser) -> None:
     admin.open(INDEX)
     rows = {row["Name"]: row for row in admin.cells()}
     assert {name: row["Can Be Met"] for name, row in rows.items()} == {
@@ -35,7 +33,6 @@ def test_list_says_which_profiles_can_be_met(
     }
     assert rows["n6001"]["For"] == "1 project"
     assert rows["h200"]["For"] == "all projects"
-    picture("profiles")
     admin.open(f"{INDEX}?name=h200")
     assert [row["Name"] for row in admin.cells()] == ["h200"]
 
