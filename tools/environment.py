@@ -90,10 +90,12 @@ def _modern():
     )
 
 
-def ensure(venv, requirements=(), extras="", lowest=False):
+def ensure(venv, requirements=(), extras="", lowest=False, *, project="."):
     """Install this checkout (editable) and ``requirements`` in ``venv``; return its Python.
 
-    The checkout has two distributions, the service and the client.
+    The checkout has three distributions: the service and the client, which are installed together,
+    and the dashboard. ``project`` is the directory of the dashboard, to install that instead, with
+    the releases of its own constraints.txt.
 
     ``requirements`` are files below the root, ``extras`` names extras of the service. With
     ``lowest`` everything that requirements.txt of both and these files name has exactly the release
@@ -109,16 +111,18 @@ def ensure(venv, requirements=(), extras="", lowest=False):
     venv = pathlib.Path(venv).resolve()
     inside = venv / "bin" / "python"
     stamp = venv / "cyborg-environment.sha256"
-    digest = _digest(venv, requirements, extras)
+    digest = _digest(venv, requirements, extras, project)
     if inside.exists() and stamp.exists() and stamp.read_text() == digest:
         return str(inside)
     if not inside.exists():
         say(f"Creating a virtual environment in {_short(venv)}")
         _create(venv)
     say("Installing Cyborg and its requirements (a few minutes the first time)")
-    target = f"{ROOT}[{extras}]" if extras else str(ROOT)
+    root = ROOT / project
+    target = f"{root}[{extras}]" if extras else str(root)
     install = [str(inside), "-m", "pip", "install", "--disable-pip-version-check"]
-    command = [*install, "-e", str(CLIENT), "-e", target]
+    client = ["-e", str(CLIENT)] if root == ROOT else []
+    command = [*install, *client, "-e", target]
     for name in requirements:
         command += ["-r", str(ROOT / name)]
     if lowest:
@@ -128,6 +132,8 @@ def ensure(venv, requirements=(), extras="", lowest=False):
         command += ["-c", str(bounds)]
     elif os.environ.get("TOX_CONSTRAINTS_FILE"):
         command += ["-c", os.environ["TOX_CONSTRAINTS_FILE"]]
+    elif root != ROOT:
+        command += ["-c", str(root / "constraints.txt")]
     elif requirements:
         # With hashes pip installs nothing without one, and a checkout has none. What is installed
         # then satisfies the second command.
@@ -192,22 +198,16 @@ def become(python, module, options=()):
     os.execv(python, [python, *options, "-m", module, *sys.argv[1:]])
 
 
-def _digest(venv, requirements, extras):
+def _digest(venv, requirements, extras, project="."):
     """Return a digest of everything that an environment depends on."""
     digest = hashlib.sha256(repr((str(venv), str(ROOT), extras)).encode())
-    for name in [
-        "requirements.txt",
-        "constraints.txt",
-        "setup.cfg",
-        "setup.py",
-        "pyproject.toml",
-        "client/requirements.txt",
-        "client/setup.cfg",
-        "client/setup.py",
-        "client/pyproject.toml",
-        *requirements,
-    ]:
-        digest.update((ROOT / name).read_bytes())
+    names = ["requirements.txt", "constraints.txt", "setup.cfg", "setup.py", "pyproject.toml"]
+    places = [ROOT, CLIENT] if project == "." else [ROOT / project]
+    files = [place / name for place in places for name in names]
+    for file in [*files, *(ROOT / name for name in requirements)]:
+        # Not every distribution has all of these.
+        if file.exists():
+            digest.update(file.read_bytes())
     return digest.hexdigest()
 
 

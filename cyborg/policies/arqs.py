@@ -38,8 +38,10 @@ RULES = [
         "cyborg:device_profile:update",
         base.OPERATOR,
         "Update a device profile: its name, description, groups or projects. Profiles with an "
-        f"image or with less cleaning also need {CHOOSE_IMAGE} or {SKIP_CLEANING}.",
+        f"image or with less cleaning also need {CHOOSE_IMAGE} or {SKIP_CLEANING}. The rule also "
+        "lets callers ask whether hosts can give what groups request that are not stored.",
         "PATCH /v2/device_profiles/{uuid or name}",
+        "POST /v2/device_profiles/explain",
     ),
     base.rule(
         SKIP_CLEANING,

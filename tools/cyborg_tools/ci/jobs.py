@@ -197,6 +197,20 @@ LONG: Final = (
         variables=(("CYBORG_TEST_FUZZ", "1"),),
     ),
     Job(
+        "dashboard",
+        "the panels on a real Horizon, in Chromium",
+        (("tools/dashboard",),),
+        (
+            "dashboard",
+            "tools/cyborg_tools/dashboard",
+            "tools/dashboard",
+            "cyborg/api",
+            "cyborg/policies",
+            "cyborg/testing/hosts.d",
+        ),
+        turn=6,
+    ),
+    Job(
         "malformed",
         "generated input of every parser",
         ((*_TEST, "--serverless", "--", _UNIT, "-k", "malformed or nearly_valid"),),

@@ -127,6 +127,12 @@ class ProfileBody(types.Declared):
 _NEW = types.Object(ProfileBody, needed=("name", "groups"))
 
 
+class GroupsBody(types.Declared):
+    """The groups of a profile that is not stored."""
+
+    groups = wsme.wsattr(_GROUPS, mandatory=True)
+
+
 class ChangeBody(types.Declared):
     """The members of a profile that may change; validated as for a new profile."""
 
@@ -184,6 +190,7 @@ class DeviceProfiles(Controller):
     collection = "device_profiles"
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create", "DELETE": "delete_all"},
+        "explain": {"POST": "explain_groups"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
         "*/explain": {"GET": "explain"},
     }
@@ -245,6 +252,25 @@ class DeviceProfiles(Controller):
         except exception.Unavailable as error:
             notes.append(f"The limits of the project were not asked: {error.public}")
         return Answered(explanation, notes, failures)
+
+    @expose(
+        "cyborg:device_profile:update",
+        body=types.Object(GroupsBody, closed=True),
+        since=microversion.EXTENDED,
+        answer=answers.Envelope(EXPLANATION, "explanation"),
+    )
+    def explain_groups(self, call: Call, body: Mapping[str, Any]) -> Answered:
+        """Return why the hosts of the cloud can give what groups request, or cannot.
+
+        The groups are those of a profile before it is stored; nothing is stored.
+        """
+        groups = self._groups(call, body)
+        explanation, notes = explained(
+            self.reader, self.settings.neighbours if call.scope.shows_hosts else None, groups
+        )
+        if not call.scope.shows_hosts:
+            explanation = replace(explanation, summary=_FOR_MEMBERS[explanation.satisfiable])
+        return Answered(explanation, notes, ())
 
     @expose(
         "cyborg:device_profile:create",

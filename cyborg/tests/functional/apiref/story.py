@@ -131,6 +131,9 @@ class Story:
         self._ask("device-profiles/show", self._admin, f"GET {path}/{_PROFILE}")
         explain = f"GET {path}/{_PROFILE}/explain"
         self._ask("device-profiles/explain-2.100", self._operator, explain)
+        groups = {"groups": profile["groups"]}
+        explain = f"POST {path}/explain"
+        self._ask("device-profiles/explain-groups-2.100", self._operator, explain, groups)
         change = {"description": "one whole A100 card with 80 GiB"}
         self._ask(
             "device-profiles/update-2.100", self._operator, f"PATCH {path}/{_PROFILE}", change

@@ -83,6 +83,23 @@ def test_steps_lead_to_the_hosts_that_fit(
     replace(operator, version="2.3").get(f"/device_profiles/{name}/explain", status=404)
 
 
+def test_groups_are_explained_before_they_are_stored(
+    rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
+) -> None:
+    group = {f"resources:{resource_class}": "2", "trait:CUSTOM_CARD": "required"}
+    path = "/device_profiles/explain"
+    before = operator.get("/device_profiles")["device_profiles"]
+    answer = operator.post(path, {"groups": [group]}, status=200)["explanation"]
+    assert operator.get("/device_profiles")["device_profiles"] == before
+    assert answer == explained(operator, profile(group))
+    wrong = operator.post(path, {"groups": [{f"resources:{resource_class}": "0"}]}, status=400)
+    assert f"groups[0].resources:{resource_class}" in str(wrong)
+    operator.post(path, {"groups": [group], "name": "a"}, status=400)
+    operator.post(path, {}, status=400)
+    replace(nova, service=False, version="2.100").post(path, {"groups": [group]}, status=403)
+    replace(operator, version="2.3").post(path, {"groups": [group]}, status=404)
+
+
 def test_wrong_names_have_the_nearest_ones_and_a_profile_that_works(
     rack: RackedCompute, operator: Client, profile: Profiles, resource_class: str
 ) -> None:

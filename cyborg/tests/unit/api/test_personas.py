@@ -122,6 +122,7 @@ REQUESTS: Final[Mapping[str, list[tuple[str, Any]]]] = {
         ("/only-{x}/explain", None),
         ("/gpu/explain?flavor=m1", None),
     ],
+    "POST device_profiles/explain": [("/explain", {"groups": [{"resources:GPU": "1"}]})],
     "PATCH device_profiles/*": [
         ("/pair", {"description": "d"}),
         ("/only-{x}", {"description": "d"}),

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices of the cloud, for administrators."""

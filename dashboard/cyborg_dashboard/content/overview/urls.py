@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The address of the panel."""
+
+from django.urls import path
+
+from cyborg_dashboard.content.overview import views
+
+urlpatterns = [path("", views.IndexView.as_view(), name="index")]

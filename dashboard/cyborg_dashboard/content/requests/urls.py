@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The addresses of the panel."""
+
+from django.urls import path
+
+from cyborg_dashboard.content.requests import views
+
+urlpatterns = [
+    path("", views.IndexView.as_view(), name="index"),
+    path("<uuid:uuid>/", views.DetailView.as_view(), name="detail"),
+]
