@@ -81,8 +81,8 @@ class CloudCollector(Collector):
     ) -> None:
         self._readings = readings
         self._down_after = down_after
-        self._totals = _Query(db, metrics_db.totals, timeout)
-        self._capacities = _Query(db, _capacities, timeout)
+        self._totals = _Query(_reading(db, metrics_db.totals), timeout)
+        self._capacities = _Query(_reading(db, _capacities), timeout)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metric families; see Collector."""
@@ -129,8 +129,7 @@ class CloudCollector(Collector):
 class _Query(Generic[T]):
     """A read of the database that scrapes at the same time share."""
 
-    def __init__(self, db: Reader, read: Callable[[Transaction], T], timeout: float) -> None:
-        self._db = db
+    def __init__(self, read: Callable[[], T], timeout: float) -> None:
         self._read = read
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -140,7 +139,7 @@ class _Query(Generic[T]):
         """Return what was read, None while the database does not answer."""
         with self._lock:
             if self._query is None or self._query.done():
-                self._query = in_thread(self._perform, name="metrics")
+                self._query = in_thread(self._read, name="metrics")
             query = self._query
         wait((query,), self._timeout)
         if not query.done():
@@ -150,9 +149,15 @@ class _Query(Generic[T]):
         except exception.CyborgError:
             return None
 
-    def _perform(self) -> T:
-        with self._db.reader() as tx:
-            return self._read(tx)
+
+def _reading(db: Reader, read: Callable[[Transaction], T]) -> Callable[[], T]:
+    """Return a function that reads in a transaction of its own."""
+
+    def perform() -> T:
+        with db.reader() as tx:
+            return read(tx)
+
+    return perform
 
 
 def _capacities(tx: Transaction) -> Counts:
