@@ -121,6 +121,7 @@ def test_links_lead_to_each_request_about_a_device_a_driver_and_an_operation() -
     assert _pairs("get_devices") == {
         *((f"{verb}_devices_id", "id", device) for verb in verbs),
         *((f"post_devices_id_{verb}", "id", device) for verb in ("enable", "disable")),
+        ("get_devices_id_drain", "id", device),
         ("get_events", "device", device),
     }
     assert {(f"{verb}_drivers_id", "id", "$response.body#/uuid") for verb in verbs} <= _pairs(
