@@ -25,6 +25,12 @@ LEADS = {
     (S.ENABLED, E.DISABLE): S.MAINTAINING,
     (S.MAINTAINING, E.DISABLE): S.MAINTAINING,
     (S.FAILED, E.DISABLE): S.MAINTAINING,
+    (S.ENABLED, E.DRAIN): S.DRAINING,
+    (S.MAINTAINING, E.DRAIN): S.DRAINING,
+    (S.DRAINING, E.DRAIN): S.DRAINING,
+    (S.DRAINING, E.ENABLE): S.ENABLED,
+    (S.DRAINING, E.INSTALL): S.INSTALLING,
+    (S.DRAINING, E.DISABLE): S.MAINTAINING,
 }
 
 
@@ -38,4 +44,5 @@ def test_every_status_and_event_pair_has_the_listed_target(
 
 
 def test_status_words_are_those_of_the_api() -> None:
-    assert DEVICE_STATES == ("inactive", "installing", "enabled", "maintaining", "failed", "lost")
+    words = ("inactive", "installing", "enabled", "maintaining", "draining", "failed")
+    assert DEVICE_STATES == (*words, "drained", "lost")
