@@ -37,6 +37,7 @@ from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.guests import HostGuests
 from cyborg.model.operation import Operation
 from cyborg.model.probation import HealthOrder
+from cyborg.model.process import HostStatus
 from cyborg.model.report import (
     Acknowledged,
     AgentHeartbeat,
@@ -189,15 +190,11 @@ class SetDeviceStatus(Write[None], verb="set_device_status", raises=(NotFound,))
 
 
 class SetServiceStatus(Write[None], verb="set_service_status", raises=(NotFound, Conflict)):
-    """Disable or enable the host of an agent; any other process is a conflict.
-
-    ``draining``: the host is disabled so that it becomes empty.
-    """
+    """Disable, drain or enable the host of an agent; any other process is a conflict."""
 
     uuid: str
-    disabled: bool
+    status: HostStatus
     reason: str | None
-    draining: bool = False
 
 
 class RemoveService(Write[Operation], verb="remove_service", raises=(NotFound, Conflict)):

@@ -62,23 +62,20 @@ def set_status(ctx: Conductor, c: SetServiceStatus) -> None:
                 reason=f"Only {AGENT} can be taken out of service; {row.binary} on {row.host} "
                 "has no units."
             )
-        status = HostStatus.DISABLED if c.disabled else HostStatus.ENABLED
-        if c.draining:
-            status = HostStatus.DRAINING
-        if not events.subjects_of(tx, c.request_key, status, [c.uuid]):
-            services.set_status(tx, row.id, status, c.reason)
+        if not events.subjects_of(tx, c.request_key, c.status, [c.uuid]):
+            services.set_status(tx, row.id, c.status, c.reason)
             if row.host_id is not None:
                 tx.publish(row.host_id, row.host)
-                if status is not HostStatus.ENABLED:
+                if c.status is not HostStatus.ENABLED:
                     # The binds that have begun end first.
                     hosts.lock_handles(tx, row.host_id)
             entry = events.Entry(
-                "service", row.uuid, status.value, hostname=row.host, reason=c.reason
+                "service", row.uuid, c.status.value, hostname=row.host, reason=c.reason
             )
             events.record(tx, [entry])
     LOG.info(
         "%s on host %s is %s by an operator%s",
-        *(row.binary, row.host, status.value, f": {c.reason}" if c.reason else ""),
+        *(row.binary, row.host, c.status.value, f": {c.reason}" if c.reason else ""),
     )
 
 

@@ -30,6 +30,7 @@ from cyborg.model.device_profile import (
     PROJECT_ID,
     SKIP_CLEANING,
     DeviceProfile,
+    Group,
     Limits,
     ProfileChange,
     check_cleaning,
@@ -238,15 +239,7 @@ class DeviceProfiles(Controller):
                 page = Page(limit=_EVENTS, sort_dir="desc")
                 rows = events.page(tx, page, call.scope, {"instance": instance})
                 failures = [event for event in rows if event.noun == "arq" and event.reason]
-        explanation, notes = explained(
-            self.reader,
-            self.settings.neighbours if call.scope.shows_hosts else None,
-            profile.groups,
-            flavor=query.get("flavor"),
-            host=query.get("host"),
-        )
-        if not call.scope.shows_hosts:
-            explanation = replace(explanation, summary=_FOR_MEMBERS[explanation.satisfiable])
+        explanation, notes = self._explained(call, profile.groups, query)
         try:
             explanation = self._within_quota(explanation, profile, call.caller.project_id)
         except exception.Unavailable as error:
@@ -264,12 +257,7 @@ class DeviceProfiles(Controller):
 
         The groups are those of a profile before it is stored; nothing is stored.
         """
-        groups = self._groups(call, body)
-        explanation, notes = explained(
-            self.reader, self.settings.neighbours if call.scope.shows_hosts else None, groups
-        )
-        if not call.scope.shows_hosts:
-            explanation = replace(explanation, summary=_FOR_MEMBERS[explanation.satisfiable])
+        explanation, notes = self._explained(call, self._groups(call, body), {})
         return Answered(explanation, notes, ())
 
     @expose(
@@ -345,6 +333,18 @@ class DeviceProfiles(Controller):
         for sentence in warnings:
             LOG.warning("Device profile %s (%s): %s", profile.name, profile.uuid, sentence)
         return replace(shown, warnings=warnings)
+
+    def _explained(
+        self, call: Call, groups: Sequence[Group], query: Mapping[str, Any]
+    ) -> tuple[Explanation, list[str]]:
+        """Return the explanation of groups as far as the caller may see it, and notes."""
+        neighbours = self.settings.neighbours if call.scope.shows_hosts else None
+        explanation, notes = explained(
+            self.reader, neighbours, groups, flavor=query.get("flavor"), host=query.get("host")
+        )
+        if not call.scope.shows_hosts:
+            explanation = replace(explanation, summary=_FOR_MEMBERS[explanation.satisfiable])
+        return explanation, notes
 
     def _within_quota(
         self, explanation: Explanation, profile: DeviceProfile, project_id: str | None

@@ -187,18 +187,13 @@ class Services(Controller):
     def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Service:
         """Disable, drain or enable the host of an agent."""
         call.check_everywhere()
-        status, reason = body["status"], body.get("disabled_reason")
-        disabled, draining = status != HostStatus.ENABLED, status == HostStatus.DRAINING
-        if reason is not None and not disabled:
+        status, reason = HostStatus(body["status"]), body.get("disabled_reason")
+        if reason is not None and status is HostStatus.ENABLED:
             raise exception.Invalid(
                 field="disabled_reason",
                 reason=f"it goes with status {HostStatus.DISABLED} or {HostStatus.DRAINING} only",
             )
-        self.conductor.write(
-            SetServiceStatus(
-                *call.origin, uuid, disabled=disabled, reason=reason, draining=draining
-            )
-        )
+        self.conductor.write(SetServiceStatus(*call.origin, uuid, status=status, reason=reason))
         return self._show(call, uuid)
 
     @expose(

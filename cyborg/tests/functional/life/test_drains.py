@@ -12,6 +12,7 @@ import pytest
 from cyborg.conductor.hosts import removal
 from cyborg.db.engine import Database
 from cyborg.model.caller import Caller
+from cyborg.model.process import HostStatus
 from cyborg.rpc.verbs import SetServiceStatus
 from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.fixtures.placement import PlacementService
@@ -271,9 +272,7 @@ def test_drain_is_published_if_its_conductor_dies_after_the_commit(
 ) -> None:
     """The context has nobody to tell an agent; the next heartbeat of the agent finds the change."""
     uuid = service_of(operator, host).rpartition("/")[2]
-    command = SetServiceStatus(
-        CALLER, str(uuid4()), uuid, disabled=True, reason=None, draining=True
-    )
+    command = SetServiceStatus(CALLER, str(uuid4()), uuid, HostStatus.DRAINING, reason=None)
     removal.set_status(context(database), command)
     # Another conductor gets the request again, and changes nothing.
     removal.set_status(context(database), command)

@@ -16,6 +16,7 @@ from cyborg.conductor.hosts import devices, removal
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Device
 from cyborg.model.device import DeviceStatus
+from cyborg.model.process import HostStatus
 from cyborg.rpc.verbs import SetServiceStatus, UpdateDevice
 from cyborg.tests.fixtures.contexts import context
 from cyborg.tests.fixtures.host_reports import provider_of
@@ -33,10 +34,8 @@ def order_host(arena: Arena) -> Order:
     agent = arena.first.agent_row(HOST).uuid
 
     def order(ctx: Conductor, drain: bool) -> None:
-        command = SetServiceStatus(
-            NOVA, str(uuid4()), agent, disabled=drain, reason=None, draining=drain
-        )
-        removal.set_status(ctx, command)
+        status = HostStatus.DRAINING if drain else HostStatus.ENABLED
+        removal.set_status(ctx, SetServiceStatus(NOVA, str(uuid4()), agent, status, reason=None))
 
     return order
 

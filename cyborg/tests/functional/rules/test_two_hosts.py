@@ -23,7 +23,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device import AttachType, DeviceStatus, DeviceType
 from cyborg.model.operation import ResultState
-from cyborg.model.process import CONDUCTOR
+from cyborg.model.process import CONDUCTOR, HostStatus
 from cyborg.model.provider import provider_uuid
 from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, Report
 from cyborg.model.scope import EVERYWHERE
@@ -394,7 +394,9 @@ def test_name_of_a_host_is_not_the_beginning_of_another_one(shown: UseCases) -> 
 def test_host_out_of_service_leaves_the_other_one_in_service(shown: UseCases) -> None:
     before = generations(shown)
     agent = shown.agent_row(SECOND).uuid
-    change = SetServiceStatus(OPERATOR, str(uuid4()), agent, disabled=True, reason="broken fan")
+    change = SetServiceStatus(
+        OPERATOR, str(uuid4()), agent, HostStatus.DISABLED, reason="broken fan"
+    )
     removal.set_status(shown.ctx, change)
     assert generations(shown) == [before[0], before[1] + 1]
     assert set(shown.reserved(FIRST).values()) == {0}

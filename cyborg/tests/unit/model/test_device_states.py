@@ -45,4 +45,4 @@ def test_every_status_and_event_pair_has_the_listed_target(
 
 def test_status_words_are_those_of_the_api() -> None:
     words = ("inactive", "installing", "enabled", "maintaining", "draining", "failed")
-    assert DEVICE_STATES == (*words, "drained", "lost")
+    assert (*words, "drained", "lost") == DEVICE_STATES
