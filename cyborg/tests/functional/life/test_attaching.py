@@ -280,7 +280,8 @@ def test_attach_fails_when_agent_must_prepare_and_is_down(
 def untouched(scenario: Scenario) -> Any:
     """All that must be the same after what was refused, or taken back."""
     # Handles tell when they were last moved; who has them now is what counts.
-    left_out = ("events", "attach_handles", "operations", "operation_results")
+    # Whoever had a unit for a moment is charged for it, as the history tells.
+    left_out = ("events", "usage_records", "attach_handles", "operations", "operation_results")
     rows = everything(scenario.database, but=left_out)
     return rows, handle_states(scenario.database), scenario.allocated, scenario.listed
 

@@ -33,7 +33,7 @@ THIRD = "0000:83:00.0"
 #: What microversion 2.100 shows of a device, and 2.3 does not.
 ADDED = {"address", "numa_node", "resource_classes", "traits", "providers", "units", "holders"}
 ADDED |= {"status_reason", "driver", "backend", "labels", "in_use", "instances"}
-ADDED |= {"health", "health_reasons", "health_since", "identity", "topology", "pools"}
+ADDED |= {"health", "health_reasons", "health_since", "identity", "topology", "pools", "reading"}
 EVENTS = "/events"
 
 
