@@ -25,7 +25,7 @@ from cyborg.db.models import (
 from cyborg.db.rows import Row, column, required, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.availability import UnitWord
-from cyborg.model.process import AGENT
+from cyborg.model.process import AGENT, HostStatus
 from cyborg.model.work import WorkKind
 
 #: Term: the services row is that of the host's agent.
@@ -39,8 +39,8 @@ AGENT_EPOCH = sa.select(Service.epoch).where(IS_AGENT).correlate(Host).scalar_su
 OUT_OF_SERVICE: sa.SQLColumnExpression[str | None] = (
     sa.select(
         sa.case(
-            (Service.draining, UnitWord.HOST_DRAINING.value),
-            (Service.disabled, UnitWord.HOST_DISABLED.value),
+            (Service.host_status == HostStatus.DRAINING.value, UnitWord.HOST_DRAINING.value),
+            (Service.host_status == HostStatus.DISABLED.value, UnitWord.HOST_DISABLED.value),
         )
     )
     .where(IS_AGENT)

@@ -108,7 +108,6 @@ class Service(Base):
     __tablename__ = "services"
     __table_args__ = (
         sa.UniqueConstraint("host", "binary", "process"),
-        sa.CheckConstraint("NOT draining OR disabled", name="draining_is_disabled"),
         Base.__table_args__,
     )
     id: Mapped[Id]
@@ -121,9 +120,9 @@ class Service(Base):
     status: Mapped[Word]
     #: Why the status is FAILED.
     status_reason: Mapped[Text | None]
-    disabled: Mapped[bool] = mapped_column(server_default=sa.false())
-    #: It is disabled so that its host becomes empty.
-    draining: Mapped[bool] = mapped_column(server_default=sa.false())
+    #: Whether the host of an agent is in service: a :class:`~cyborg.model.process.HostStatus`.
+    host_status: Mapped[Word] = mapped_column(server_default="enabled")
+    #: Why it is not.
     disabled_reason: Mapped[Text | None]
     epoch: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
     last_seen_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)

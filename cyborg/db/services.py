@@ -78,7 +78,6 @@ class FoundProcess(Row):
     uuid = column(Service.uuid)
     host = column(Service.host)
     binary = column(Service.binary)
-    disabled = column(Service.disabled)
     silent_ms: int
 
 
@@ -103,7 +102,7 @@ class ListedProcess(Service, Shown):
 
     __abstract__ = True
 
-    drained = column(sa.and_(Service.draining, sa.not_(_HELD)))
+    drained = column(sa.and_(Service.host_status == HostStatus.DRAINING.value, sa.not_(_HELD)))
 
     silent_ms: int
 
@@ -239,9 +238,7 @@ def register(
         identity = {"host": process.host, "binary": process.binary, "process": process.process}
         values["publish_error_ms"] = tx.now if publish_error else None
         result = tx.execute(
-            sa.insert(Service).values(
-                uuid=str(uuid4()), disabled=False, epoch=1, **identity, **values
-            )
+            sa.insert(Service).values(uuid=str(uuid4()), epoch=1, **identity, **values)
         )
         return int((result.inserted_primary_key or (0,))[0]), 1
     id_, epoch = row
@@ -338,11 +335,7 @@ def set_status(tx: Transaction, id_: int, status: HostStatus, reason: str | None
     tx.execute(
         sa.update(Service)
         .where(Service.id == id_)
-        .values(
-            disabled=status is not HostStatus.ENABLED,
-            draining=status is HostStatus.DRAINING,
-            disabled_reason=reason,
-        )
+        .values(host_status=status.value, disabled_reason=reason)
     )
 
 

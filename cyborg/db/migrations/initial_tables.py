@@ -254,8 +254,7 @@ SERVICES = _table(
     _text("version", 64, null=True),
     _text("endpoint", 255, null=True),
     _text("status", 16),
-    _flag("disabled", default=False),
-    _flag("draining", default=False),
+    _text("host_status", 16, server_default="enabled"),
     _long("disabled_reason"),
     _ms("epoch", "0"),
     _ms("last_seen_ms"),
@@ -267,7 +266,6 @@ SERVICES = _table(
     _ms("publish_error_ms", null=True),
     _ms("reported_down_ms", null=True),
     sa.UniqueConstraint("host", "binary", "process"),
-    sa.CheckConstraint("NOT draining OR disabled", name="draining_is_disabled"),
     sa.Index("ix_services_last_seen_ms", "last_seen_ms"),
 )
 INSTANCES = sa.Table(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cyborg.model import health
 from cyborg.model.availability import UnitWord
 from cyborg.model.device import DeviceStatus, HandleState
+from cyborg.model.process import HostStatus
 from cyborg.model.report import DriverState
 
 
@@ -18,28 +19,27 @@ class Standing:
     """The facts that decide whether units of a deployable may be given out.
 
     ``status`` is its device's, ``lost`` whether it or its device is not seen any more; ``driver``
-    is the state of its driver, None while that has never been reported; ``disabled`` tells that an
-    operator has taken its whole host out of service, ``draining`` that it drains. ``health`` is the
-    device's, see ``cyborg.model.health``. ``unchecked``: an audit has still to compare it with
+    is the state of its driver, None while that has never been reported; ``host`` tells
+    whether an operator has taken its whole host out of service. ``health`` is the device's, see
+    ``cyborg.model.health``. ``unchecked``: an audit has still to compare it with
     Placement after a restore of the database. ``refused``: Placement refuses the provider.
     """
 
     status: str
     lost: bool
     driver: str | None
-    disabled: bool = False
+    host: str = HostStatus.ENABLED
     health: str | None = None
     refused: bool = False
     unchecked: bool = False
-    draining: bool = False
 
     @property
     def reason(self) -> str | None:
         """Return the first reason why no unit may be given out; None when there is none."""
         reasons = (
             (self.lost, UnitWord.LOST),
-            (self.draining, UnitWord.HOST_DRAINING),
-            (self.disabled, UnitWord.HOST_DISABLED),
+            (self.host == HostStatus.DRAINING, UnitWord.HOST_DRAINING),
+            (self.host == HostStatus.DISABLED, UnitWord.HOST_DISABLED),
             (self.status != DeviceStatus.ENABLED, self.status),
             (not health.offered(self.health), UnitWord.UNHEALTHY),
             (self.driver not in (None, DriverState.READY), UnitWord.DRIVER_NOT_READY),

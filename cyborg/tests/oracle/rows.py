@@ -11,6 +11,7 @@ from functools import cached_property
 
 from cyborg.conductor.audit.placement_view import HostView
 from cyborg.model.arq import State
+from cyborg.model.process import HostStatus
 from cyborg.model.provider import Provider
 from cyborg.model.readiness import Process
 from cyborg.model.work import WorkKind
@@ -22,15 +23,15 @@ class HostRow:
     """A compute host; ``changed_age`` counts from the last change of its desired state.
 
     ``agent_silence`` is the age of its agent's last heartbeat, None if it never sent one. ``agent``
-    is the row of that process, if there is one. ``disabled``: an operator took the host out of
-    service.
+    is the row of that process, if there is one. ``status`` tells whether an operator took the host
+    out of service.
     """
 
     id: int
     name: str
     changed_age: int
     agent_silence: int | None
-    disabled: bool = False
+    status: str = HostStatus.ENABLED
     unchecked: bool = False
     agent: Process | None = None
 
@@ -291,7 +292,7 @@ class Snapshot:
             device.status,
             lost=device.lost_age is not None or deployable.lost,
             driver=self._driver_states.get((device.host_id, device.driver)),
-            disabled=self.host_by_id[device.host_id].disabled,
+            host=self.host_by_id[device.host_id].status,
             health=device.health,
             refused=deployable.publish_error is not None,
             unchecked=self.host_by_id[device.host_id].unchecked,

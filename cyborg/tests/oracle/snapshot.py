@@ -23,7 +23,7 @@ from cyborg.db.models import (
 )
 from cyborg.db.transaction import Transaction
 from cyborg.model.attribute import Origin
-from cyborg.model.process import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR, HostStatus
 from cyborg.model.readiness import Process
 from cyborg.tests.oracle.rows import (
     ArqRow,
@@ -88,7 +88,7 @@ def _hosts(tx: Transaction, now: int) -> tuple[HostRow, ...]:
             Host.unchecked,
             Service.host,
             Service.last_seen_ms,
-            Service.disabled,
+            Service.host_status,
             Service.bus_error,
             Service.bus_error_ms,
             Service.publish_error,
@@ -103,7 +103,7 @@ def _hosts(tx: Transaction, now: int) -> tuple[HostRow, ...]:
             row.name,
             now - row.updated_ms,
             _age(now, row.last_seen_ms),
-            disabled=bool(row.disabled),
+            status=row.host_status or HostStatus.ENABLED,
             unchecked=row.unchecked,
             agent=None if row.last_seen_ms is None else _process(AGENT, row, now),
         )

@@ -77,11 +77,7 @@ class Process:
 
 def _status(row: ListedProcess) -> str:
     """Return whether the host of a process is in service, in the words of the API."""
-    if row.drained:
-        return DRAINED
-    if row.draining:
-        return HostStatus.DRAINING
-    return HostStatus.DISABLED if row.disabled else HostStatus.ENABLED
+    return DRAINED if row.drained else row.host_status
 
 
 PROCESS_VIEW = Answer[Process](

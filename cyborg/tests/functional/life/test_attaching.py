@@ -336,14 +336,14 @@ def test_unit_out_of_service_is_not_attached(scenario: Scenario) -> None:
     agents = sa.update(Service).where(Service.binary == AGENT)
     free = sa.update(AttachHandle).where(UNIT == "free")
     device, driver = sa.update(Device), sa.update(Driver)
-    enabled = agents.values(disabled=False, draining=False)
+    enabled = agents.values(host_status="enabled")
     none = "no free accelerators"
     for fault, repair, reason in (
         (device.values(health="drain"), device.values(health="ok"), none),
         (device.values(status="maintaining"), device.values(status="enabled"), none),
         (driver.values(state="FAILED"), driver.values(state="READY"), none),
-        (agents.values(disabled=True), enabled, none),
-        (agents.values(disabled=True, draining=True), enabled, none),
+        (agents.values(host_status="disabled"), enabled, none),
+        (agents.values(host_status="draining"), enabled, none),
         (
             free.values(attach_type="TEST_PCI"),
             free.values(attach_type="PCI"),

@@ -64,8 +64,7 @@ class Case:
             self.status,
             lost=self.lost in ("device", "deployable"),
             driver=self.driver,
-            disabled=self.host != "enabled",
-            draining=self.host == "draining",
+            host=self.host,
             health=self.health,
             refused=self.error is not None,
         )
@@ -134,8 +133,7 @@ class Cloud:
                         host=name,
                         binary=AGENT,
                         status="READY",
-                        disabled=status != "enabled",
-                        draining=status == "draining",
+                        host_status=status,
                         epoch=1,
                         last_seen_ms=self.database.now,
                     )

@@ -370,9 +370,9 @@ def test_work_of_a_dead_conductor_is_taken_over(
     ctx = context(database)
     for transaction in (queue.complete, queue.checkpoint):
         with pytest.raises(Fenced), transaction(ctx, rows) as tx:
-            tx.execute(sa.update(Service).values(disabled=True))
+            tx.execute(sa.update(Service).values(host_status="disabled"))
     with database.reader() as tx:
-        assert not any(tx.execute(sa.select(Service.disabled)).scalars())
+        assert set(tx.scalars(sa.select(Service.host_status))) == {"enabled"}
     queue.reschedule(ctx, rows, "too late")
     assert (work_left(database), told()) == ([], 2)
 

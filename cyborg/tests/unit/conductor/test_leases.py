@@ -162,7 +162,7 @@ def test_process_has_no_epoch_without_a_row(db: Database) -> None:
 def test_errors_of_a_new_process_are_stored_until_it_has_none(db: Database) -> None:
     owner = register(db, COMPUTE, status_reason="no driver works", bus_error="it is away")
     (row,) = rows(db)
-    assert not row.disabled
+    assert row.host_status == HostStatus.ENABLED
     assert services.readiness_of(row) == readiness.Process(
         binary=AGENT,
         host="compute",
@@ -199,9 +199,9 @@ def test_only_the_named_process_is_disabled_and_removed(db: Database) -> None:
     id_, _ = register(db, THERE)
     with db.writer() as tx:
         services.set_status(tx, id_, HostStatus.DISABLED, "repair")
-    assert [(row.disabled, row.disabled_reason) for row in rows(db)] == [
-        (False, None),
-        (True, "repair"),
+    assert [(row.host_status, row.disabled_reason) for row in rows(db)] == [
+        ("enabled", None),
+        ("disabled", "repair"),
     ]
     with db.writer() as tx:
         services.remove(tx, id_)

@@ -29,6 +29,7 @@ from cyborg.db.models import (
     Service,
 )
 from cyborg.model.device import DeviceStatus, HandleState
+from cyborg.model.process import HostStatus
 from cyborg.model.provider import Provider
 from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.verbs import FetchDesired, Heartbeat, SendReport
@@ -54,7 +55,7 @@ VALUES: Final[Mapping[Any, list[Any]]] = {
     AttachHandle.cleaning: [False, True],
     Driver.state: ["READY", "FAILED"],
     Host.unchecked: [False, True],
-    Service.disabled: [False, True],
+    Service.host_status: list(HostStatus),
 }
 
 
