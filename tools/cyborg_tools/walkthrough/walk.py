@@ -302,7 +302,6 @@ class Walk(Night):
             f"{SPARE} is not down",
         )
         self.is_refused(f"discover-services --host {SPARE}", SPARE, "--no-wait")
-        self.awaits_offered(SPARE, FAKE_CLASS, 0)
         self.does(f"service-delete {SPARE}")
         for line in (f"service-list --host {SPARE}", f"accelerator-list --host {SPARE}"):
             self.awaits(line, lambda rows: rows == [], f"{SPARE} is not gone")
