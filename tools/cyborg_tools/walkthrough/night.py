@@ -30,8 +30,7 @@ class Night(Tenant):
             self.screen.fact("Nova", str(fault))
         else:
             raise StepFailed("a server boots without accelerators")
-        shown = self.asks(f"profile-explain {_PROFILE}")
-        require(not shown["fits"] and "--status ready" in shown["summary"], "no cause is named")
+        self._does_not_fit("wait for cyborg accelerator-update --status ready")
         (answer,) = self.asks(f"capacity --profile {_PROFILE} -c further -c total -c reserved")
         reserved = {"inactive": answer["total"]}
         require((answer["further"], answer["reserved"]) == (0, reserved), "another cause is named")
@@ -41,7 +40,7 @@ class Night(Tenant):
         self.screen.step("Night: it is mended as the explanation suggests, and the server boots")
         for uuid in column(self.asks(_CARDS), "uuid"):
             self.does(f"accelerator-update {uuid} --status ready --wait -f value -c status")
-        self.awaits(f"profile-explain {_PROFILE}", lambda shown: shown["fits"], "it does not fit")
+        self._fits()
         self.boots(_PROFILE, SPARE)
         (answer,) = self.asks(
             f"capacity --profile {_PROFILE} -c further -c used -c total -c unattached"
@@ -66,8 +65,7 @@ class Night(Tenant):
         require(row["server"] == server.uuid and not row["movable"], "it cannot move")
         self.asks(f"host-drain {SPARE} --reason repair")
         self.awaits_offered(SPARE, FAKE_CLASS, 0)
-        shown = self.asks(f"profile-explain {_PROFILE}")
-        require(not shown["fits"] and "drain" in str(shown), "the cause is not named")
+        self._does_not_fit("host-resume")
         self.goes(server)
         require(self.asks(f"host-drain {SPARE} --wait") == [], "servers are left")
         self.screen.ok("Its server ran until its owner deleted it; nothing uses the host now.")
@@ -75,7 +73,15 @@ class Night(Tenant):
     def _is_back(self) -> None:
         self.screen.step(f"Night: {SPARE} is repaired, and comes back")
         self.does(f"host-resume {SPARE}")
-        self.awaits(f"profile-explain {_PROFILE}", lambda shown: shown["fits"], "it does not fit")
+        self._fits()
         self.goes(self.boots(_PROFILE, SPARE))
         self.does(f"profile-delete {_PROFILE}")
         self.screen.ok("Servers boot on it again.")
+
+    def _does_not_fit(self, cause: str) -> None:
+        told = " ".join(self.does(f"profile-explain {_PROFILE}").err.split())
+        require(told.startswith("Does not fit: ") and cause in told, f"{cause!r} is not told")
+
+    def _fits(self) -> None:
+        line = f"profile-explain {_PROFILE}"
+        self.awaits(line, lambda _: self.last.err.startswith("Fits: "), "it does not fit")
