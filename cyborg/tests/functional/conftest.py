@@ -8,7 +8,7 @@ same tests on real services.
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from cyborg.db.engine import Database, retried
 from cyborg.db.models import METADATA
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.broker import SweptBus
 from cyborg.tests.fixtures.choice import FULL
 from cyborg.tests.fixtures.compute_host import ComputeHost, compute_host
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -86,6 +87,25 @@ def _is_in(place: Path, names: list[str]) -> bool:
 
 def _leads_to(place: Path, names: list[str]) -> bool:
     return any(Path(name).is_relative_to(place) for name in names)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any],
+) -> Generator[None, object, object]:
+    """Let connections of a fixture last as long as the fixture."""
+    made = yield
+    if fixturedef.scope != "function":
+        SweptBus.made_in_test.clear()
+    return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """Close the connections of a test, whose fixtures have ended."""
+    result = yield
+    SweptBus.end_test()
+    return result
 
 
 def pytest_sessionfinish() -> None:

@@ -96,7 +96,7 @@ def talk(conf: cfg.ConfigOpts) -> Iterator[Any]:
         server = bus.server(CONDUCTOR_TOPIC, "control", service)
         server.start()
         line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=PATIENCE, later=LATER)
-        endings.extend([server.wait, server.stop, line.close])
+        endings.extend([bus.close, server.wait, server.stop, line.close])
         eventually(line.reached)
         return line
 
