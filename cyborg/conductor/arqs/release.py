@@ -303,8 +303,10 @@ def arq_entry(
 ) -> events.Entry:
     """Return the history entry of an ARQ; ``row`` holds its instance, host, device and unit.
 
-    After any other action than a bind it has no unit.
+    After any other action than a bind it has no unit, and its use of one has ended. That includes a
+    bound ARQ whose handle is gone: the ARQ cannot be removed before.
     """
+    had_unit = row.attach_handle_id is not None or row.state in BINDING
     return events.Entry(
         "arq",
         row.uuid,
@@ -314,5 +316,5 @@ def arq_entry(
         reason=reason,
         device_uuid=row.device_uuid,
         brief=brief,
-        left_by=None if action in BINDING or row.attach_handle_id is None else row.id,
+        left_by=row.id if had_unit and action not in BINDING else None,
     )

@@ -13,8 +13,9 @@ from cyborg import exception
 from cyborg.conductor.arqs import release
 from cyborg.db import arqs as arqs_db
 from cyborg.db import attachments, instances
-from cyborg.db.models import Arq, AttachHandle, Deployable, Event, Instance, Work
+from cyborg.db.models import Arq, AttachHandle, Deployable, Event, Instance, UsageRecord, Work
 from cyborg.model.arq import State
+from cyborg.model.work import WorkKind
 from cyborg.rpc.verbs import DeleteArqs, DeleteInstanceArqs
 from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.use_cases import NOVA, UseCases
@@ -259,6 +260,21 @@ def test_release_that_has_read_no_handle_of_a_bound_arq_begins_again(conductor: 
     with pytest.raises(exception.Conflict, match="another request has bound"):
         release_late()
     assert conductor.handle(arq).arq_id == before.arq_id
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["at once", "after its bind has failed"])
+def test_arq_whose_handle_is_gone_can_be_deleted(conductor: UseCases, fails: bool) -> None:
+    """The audit advises it (finding empty-bind), and Nova does it with the server."""
+    (arq,), instance = bound(conductor, PREPARING)
+    conductor.execute(sa.update(AttachHandle).values(arq_id=None))
+    if fails:
+        conductor.do(WorkKind.PREPARE)
+        row = conductor.arq(arq)
+        assert (row.state, row.fault) == (State.BIND_FAILED, "its attach handle is gone")
+        assert not conductor.rows(UsageRecord, UsageRecord.arq_id.is_not(None))
+    conductor.delete_of(instance)
+    assert left(conductor) == set()
+    assert not conductor.rows(UsageRecord, UsageRecord.ended_ms.is_(None))
 
 
 def test_bound_instances_are_looked_up_in_the_order_of_their_time(conductor: UseCases) -> None:
