@@ -123,15 +123,22 @@ def set_aside(tx: Transaction, deployable_id: int) -> Sequence[SetAside]:
     return rows
 
 
-def quarantined_on(tx: Transaction, uuid: str) -> int | None:
-    """Return the host id of a handle in quarantine, or being cleaned; None when it is neither."""
+def host_of_release(tx: Transaction, uuid: str) -> int | None:
+    """Return the host id of a handle if Placement shows the end of its release; None otherwise.
+
+    That is so for a unit that is in quarantine, being cleaned, or shares capacity.
+    """
     return tx.execute(
         sa.select(Device.host_id)
         .join(Deployable, Deployable.device_id == Device.id)
         .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
         .where(
             AttachHandle.uuid == uuid,
-            sa.or_(AttachHandle.state == HandleState.QUARANTINED.value, AttachHandle.cleaning),
+            sa.or_(
+                AttachHandle.state == HandleState.QUARANTINED.value,
+                AttachHandle.cleaning,
+                Device.pools.is_not(None),
+            ),
         )
     ).scalar()
 
