@@ -114,7 +114,7 @@ def release_handle(db: Database, uuid: str) -> bool:
     """Release a handle that waits for its release without work, in quarantine or not.
 
     Where binds need preparation, the unit may still be prepared, and the data of a guest may be on
-    it: its agent cleans up first.
+    it: its agent cleans up first. A unit that was set aside stays: only an operator frees it.
     """
     with db.writer() as tx:
         host_id = attach_handles.host_of_release(tx, uuid)
@@ -122,7 +122,7 @@ def release_handle(db: Database, uuid: str) -> bool:
             # Placement must show more units; the lock of the host precedes that of the handle.
             tx.publish(host_id)
         row = _lock_handle(tx, uuid)
-        if row is None:
+        if row is None or row.suspect:
             return False
         required = stricter(level(row.clean, None), dirty_units.level_of(tx, uuid))
         releasing = sa.and_(Work.attach_handle_id == row.id, Work.kind == WorkKind.RELEASE.value)
