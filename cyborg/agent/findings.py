@@ -121,7 +121,7 @@ class Findings:
         }
         self._unread, faults = lasting.load(self._boot)
         for place, signal in faults:
-            self._note_incident(place, signal, stored=True)
+            self._note_incident(place, signal, store=False)
         #: What was written to the disk, the faults that it was tried with last, and the time from
         #: which on it is tried without another fault.
         self._stored: tuple[int, Sequence[tuple[Place, Signal]]] = self._unread, faults
@@ -248,7 +248,7 @@ class Findings:
         for logged in errors:
             text = f"{logged.signal.capitalize()} {logged.code}"
             fault = Signal(logged.kind, logged.signal, logged.code, text)
-            self._note_incident((_NO_DRIVER, f"{logged.slot}.0"), fault, stored=True)
+            self._note_incident((_NO_DRIVER, f"{logged.slot}.0"), fault, store=False)
             if now >= self._quiet_until.get((logged.slot, logged.code), now):
                 self._quiet_until[logged.slot, logged.code] = now + self._hold
                 slots.add(logged.slot)
@@ -400,10 +400,11 @@ class Findings:
             if incident.finding.until or not incident.reported or now - incident.at < self._hold
         }
 
-    def _note_incident(self, place: Place, signal: Signal, *, stored: bool = False) -> bool:
+    def _note_incident(self, place: Place, signal: Signal, *, store: bool = True) -> bool:
         """Note something that happened at one moment; return whether it is a new finding.
 
-        ``stored``: it is on the disk, with others that may not be noted yet.
+        A fault that lasts is written to the disk at once if ``store``; otherwise the caller does it
+        when it has noted all.
         """
         findings = self._policy.judge([signal]).findings
         if not findings:
@@ -413,7 +414,7 @@ class Findings:
         name = f"{name} {signal.code}" if findings[0].until else name
         with self._lock:
             new = self._add(self._records.setdefault(place, _Record()), name, findings[0])
-        if findings[0].until and new and not stored:
+        if findings[0].until and new and store:
             self._store_lasting()
         return new
 

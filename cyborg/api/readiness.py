@@ -23,15 +23,13 @@ from oslo_middleware.healthcheck.pluginbase import HealthcheckResult
 from cyborg import exception
 from cyborg.api.framework import HealthPage, WsgiApp
 from cyborg.api.middleware import auth_token
-from cyborg.api.middleware.heartbeat import INTERVAL
 from cyborg.clients import http
 from cyborg.clients.http import KEYSTONE, Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.db import revisions, services
 from cyborg.db.engine import Reader
-from cyborg.model import readiness
-from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model import process, readiness
 from cyborg.model.readiness import DATABASE, Component, Look
 from cyborg.model.scope import EVERYWHERE
 from cyborg.rpc.conductor import ConductorClient
@@ -101,12 +99,10 @@ class ReadinessCheck:
 
 
 def down_after(conf: cfg.ConfigOpts) -> dict[str, int]:
-    """Return for each binary after how many milliseconds without a heartbeat it counts as down."""
-    return {
-        AGENT: int(3000 * conf.agent.heartbeat_interval),
-        API: int(3000 * INTERVAL),
-        CONDUCTOR: int(1000 * conf.conductor.lease),
-    }
+    """Return ``process.down_after`` for the configuration of this API."""
+    return process.down_after(
+        heartbeat_interval=conf.agent.heartbeat_interval, lease=conf.conductor.lease
+    )
 
 
 class Observer:

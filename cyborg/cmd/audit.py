@@ -29,6 +29,7 @@ from cyborg.conf.default import DefaultOptions
 from cyborg.db import revisions
 from cyborg.db.engine import Database, Reader
 from cyborg.model.audit_findings import Ages, Finding, Fix, Kind, Severity
+from cyborg.model.process import AGENT, down_after
 from cyborg.rpc import notifications
 from cyborg_cli import terminal
 from cyborg_cli.text import escaped
@@ -116,10 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def audit_ages(conf: cfg.ConfigOpts) -> Ages:
     """Return the ages after which an audit reports something as late, from the configuration."""
     audits, heartbeat = AuditOptions.read(conf), AgentOptions.read(conf).heartbeat_interval
+    lease = ConductorOptions.read(conf).lease
     return Ages(
         settle=_milliseconds(2 * max(DefaultOptions.read(conf).periodic_interval, heartbeat)),
-        agent_silence=_milliseconds(3 * heartbeat),
-        conductor_silence=_milliseconds(max(10.0, 3 * ConductorOptions.read(conf).lease)),
+        agent_silence=down_after(heartbeat_interval=heartbeat, lease=lease)[AGENT],
+        conductor_silence=_milliseconds(max(10.0, 3 * lease)),
         unbound=_milliseconds(audits.unbound_age),
         allocation=_milliseconds(audits.allocation_age),
         lost=_milliseconds(audits.lost_age),

@@ -22,7 +22,7 @@ from oslo_upgradecheck import common_checks
 from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from cyborg import exception, version
-from cyborg.api.middleware import heartbeat
+from cyborg.api.readiness import down_after
 from cyborg.clients import permissions
 from cyborg.clients.http import Sessions, account_roles
 from cyborg.clients.nova import Servers
@@ -35,7 +35,7 @@ from cyborg.db.engine import Reader
 from cyborg.drivers import loader
 from cyborg.model.audit_findings import Kind
 from cyborg.model.device_profile import CANDIDATES, EQUAL_GROUPS, WIDE_TREES
-from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.policy import Policy
 from cyborg.rpc import keys
 from cyborg.rpc.signing import Mode
@@ -444,14 +444,10 @@ def message_signing(deployment: Deployment) -> Result:
 
 
 def _process_rows(deployment: Deployment, db: Reader) -> list[services.ProcessStatus]:
-    ages = audit_ages(deployment.conf)
-    down_after = {
-        AGENT: ages.agent_silence,
-        API: int(3 * heartbeat.INTERVAL * 1000),
-        CONDUCTOR: ages.conductor_silence,
-    }
+    conf = deployment.conf
+    limits = {**down_after(conf), CONDUCTOR: audit_ages(conf).conductor_silence}
     with db.reader() as tx:
-        return services.statuses(tx, down_after)
+        return services.statuses(tx, limits)
 
 
 def _adapter(make: Callable[[], Adapter]) -> Adapter | Result:

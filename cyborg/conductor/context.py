@@ -22,7 +22,7 @@ from cyborg.conf.default import DefaultOptions
 from cyborg.db.engine import Database
 from cyborg.model.audit_findings import Ages
 from cyborg.model.probation import AT_ONCE, Rules
-from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR, down_after
 from cyborg.model.provider import ANY_NAMES, HostNames
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.command import Command, Handler
@@ -61,12 +61,10 @@ class Settings:
 
     @property
     def down_after(self) -> dict[str, int]:
-        """Binary → milliseconds of silence after which a process of it is down."""
-        return {
-            AGENT: self.agent_down_ms,
-            API: self.agent_down_ms,
-            CONDUCTOR: self.lease_ms,
-        }
+        """Return ``cyborg.model.process.down_after`` for these options."""
+        return down_after(
+            heartbeat_interval=self.agent.heartbeat_interval, lease=self.conductor.lease
+        )
 
     @property
     def lost_ms(self) -> int:
@@ -86,7 +84,7 @@ class Settings:
     @property
     def lease_ms(self) -> int:
         """Milliseconds after which a silent conductor is down."""
-        return int(self.conductor.lease * 1000)
+        return self.down_after[CONDUCTOR]
 
     @property
     def agent_grace_ms(self) -> int:
@@ -101,7 +99,7 @@ class Settings:
     @property
     def agent_down_ms(self) -> int:
         """Milliseconds of silence after which an agent is down."""
-        return round(3000 * self.agent.heartbeat_interval)
+        return self.down_after[AGENT]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ those of ``cyborg.model.device.HANDLE_MOVES``.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -16,6 +16,10 @@ from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.db.rows import Row, column, select
 from cyborg.db.transaction import Transaction
 from cyborg.model.device import HANDLE_MOVES, HandleEvent, HandleState
+
+#: Terms: no ARQ gets the unit, not even one for which Placement has allocated a unit of the
+#: provider. ``cyborg.db.units`` reserves such units in Placement, and others.
+WITHHELD: Final = (AttachHandle.lost_ms.is_not(None), AttachHandle.blocked)
 
 
 @dataclass(frozen=True)
@@ -123,15 +127,22 @@ def set_aside(tx: Transaction, deployable_id: int) -> Sequence[SetAside]:
     return rows
 
 
-def quarantined_on(tx: Transaction, uuid: str) -> int | None:
-    """Return the host id of a handle in quarantine, or being cleaned; None when it is neither."""
+def host_of_release(tx: Transaction, uuid: str) -> int | None:
+    """Return the host id of a handle if Placement shows the end of its release; None otherwise.
+
+    That is so for a unit that is in quarantine, being cleaned, or shares capacity.
+    """
     return tx.execute(
         sa.select(Device.host_id)
         .join(Deployable, Deployable.device_id == Device.id)
         .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
         .where(
             AttachHandle.uuid == uuid,
-            sa.or_(AttachHandle.state == HandleState.QUARANTINED.value, AttachHandle.cleaning),
+            sa.or_(
+                AttachHandle.state == HandleState.QUARANTINED.value,
+                AttachHandle.cleaning,
+                Device.pools.is_not(None),
+            ),
         )
     ).scalar()
 
@@ -187,8 +198,7 @@ _CLAIM = (
         AttachHandle.deployable_id == sa.bindparam("deployable"),
         AttachHandle.arq_id.is_(None),
         AttachHandle.state.in_([HandleState.READY.value, HandleState.RELEASING.value]),
-        AttachHandle.lost_ms.is_(None),
-        ~AttachHandle.blocked,
+        *(~term for term in WITHHELD),
     )
     # "ready" sorts before "releasing": a ready handle is claimed first.
     .order_by(AttachHandle.state, AttachHandle.id)

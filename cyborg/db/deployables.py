@@ -170,6 +170,8 @@ class AgentHandle(PlacedDeployable):
     state = column(AttachHandle.state)
     deployable_id = column(AttachHandle.deployable_id)
     cleaning = column(AttachHandle.cleaning)
+    suspect = column(AttachHandle.suspect)
+    clean = column(Deployable.clean)
     clean_record = column(AttachHandle.clean_record)
     pooled = column(Device.pools.is_not(None))
     device_status = column(Device.status)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read units (attach handles) in SQL, and give them to ARQs: what each counts as, and counts.
 
-The expressions are the one rule for which units may be given out, and why the others are out of
-service. Binds, attaches, counts, the audit and ``cyborg.db.providers`` use them.
+``REASON`` is the one rule for whether the units of a deployable may be given out, and why not:
+binds, attaches, counts, the audit and ``cyborg.db.providers`` use it. Of a deployable whose units
+may be given out, ``attach_handles.claim`` chooses the unit. If none is ready, it takes one that is
+being released, and the ARQ waits for it; Placement does not offer such a unit while it is cleaned.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVarTuple
 
 import sqlalchemy as sa
 
+from cyborg.db.attach_handles import WITHHELD
 from cyborg.db.hosts import CANNOT_PUBLISH, OUT_OF_SERVICE
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Driver, Host
 from cyborg.db.rows import Shown, shown
@@ -27,9 +30,8 @@ _REFUSED: Final = UnitWord.PROVIDER_REFUSED.value
 _PART_LOST = sa.or_(Deployable.lost_ms.is_not(None), Device.lost_ms.is_not(None))
 _QUARANTINED = AttachHandle.state == HandleState.QUARANTINED.value
 _UNIT_RESERVED = sa.or_(
-    AttachHandle.lost_ms.is_not(None),
+    *WITHHELD,
     _QUARANTINED,
-    AttachHandle.blocked,
     AttachHandle.cleaning,
 )
 _HEALTHY = sa.or_(Device.health.is_(None), Device.health.in_(sorted(health.OFFERED)))

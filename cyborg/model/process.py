@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of this service: their names, and why one receives no requests."""
+"""The processes of this service: their names, when one is down, and why one gets no requests."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,8 +9,24 @@ from typing import Final
 API: Final = "cyborg-api"
 CONDUCTOR: Final = "cyborg-conductor"
 AGENT: Final = "cyborg-agent"
+#: Seconds between two heartbeats of a process that serves the API.
+API_INTERVAL: Final = 10.0
+#: An agent or an API is down after so many intervals without a heartbeat.
+_INTERVALS: Final = 3
 #: What is shown of a host that drains, and of which no accelerator request has a unit any more.
 DRAINED: Final = "drained"
+
+
+def down_after(*, heartbeat_interval: float, lease: float) -> dict[str, int]:
+    """Return binary → milliseconds without a heartbeat after which a process of it is down.
+
+    ``heartbeat_interval`` of ``[agent]`` and ``lease`` of ``[conductor]`` are in seconds.
+    """
+    return {
+        AGENT: round(1000 * _INTERVALS * heartbeat_interval),
+        API: round(1000 * _INTERVALS * API_INTERVAL),
+        CONDUCTOR: int(1000 * lease),
+    }
 
 
 class HostStatus(StrEnum):

@@ -8,13 +8,11 @@ from typing import Any, Final
 from cyborg import version
 from cyborg.api.clock import CachedClock
 from cyborg.api.framework import WsgiApp
-from cyborg.model.process import API
+from cyborg.model.process import API, API_INTERVAL
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.verbs import ApiHeartbeat
 from cyborg.service import PeriodicTask
 
-#: Seconds between two heartbeats of one process.
-INTERVAL: Final = 10.0
 #: Workers of a host start together; the jitter spreads their heartbeats.
 _JITTER: Final = 0.2
 
@@ -49,7 +47,7 @@ class Heartbeat:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """Start the heartbeats of this process if necessary, and pass the request on."""
         if os.getpid() not in self._periodics:
-            periodic = PeriodicTask("heartbeat", self._send, interval=INTERVAL, jitter=_JITTER)
+            periodic = PeriodicTask("heartbeat", self._send, interval=API_INTERVAL, jitter=_JITTER)
             if self._periodics.setdefault(os.getpid(), periodic) is periodic:
                 periodic.start()
         return self._app(environ, start_response)

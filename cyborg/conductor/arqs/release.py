@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""End binds: unbind ARQs, delete ARQs by uuid, delete the ARQs of an instance.
+"""End binds: unbind ARQs, delete ARQs by uuid, delete the ARQs of an instance; end releases.
 
 No request waits for an agent. A handle that needs no clean-up is free after the commit. A handle
 that the agent must clean up becomes ``releasing``, and its work row is added in the same
@@ -16,8 +16,18 @@ from cyborg import exception
 from cyborg.conductor.arqs import images
 from cyborg.conductor.arqs.claims import repeated
 from cyborg.conductor.context import Conductor, handles
-from cyborg.db import arqs, attach_handles, attachments, dirty_units, events, instances, work
+from cyborg.db import (
+    arqs,
+    attach_handles,
+    attachments,
+    dirty_units,
+    events,
+    instances,
+    pools,
+    work,
+)
 from cyborg.db.arqs import LockedArq
+from cyborg.db.deployables import AgentHandle
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.db.transaction import Transaction
@@ -281,6 +291,22 @@ def release_units(tx: Transaction, rows: Iterable[LockedArq], *, request_key: st
             for unit in used
         ],
     )
+
+
+def finish(tx: Transaction, handle: AgentHandle, *, clean: bool) -> None:
+    """End the release of a unit: its handle is ready, for the ARQ that waits for it if any.
+
+    Nothing else makes a handle ready that is being released or in quarantine, neither for the host
+    nor for an operator or an audit. ``clean``: the data of its last guest is removed. If the unit
+    is in quarantine, being cleaned, or shares capacity, the caller has published the host.
+    """
+    images.clear_after_release(tx, handle)
+    attach_handles.finish_release(tx, handle.id)
+    if clean:
+        dirty_units.end(tx, handle.id, handle.uuid)
+    if handle.pooled:
+        pools.book(tx, [handle.device_uuid])
+    work.make_due(tx, handle.id)
 
 
 def _lock(tx: Transaction, caller: Caller, uuids: Sequence[str]) -> Sequence[LockedArq]:

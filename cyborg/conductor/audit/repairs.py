@@ -30,9 +30,9 @@ from cyborg.db import (
     services,
     work,
 )
+from cyborg.db.deployables import AgentHandle
 from cyborg.db.engine import Database, retried
-from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
-from cyborg.db.rows import Row, column, select
+from cyborg.db.models import Arq, AttachHandle, Host, Work
 from cyborg.db.transaction import Transaction
 from cyborg.model.arq import Event, State
 from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
@@ -114,15 +114,15 @@ def release_handle(db: Database, uuid: str) -> bool:
     """Release a handle that waits for its release without work, in quarantine or not.
 
     Where binds need preparation, the unit may still be prepared, and the data of a guest may be on
-    it: its agent cleans up first.
+    it: its agent cleans up first. A unit that was set aside stays: only an operator frees it.
     """
     with db.writer() as tx:
-        host_id = attach_handles.quarantined_on(tx, uuid)
+        host_id = attach_handles.host_of_release(tx, uuid)
         if host_id is not None:
-            # Placement must show one more unit; the lock of the host precedes that of the handle.
+            # Placement must show more units; the lock of the host precedes that of the handle.
             tx.publish(host_id)
         row = _lock_handle(tx, uuid)
-        if row is None:
+        if row is None or row.suspect:
             return False
         required = stricter(level(row.clean, None), dirty_units.level_of(tx, uuid))
         releasing = sa.and_(Work.attach_handle_id == row.id, Work.kind == WorkKind.RELEASE.value)
@@ -131,8 +131,7 @@ def release_handle(db: Database, uuid: str) -> bool:
         if row.prepare or required in CLEANING:
             work.add(tx, [release.release_work(row.id, row.deployable_id, required)])
         else:
-            attach_handles.finish_release(tx, row.id)
-            work.make_due(tx, row.id)
+            release.finish(tx, row, clean=False)
         entry = events.Entry(
             "handle", uuid, "released by audit", hostname=row.hostname, device_uuid=row.device_uuid
         )
@@ -267,28 +266,12 @@ _REPAIRS: Mapping[Fix, Callable[[Database, Finding], bool]] = {
 }
 
 
-class _LockedHandle(Row):
-    """A handle with its device and its deployable's need for preparation."""
-
-    id = column(AttachHandle.id)
-    state = column(AttachHandle.state)
-    deployable_id = column(AttachHandle.deployable_id)
-    prepare = column(Deployable.prepare)
-    clean = column(Deployable.clean)
-    device_uuid = column(Device.uuid)
-    hostname = column(Device.hostname)
-
-
-def _lock_handle(tx: Transaction, uuid: str) -> _LockedHandle | None:
+def _lock_handle(tx: Transaction, uuid: str) -> AgentHandle | None:
     """Lock a handle and return it; None when it is gone."""
-    tx.execute(sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).with_for_update()).all()
+    locked = sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).with_for_update()
+    handle_id = tx.scalar(locked)
     # Not in the same statement, because a locking read must not join.
-    return tx.first(
-        select(_LockedHandle)
-        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
-        .join(Device, Device.id == Deployable.device_id)
-        .where(AttachHandle.uuid == uuid)
-    )
+    return None if handle_id is None else deployables.tasks(tx, [handle_id]).get(handle_id)
 
 
 def _is_any(tx: Transaction, term: sa.ColumnElement[bool]) -> bool:

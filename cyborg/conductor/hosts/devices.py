@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators' actions on devices: enable, disable, update, program and remove them."""
+"""Operators' actions on devices: change them, free units in quarantine, and load images.
+
+``lost_devices`` removes devices, ``operations.created_accelerators`` creates them.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -8,7 +11,7 @@ from typing import Any
 
 from cyborg import exception
 from cyborg.conductor import device_health
-from cyborg.conductor.arqs import images
+from cyborg.conductor.arqs import images, release
 from cyborg.conductor.context import Conductor, handles
 from cyborg.conductor.tasks import set_up
 from cyborg.db import (
@@ -16,10 +19,8 @@ from cyborg.db import (
     created_accelerators,
     deployables,
     devices,
-    dirty_units,
     events,
     lost_devices,
-    pools,
     work,
 )
 from cyborg.db.devices import AgentDevice
@@ -134,15 +135,10 @@ def _free(tx: Transaction, row: AgentDevice, unit: str) -> None:
             "lists its units."
         )
     work.cancel_release(tx, handle.id)
-    images.clear_after_release(tx, handle)
-    attach_handles.finish_release(tx, handle.id)
-    dirty_units.end(tx, handle.id, handle.uuid)
+    release.finish(tx, handle, clean=True)
     level = CleanLevel((handle.clean_record or {}).get("level", CleanLevel.NONE))
     record = CleanRecord(CleanResult.OVERRIDDEN, level).columns()
     attach_handles.record_cleaning(tx, handle.id, record)
-    if handle.pooled:
-        pools.book(tx, [handle.device_uuid])
-    work.make_due(tx, handle.id)
 
 
 def _order_health(

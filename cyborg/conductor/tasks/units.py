@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cyborg import exception
-from cyborg.conductor.arqs import bind, images
+from cyborg.conductor.arqs import bind, images, release
 from cyborg.conductor.context import Conductor
 from cyborg.conductor.tasks import queue
 from cyborg.conductor.tasks.queue import Handler
@@ -21,7 +21,6 @@ from cyborg.db import (
     deployables,
     dirty_units,
     events,
-    pools,
     work,
 )
 from cyborg.db.deployables import AgentDeployable, AgentHandle, PlacedDeployable, set_image
@@ -192,13 +191,7 @@ def _end_release(
     if quarantined or handle.pooled or cleans:
         # Placement offers at once what fits again.
         tx.publish(handle.host_id, handle.service_host)
-    images.clear_after_release(tx, handle)
-    attach_handles.finish_release(tx, handle.id)
-    if cleans:
-        dirty_units.end(tx, handle.id, handle.uuid)
-    if handle.pooled:
-        pools.book(tx, [handle.device_uuid])
-    work.make_due(tx, handle.id)
+    release.finish(tx, handle, clean=cleans)
     entries = [_entry(handle, "out of quarantine", None)] if quarantined else []
     if outcome.cleaned:
         steps = ", ".join(f"{step.name} ({step.ms / 1000:g} s)" for step in outcome.cleaned)

@@ -302,6 +302,18 @@ def test_units_that_no_arq_has_are_set_aside(conductor: UseCases) -> None:
     assert "release" not in work_kinds(conductor.db)
 
 
+def test_repair_releases_no_unit_that_was_set_aside(conductor: UseCases) -> None:
+    """A repair may begin after another audit has found a server that may have the unit."""
+    (handle, _), *_ = handles_of(conductor.db, PLAIN)
+    conductor.execute(
+        sa.update(AttachHandle).where(AttachHandle.id == handle).values(state="releasing")
+    )
+    assert set_units_aside(conductor.db, FIRST, "server lost-1 has allocated a unit of it")
+    assert not release_handle(conductor.db, handle_of(conductor, handle).uuid)
+    assert handle_of(conductor, handle).unit == "quarantined"
+    assert "release" not in work_kinds(conductor.db)
+
+
 def test_release_without_steps_is_recorded_as_skipped(conductor: UseCases) -> None:
     handle = released(conductor, "reset")
     conductor.agents.answer = {}

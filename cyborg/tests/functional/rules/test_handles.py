@@ -121,7 +121,7 @@ def test_only_quarantined_handle_is_quarantined(conductor: UseCases, state: str)
     set_handle(conductor.db, mine, state=state)
     with conductor.db.writer() as tx:
         uuid = tx.execute(sa.select(AttachHandle.uuid).where(AttachHandle.id == mine)).scalar_one()
-        host = attach_handles.quarantined_on(tx, uuid)
+        host = attach_handles.host_of_release(tx, uuid)
         own = tx.execute(sa.select(Host.id).where(Host.name == PLAIN)).scalar_one()
         said = attach_handles.quarantine(tx, mine)
     assert host == (own if state == HandleState.QUARANTINED else None)

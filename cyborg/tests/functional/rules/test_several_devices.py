@@ -8,8 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor.audit.repairs import release_handle
 from cyborg.conductor.device_health import expire
 from cyborg.conductor.hosts import devices, lost_devices
 from cyborg.conductor.reports import apply
@@ -97,6 +99,20 @@ def test_end_of_a_release_offers_its_siblings(pair: UseCases) -> None:
     assert set(pair.reserved(FIRST).values()) == {0}
     assert pair.generation(FIRST) == generation + 1
     assert pair.agents.told == [(FIRST, DesiredChanged())]
+
+
+def test_release_by_an_audit_offers_its_siblings(pair: UseCases) -> None:
+    """The work of the release is lost, and the host has nothing to do any more."""
+    pair.report(FIRST, sliced(FIRST))
+    arqs, _ = pair.boot(slice_of(FIRST, 0, "half"))
+    handle = pair.handle(arqs[0])
+    pair.delete(arqs)
+    pair.execute(sa.delete(Work))
+    pair.change(Deployable, prepare=False)
+    generation = pair.generation(FIRST)
+    assert release_handle(pair.db, handle.uuid)
+    assert set(pair.reserved(FIRST).values()) == {0}
+    assert pair.generation(FIRST) == generation + 1
 
 
 def quarantined(pair: UseCases) -> Any:

@@ -10,9 +10,11 @@ import cyborg.conductor
 from cyborg.conductor.app import WORK
 from cyborg.conductor.context import UseCase
 from cyborg.conductor.endpoint import MODULES
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.rpc.command import commands
 from cyborg.rpc.verbs import ToConductor
+from cyborg.tests.fixtures.contexts import settings
 
 #: What talks to a database, another service, the bus or a library, or holds what does.
 COLLABORATORS: Final = frozenset(
@@ -80,3 +82,8 @@ def test_each_command_has_one_use_case_and_each_kind_of_work_a_handler() -> None
     handled = sorted(case.command.verb for case in cases if isinstance(case, UseCase))
     assert handled == sorted(commands(ToConductor))
     assert WORK.keys() == set(WorkKind)
+
+
+def test_api_is_down_after_its_own_heartbeats_whatever_the_interval_of_agents() -> None:
+    down_after = settings(heartbeat_interval=1.0, lease=3.0).down_after
+    assert down_after == {AGENT: 3000, API: 30_000, CONDUCTOR: 3000}
