@@ -277,6 +277,14 @@ def test_arq_whose_handle_is_gone_can_be_deleted(conductor: UseCases, fails: boo
     assert not conductor.rows(UsageRecord, UsageRecord.ended_ms.is_(None))
 
 
+def test_row_of_an_arq_that_has_a_unit_cannot_be_deleted(conductor: UseCases) -> None:
+    """The foreign key of handles would make its unit ready, with the data of its guest on it."""
+    (arq,), _ = bound(conductor, PREPARING)
+    with pytest.raises(exception.Conflict):
+        conductor.execute(sa.delete(Arq).where(Arq.uuid == arq))
+    assert conductor.handle(arq).arq_id is not None
+
+
 def test_bound_instances_are_looked_up_in_the_order_of_their_time(conductor: UseCases) -> None:
     (arqs, first), (_, second), (_, third) = (
         bound(conductor, host) for host in (PLAIN, PLAIN, PREPARING)
