@@ -5,7 +5,7 @@ The database is read first. Then Placement is asked with at most ten requests, w
 of hosts. What Placement or Nova do not answer is left out, and a note says so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ from cyborg.clients.placement import Candidates
 from cyborg.db import providers
 from cyborg.db.engine import Reader
 from cyborg.db.events import VisibleEvent
+from cyborg.model.capacity import Fleet
 from cyborg.model.device_profile import EQUAL_GROUPS, WIDE_TREES, Group, resource_classes, units
 from cyborg.model.explanation import (
     Explanation,
@@ -67,11 +68,12 @@ def explained(
     *,
     flavor: str | None = None,
     host: str | None = None,
-) -> tuple[Explanation, list[str]]:
-    """Return why a profile fits or does not, and notes about what was not asked.
+) -> tuple[Explanation, list[str], int]:
+    """Return why a profile fits or does not, notes about what was not asked, and the capacity.
 
-    Without ``neighbours``, neither Placement nor Nova is asked. ``flavor`` is its id or name.
-    Raises NotFound if Nova does not have the flavor.
+    The capacity is the number of further instances that fit on the hosts that are left. Without
+    ``neighbours``, neither Placement nor Nova is asked. ``flavor`` is its id or name. Raises
+    NotFound if Nova does not have the flavor.
     """
     verdicts = Verdicts()
     requests = [group for group in groups if units(group)]
@@ -86,7 +88,16 @@ def explained(
     result = explain(groups, stocks, names, verdicts.filters)
     if verdicts.candidate is not None:
         result = refereed(result, fits=verdicts.candidate)
-    return result, verdicts.notes
+    return result, verdicts.notes, _further(result, groups, stocks)
+
+
+def _further(result: Explanation, groups: Sequence[Group], stocks: Iterable[Stock]) -> int:
+    """Return how many instances fit one after another on the hosts that passed all steps."""
+    if not result.fits:
+        return 0
+    left = {answer.host for answer in result.hosts if answer.fell is None}
+    fleet = Fleet(stock for stock in stocks if stock.host in left)
+    return sum(capacity.further for capacity in fleet.capacities(groups))
 
 
 def _read(
@@ -196,10 +207,14 @@ def _ask_placement(
 
 @dataclass(frozen=True)
 class Answered:
-    """What the API answers: the explanation, notes, and failed steps of a server's requests."""
+    """What the API answers: the explanation, notes, and failed steps of a server's requests.
+
+    ``further`` instances fit now.
+    """
 
     explanation: Explanation
     notes: Sequence[str]
+    further: int
     failures: Sequence[VisibleEvent]
 
     @property
@@ -260,6 +275,7 @@ EXPLANATION = Answer[Answered](
     summary=Member(answers.STRING, lambda row: row.explanation.summary),
     notes=Member(answers.STRINGS),
     failures=Member(types.Items(EVENT_VIEW)),
+    further=Member(types.INTEGER, placed=True),
     steps=Member(types.Items(_STEP), lambda row: row.explanation.steps, placed=True),
     hosts=Member(types.Items(_HOST), placed=True),
     suggestion=Member(

@@ -22,14 +22,16 @@ _BAD = ("danger", "fa-times-circle")
 _IDLE = ("default", "fa-pause-circle")
 _WORDS = {
     **dict.fromkeys(("ok", "enabled", "up", "READY", "succeeded", "Bound", "now"), _GOOD),
-    **dict.fromkeys(("installing", "running", "BindStarted", "Initial", "Deleting"), _BUSY),
+    **dict.fromkeys(
+        ("installing", "running", "draining", "BindStarted", "Initial", "Deleting"), _BUSY
+    ),
     **dict.fromkeys(
         ("degraded", "drain", "probation", "parked", "maintaining", "when free", "disabled"), _CARE
     ),
     **dict.fromkeys(
         ("dead", "failed", "lost", "down", "FAILED", "BindFailed", "UnbindFailed", "never"), _BAD
     ),
-    **dict.fromkeys(("inactive", "ignored", "Unbound", "STOPPED", "INSTALLED"), _IDLE),
+    **dict.fromkeys(("inactive", "drained", "ignored", "Unbound", "STOPPED", "INSTALLED"), _IDLE),
 }
 
 
@@ -37,13 +39,21 @@ def word(value: str | None) -> Any:
     """Show a word of the service with an icon and a colour."""
     if value is None:
         return "-"
-    kind, icon = _WORDS.get(value, ("default", "fa-circle-o"))
+    return _marked(value, *_WORDS.get(value, ("default", "fa-circle-o")))
+
+
+def fact(*, is_so: bool) -> Any:
+    """Show whether something is so."""
+    return _marked(_("yes"), *_GOOD) if is_so else _marked(_("no"), *_CARE)
+
+
+def _marked(text: Any, kind: str, icon: str) -> Any:
     return format_html(
         '<span class="accelerator-word accelerator-word-{}">'
         '<span class="fa {}" aria-hidden="true"></span> {}</span>',
         kind,
         icon,
-        value,
+        text,
     )
 
 

@@ -142,6 +142,11 @@ class Browser:
         self.driver.save_screenshot(str(file))
         self.driver.set_window_size(*SIZE)
 
+    def fits(self, selector: str) -> bool:
+        """Whether an element ends within the window, so that one need not scroll sideways."""
+        edge = "return document.querySelector(arguments[0]).getBoundingClientRect().right"
+        return bool(self.script(edge, selector) <= SIZE[0])
+
     def script(self, text: str, *values: Any) -> Any:
         """Run JavaScript in the page, and return what it returns."""
         return self.driver.execute_script(text, *values)

@@ -131,10 +131,7 @@ class Cloud:
     def server(self, profile: str, host: str, project: str = "blue") -> str:
         """Boot a server with a profile on a host, as Nova does; return its uuid."""
         project_id, instance = self.keystone.project_id(project), str(uuid4())
-        user = self.people.member
-        nova = AcceleratorClient(
-            self.url, self.keystone.token(user), self.keystone.token(self.people.nova)
-        )
+        nova = self._compute()
         self.nova.own(instance, project_id, node=host, profile=profile)
         groups = requested(nova.groups(profile))
         candidate = self.placement.candidates(groups, self.computes[host].root)[0]
@@ -144,6 +141,20 @@ class Cloud:
         nova.bind(instance, host, dict.fromkeys(arqs, provider))
         assert set(self.nova.wait_for_events(arqs).values()) == {"completed"}
         return instance
+
+    def delete_server(self, instance: str) -> None:
+        """Delete a server, as Nova does."""
+        self._compute().delete_of(instance)
+        self.placement.free(instance)
+        self.nova.disown(instance)
+
+    def _compute(self) -> AcceleratorClient:
+        """Return Nova's client, for a member."""
+        return AcceleratorClient(
+            self.url,
+            self.keystone.token(self.people.member),
+            self.keystone.token(self.people.nova),
+        )
 
 
 @contextmanager

@@ -17,11 +17,14 @@ PAGES = (
     "/admin/accelerator_devices/",
     "/admin/accelerator_devices/<device>/",
     "/admin/accelerator_devices/change/disable/?device=<device>",
+    "/admin/accelerator_devices/<device>/drain/",
     "/admin/accelerator_profiles/",
     "/admin/accelerator_profiles/<profile>/",
     "/admin/accelerator_profiles/create/",
     "/admin/accelerator_requests/",
     "/admin/accelerator_hosts/",
+    "/admin/accelerator_hosts/<agent>/drain/",
+    "/admin/accelerator_hosts/<agent>/resume/",
     "/admin/accelerator_hosts/discover/",
     "/admin/accelerator_drivers/",
     "/admin/accelerator_drivers/install/",
@@ -34,7 +37,11 @@ PAGES = (
 def examined(browser: Browser, cloud: Cloud, page: str) -> list[str]:
     device = cloud.devices(hostname="gpu-1.example.org")[0]["uuid"]
     profile = cloud.send("GET", "/device_profiles/gh200")["device_profile"]["uuid"]
-    browser.open(page.replace("<device>", device).replace("<profile>", profile))
+    query = {"host": "gpu-1.example.org", "kind": "process"}
+    (agent,) = [process["uuid"] for process in cloud.send("GET", "/services", **query)["services"]]
+    for name, uuid in (("device", device), ("profile", profile), ("agent", agent)):
+        page = page.replace(f"<{name}>", uuid)
+    browser.open(page)
     return violations(browser)
 
 

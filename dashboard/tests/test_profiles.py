@@ -7,7 +7,7 @@ import pytest
 
 from cyborg.tests.fixtures.waiting import eventually
 from dashboard.tests.browser import Browser
-from dashboard.tests.cloud import Cloud
+from dashboard.tests.cloud import Cloud, Seen
 
 INDEX = "/admin/accelerator_profiles/"
 NAME = "made"
@@ -22,14 +22,26 @@ def _nothing_remains(cloud: Cloud) -> Iterator[None]:
             cloud.send("DELETE", f"/device_profiles/{profile['uuid']}")
 
 
-def test_list_says_which_profiles_can_be_met(admin: Browser) -> None:
+def test_list_says_which_profiles_can_be_met_and_how_often(
+    admin: Browser, counted: Callable[[], list[Seen]], picture: Callable[[str], None]
+) -> None:
     admin.open(INDEX)
+    # The versions, the profiles, and the capacity of all of them.
+    assert len(counted()) == 3
+    assert admin.fits("table.datatable")
+    picture("profiles")
     rows = {row["Name"]: row for row in admin.cells()}
     assert {name: row["Can Be Met"] for name, row in rows.items()} == {
         "h200": "now",
         "h100": "now",
         "n6001": "now",
         "gh200": "never",
+    }
+    assert {name: row["Further Servers"] for name, row in rows.items()} == {
+        "h200": "5",
+        "h100": "6",
+        "n6001": "2",
+        "gh200": "0",
     }
     assert rows["n6001"]["For"] == "1 project"
     assert rows["h200"]["For"] == "all projects"
@@ -46,10 +58,12 @@ def test_form_offers_what_exists_and_says_while_one_types_whether_it_can_be_met(
     assert classes == ["CUSTOM_PCI", "FPGA"]
     assert {"CUSTOM_FPGA_INTEL", "CUSTOM_PCI_PRODUCT_ID_2335"} <= set(traits)
     admin.fill(name=NAME, description="One whole H200", groups="resources:CUSTOM_PCI=60")
-    verdict = admin.find("#verdict")
+    verdict, room = admin.find("#verdict"), admin.find("#room")
     eventually(lambda: "accelerator-verdict-never" in str(verdict.get_attribute("class")), "never")
+    assert room.text == "No further server fits now."
     admin.fill(groups="resources:CUSTOM_PCI")
     eventually(lambda: "does not have the form KEY=VALUE" in verdict.text, "the line is named")
+    assert room.text == ""
     admin.fill(groups="resources:CUSTOM_PCI=0")
     eventually(lambda: "groups[0].resources:CUSTOM_PCI" in verdict.text, "the field is named")
     admin.find("#id_groups").clear()
@@ -58,6 +72,7 @@ def test_form_offers_what_exists_and_says_while_one_types_whether_it_can_be_met(
     admin.find("#builder_add").click()
     assert admin.find("#id_groups").get_attribute("value") == GROUP
     eventually(lambda: "gpu-1.example.org" in verdict.text, "the host is named")
+    assert room.text == "5 further servers fit now."
     assert '"resources:CUSTOM_PCI": "1"' in admin.find("#groups_json").text
     picture("profile-create")
     admin.submit()

@@ -33,6 +33,8 @@ def test_markup_is_text_on_every_page(admin: Browser, cloud: Cloud, marked: str)
         DEVICES,
         f"{DEVICES}{marked}/",
         f"{DEVICES}change/label/?device={marked}",
+        f"{DEVICES}{marked}/drain/",
+        f"{DEVICES}{marked}/resume/",
         PROFILES,
         f"{PROFILES}{profile}/",
         f"{PROFILES}{profile}/update/",

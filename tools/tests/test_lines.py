@@ -7,9 +7,10 @@ import shlex
 
 from cyborg.model.device import Deployable
 from cyborg.model.provider import provider_uuid
+from cyborg.tests.fixtures.keystone import Account
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg_tools.quickstart.clients import Scenario
-from cyborg_tools.quickstart.lines import to_copy
+from cyborg_tools.quickstart.lines import for_account, to_copy
 
 _TRAIT = "CUSTOM_PCI_PRODUCT_ID_1045"
 CARD = Deployable("card", "CUSTOM_PCI", "X", (), traits=("OWNER_CYBORG", _TRAIT))
@@ -60,3 +61,13 @@ def test_commands_need_no_keystone() -> None:
 def test_proxy_is_bypassed_when_set() -> None:
     assert "no_proxy=$no_proxy,127.0.0.1" in commands(proxied=True)[0]
     assert all("no_proxy" not in " ".join(one) for one in commands())
+
+
+def test_lines_for_an_account_authenticate_with_its_password() -> None:
+    account = Account("admin", "a b'c", "admin")
+    text = for_account(SCENARIO, "http://127.0.0.1:15000/v3", account, proxied=False)
+    words = shlex.split(text, comments=True)
+    assert "OS_PASSWORD=a b'c" in words
+    assert "OS_AUTH_URL=http://127.0.0.1:15000/v3" in words
+    assert words[-4:] == ["cyborg", "host-drain", "compute-1", "--dry-run"]
+    assert max(len(line) for line in text.splitlines() if "PATH" not in line) <= 100

@@ -47,3 +47,11 @@ def test_invalid_port_is_refused(port: str, capsys: pytest.CaptureFixture[str]) 
         parse([f"--port={port}"])
     assert ended.value.code == 2
     assert "is not a port" in capsys.readouterr().err
+
+
+def test_dashboard_cannot_use_an_environment_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse(["--dashboard"]).dashboard
+    assert not parse([]).dashboard
+    with pytest.raises(SystemExit):
+        parse(["--dashboard", "--python", "/usr/bin/python3"])
+    assert "--dashboard makes environments" in capsys.readouterr().err

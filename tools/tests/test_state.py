@@ -32,6 +32,28 @@ def test_clean_removes_only_created_files(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "quickstart.lock"}
 
 
+def test_directories_of_the_dashboard_are_private_and_removed(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    with state.taken():
+        keystone = state.place("keystone")
+        assert keystone.stat().st_mode & 0o777 == 0o700
+        (keystone / "fernet-keys").mkdir()
+        (keystone / "fernet-keys" / "0").write_text("secret")
+        assert state.place("keystone") == keystone
+        assert state.clean() == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"quickstart.lock"}
+
+
+def test_configuration_has_what_keystone_needs(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    options = {"api": {"auth_strategy": "keystone"}, "keystone_authtoken": {"password": "a$b"}}
+    with state.taken():
+        assert "auth_strategy = noauth" in state.write_conf(6666, []).read_text()
+        text = state.write_conf(6666, [], authentication=options).read_text()
+    assert "noauth" not in text
+    assert "[keystone_authtoken]\npassword = a$$b\n" in text
+
+
 def test_files_of_earlier_runs_become_private(tmp_path: Path) -> None:
     state = State(tmp_path / "new")
     with state.taken():

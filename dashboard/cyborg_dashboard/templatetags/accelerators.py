@@ -24,6 +24,12 @@ def words(name: str) -> str:
 
 
 @register.filter
+def yes_or_no(answer: bool) -> Any:
+    """Show a fact with an icon, so that the eye finds what is not so."""
+    return shown.fact(is_so=answer)
+
+
+@register.filter
 def percent(part: Any, whole: Any) -> str:
     """Return a part in percent of the whole, for a width; without a language's comma."""
     return f"{100 * part / whole:.2f}" if whole else "0"

@@ -203,6 +203,7 @@ LONG: Final = (
         (
             "dashboard",
             "tools/cyborg_tools/dashboard",
+            "tools/cyborg_tools/quickstart",
             "tools/dashboard",
             "cyborg/api",
             "cyborg/policies",

@@ -19,7 +19,8 @@ from cyborg.tests.fixtures.loopback import Started
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ENVIRONMENT: Final = ROOT / ".dashboard-venv"
-_PACKAGE: Final = ROOT / "dashboard" / "cyborg_dashboard"
+#: The panels.
+PACKAGE: Final = ROOT / "dashboard" / "cyborg_dashboard"
 _HERE: Final = Path(__file__).parent
 #: The directories of the panels whose files Horizon reads from its own.
 _COPIED: Final = ("enabled", "local_settings.d")
@@ -46,7 +47,7 @@ def prepare(theme: str, environment: Path = ENVIRONMENT) -> None:
         # Django reads every file of these directories: one that was renamed must go.
         for old in (local / name).glob("*_accelerator*.py"):
             old.unlink()
-        for file in (_PACKAGE / name).glob("_*_accelerator*.py"):
+        for file in (PACKAGE / name).glob("_*_accelerator*.py"):
             shutil.copyfile(file, local / name / file.name)
     stamp, digest = environment / f"static-{theme}.sha256", _digest()
     if stamp.exists() and stamp.read_text() == digest:
@@ -135,5 +136,5 @@ def _sources() -> Iterator[Path]:
     yield ENVIRONMENT / "cyborg-environment.sha256"
     yield _HERE / "local_settings.py"
     yield from (_HERE / "dark").iterdir()
-    yield from (_PACKAGE / "enabled").glob("*.py")
-    yield from (file for file in (_PACKAGE / "static").rglob("*") if file.is_file())
+    yield from (PACKAGE / "enabled").glob("*.py")
+    yield from (file for file in (PACKAGE / "static").rglob("*") if file.is_file())

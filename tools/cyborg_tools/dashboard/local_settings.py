@@ -11,12 +11,14 @@ import os
 import sys
 from pathlib import Path
 
+from openstack_dashboard.settings import HORIZON_CONFIG
+
 _STATE = os.environ.get("CYBORG_HORIZON_STATE", str(Path(sys.prefix, "state")))
 _THEMES = Path(sys.prefix, "themes")
 _THEME = os.environ.get("CYBORG_HORIZON_THEME", "default")
 
 DEBUG = False
-ALLOWED_HOSTS = ["127.0.0.1"]
+ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
 SECRET_KEY = os.environ["CYBORG_HORIZON_SECRET"]
 OPENSTACK_KEYSTONE_URL = os.environ.get("CYBORG_HORIZON_KEYSTONE", "http://127.0.0.1:5000/v3")
 CACHES = {
@@ -25,6 +27,16 @@ CACHES = {
         "LOCATION": _STATE,
     }
 }
+
+
+def _home(user):
+    """Return the first page of a user; Horizon's own needs Nova, which is simulated here."""
+    if user.is_superuser:
+        return "/admin/accelerator_overview/"
+    return "/project/accelerators/"
+
+
+HORIZON_CONFIG["user_home"] = _home
 COMPRESS_OFFLINE = True
 STATIC_ROOT = str(Path(sys.prefix, f"static-{_THEME}"))
 DEFAULT_THEME = _THEME

@@ -35,11 +35,20 @@ def require(holds: object, otherwise: str) -> None:
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """Keystone's tokens of an operator, of a user who boots a server, and of Nova itself."""
+
+    operator: str
+    user: str
+    nova: str
+
+
+@dataclass(frozen=True)
 class Scenario:
     """The services of the walk, and the accelerator that it requests.
 
     ``url`` is that of the REST API, without a version. ``units`` counts the attach handles behind
-    a provider by their state in the database.
+    a provider by their state in the database. ``tokens`` is None without Keystone.
     """
 
     url: str
@@ -48,6 +57,7 @@ class Scenario:
     host: str
     deployable: Deployable
     units: Callable[[str], dict[str, int]]
+    tokens: Tokens | None = None
 
     @property
     def provider(self) -> str:
@@ -104,8 +114,15 @@ class Clients:
             listener("Cyborg", replace(one, path=f"/v2{one.path}"))
 
         token = {"X-Auth-Token": TOKEN, "OpenStack-API-Version": MICROVERSION}
+        tokens = scenario.tokens
+        operator = {} if tokens is None else {"X-Auth-Token": tokens.operator}
         return cls(
-            cyborg=ServiceClient("Cyborg", scenario.url, {}, listener),
-            nova=AcceleratorClient(f"{scenario.url}/v2", listener=from_nova),
+            cyborg=ServiceClient("Cyborg", scenario.url, operator, listener),
+            nova=AcceleratorClient(
+                f"{scenario.url}/v2",
+                None if tokens is None else tokens.user,
+                None if tokens is None else tokens.nova,
+                listener=from_nova,
+            ),
             placement=ServiceClient("Placement", scenario.placement_url, token, listener),
         )

@@ -21,6 +21,7 @@ from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Peers, Stack, Times
 from cyborg.tests.fixtures.unit_states import UNIT
 from cyborg_tools.quickstart.clients import Scenario
+from cyborg_tools.quickstart.dashboard import Identity
 from cyborg_tools.quickstart.machine import Findings, look
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.quickstart.state import State, shown
@@ -49,18 +50,19 @@ def opened(
     whitelist: Sequence[str],
     *,
     machine: Host,
+    identity: Identity | None = None,
 ) -> Iterator[tuple[Scenario, Findings]]:
     """Start everything, and stop it at the end in reverse order.
 
     ``conf`` is the global configuration, read from the state's file; ``whitelist`` has the entries
-    of the command line, ``machine`` is the host of the agent. Raises an error of Cyborg with one
-    sentence when something cannot be started.
+    of the command line, ``machine`` is the host of the agent. ``identity`` is the Keystone that the
+    configuration names; None: it names none. Raises an error of Cyborg with one sentence when
+    something cannot be started.
     """
     drivers = loader.load(conf.agent.enabled_drivers, machine, conf)
     for result in drivers:
         if result.driver is None:
             raise exception.ConfigError(reason=f"Driver {result.name}: {result.error}")
-    screen.heading("Starting everything in one process, on the loopback interface only")
     with ExitStack() as endings:
         placement = endings.enter_context(PlacementService(state.directory, wide_trees=True))
         screen.fact("Placement", f"{placement.url}, the real one")
@@ -83,7 +85,11 @@ def opened(
         screen.fact("Database", f"{shown(state.database)}, at revision {revisions.HEAD}")
         reader = endings.enter_context(closing(Reader(state.database_url)))
         url = _start_api(stack, conf, endings)
-        screen.fact("REST API", f"{url}/v2, without Keystone: whoever reaches it may do all")
+        if identity is None:
+            screen.fact("REST API", f"{url}/v2, without Keystone: whoever reaches it may do all")
+        else:
+            identity.keystone.register("accelerator", f"{url}/v2")
+            screen.fact("REST API", f"{url}/v2, for users of Keystone")
         stack.start_conductor(conf.host)
         screen.fact("Conductor", "running; messages stay within the process")
         pci = PciDriver(machine, conf)
@@ -99,6 +105,7 @@ def opened(
             host=conf.host,
             deployable=findings.deployable,
             units=partial(units, reader),
+            tokens=None if identity is None else identity.tokens(),
         )
         yield scenario, findings
 

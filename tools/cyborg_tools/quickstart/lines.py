@@ -7,6 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from cyborg.tests.fixtures.keystone import REGION, Account
 from cyborg.tests.fixtures.placement import TOKEN
 from cyborg_tools.quickstart.clients import MICROVERSION, Scenario, group_for
 
@@ -68,6 +69,34 @@ cyborg accelerator-update $DEVICE --status ready
 cyborg usage-show
 cyborg hardware-list --long
 """
+
+
+_WITH_KEYSTONE = """\
+# with the command of this package, as the administrator: devices, capacity, a dry run
+export OS_AUTH_TYPE=password OS_AUTH_URL={auth_url} OS_REGION_NAME={region}
+export OS_USERNAME={user} OS_PASSWORD={password} OS_PROJECT_NAME={project}
+export OS_USER_DOMAIN_ID=default OS_PROJECT_DOMAIN_ID=default
+export PATH="{scripts}:$PATH"
+cyborg accelerator-list
+cyborg capacity
+cyborg host-drain {host} --dry-run
+"""
+
+
+def for_account(scenario: Scenario, auth_url: str, account: Account, *, proxied: bool) -> str:
+    """Lines for a shell, which authenticate with the account of an administrator.
+
+    ``proxied`` is that of ``to_copy``.
+    """
+    return (_PROXIED if proxied else "") + _WITH_KEYSTONE.format(
+        auth_url=auth_url,
+        region=REGION,
+        user=shlex.quote(account.user),
+        password=shlex.quote(account.password),
+        project=shlex.quote(account.project),
+        scripts=Path(sys.executable).parent,
+        host=shlex.quote(scenario.host),
+    )
 
 
 def to_copy(scenario: Scenario, proxied: bool) -> str:

@@ -23,7 +23,9 @@ no database server, no OpenStack is needed.
 """
 _EPILOG = """\
 The first run makes a virtual environment in .quickstart/venv of the checkout and
-installs into it, which takes a minute or two; later runs reuse it. The exit
+installs into it, which takes a minute or two; later runs reuse it. --dashboard
+also makes .dashboard-venv, with Horizon and its static files: about six minutes
+and 0.9 GB for both the first time, and 20 seconds to start later. The exit
 status is 0 when everything held, 1 when something did not, 130 when interrupted.
 """
 
@@ -77,12 +79,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "tools/capture-host wrote",
     )
     parser.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="add Keystone and Horizon with the panels of the accelerators, and print the address "
+        "and the accounts of an administrator and of a member; with --clean they get new passwords",
+    )
+    parser.add_argument(
         "--python",
         metavar="PATH",
         help="run with this Python, which has openstack-cyborg[quickstart] installed already; "
         "nothing is made or installed",
     )
-    return parser.parse_args(argv)
+    asked = parser.parse_args(argv)
+    if asked.dashboard and asked.python:
+        parser.error("--dashboard makes environments, and --python says that none is made")
+    return asked
 
 
 def _host(text: str) -> str:

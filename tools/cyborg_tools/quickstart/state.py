@@ -3,9 +3,10 @@
 
 import fcntl
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 import sqlalchemy as sa
 
@@ -27,7 +28,11 @@ _MADE = (
 )
 #: The mode of every file: the configuration may name accounts, the log may have data of users.
 _PRIVATE = 0o600
+#: Directories of Keystone and Horizon.
+_DIRECTORIES = ("keystone", "horizon")
 _AWKWARD = frozenset("$?\n")
+#: The service without Keystone: whoever reaches it may do all.
+NO_KEYSTONE: Final[Mapping[str, Mapping[str, str]]] = {"api": {"auth_strategy": "noauth"}}
 _CONF_TEXT = """\
 # tools/quickstart writes this file at each start; changes are lost.
 [DEFAULT]
@@ -36,12 +41,11 @@ state_path = {directory}
 [agent]
 enabled_drivers = {drivers}
 [api]
-auth_strategy = noauth
 host_ip = 127.0.0.1
 port = {port}
 [database]
 connection = {database_url}
-{options}[pci]
+{options}{authentication}[pci]
 """
 
 
@@ -91,15 +95,29 @@ class State:
         present = self._present()
         for path in present:
             path.unlink()
+        for name in _DIRECTORIES:
+            shutil.rmtree(self.directory / name, ignore_errors=True)
         return len(present)
 
+    def place(self, name: str) -> Path:
+        """Return a private directory for Keystone or Horizon, which exists afterwards."""
+        assert name in _DIRECTORIES
+        directory = self.directory / name
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return directory
+
     def write_conf(
-        self, port: int, whitelist: Sequence[str], drivers: Sequence[CyborgDriver] = ()
+        self,
+        port: int,
+        whitelist: Sequence[str],
+        drivers: Sequence[CyborgDriver] = (),
+        authentication: Mapping[str, Mapping[str, str]] = NO_KEYSTONE,
     ) -> Path:
         """Write the configuration of this run; answers the file.
 
         ``drivers`` are those that fit a scenario host, with their options; without them, the units
-        of ``whitelist`` are not cleaned.
+        of ``whitelist`` are not cleaned. ``authentication`` has the options that say who may do
+        what, by their groups.
         """
         names = dict.fromkeys((*(driver.name for driver in drivers), "pci_driver", "fake_driver"))
         values = {
@@ -112,6 +130,11 @@ class State:
         text = _CONF_TEXT.format(
             **{name: _literal(value) for name, value in values.items()},
             options="".join(driver.options for driver in drivers),
+            authentication="".join(
+                f"[{group}]\n{name} = {_literal(text)}\n"
+                for group, members in authentication.items()
+                for name, text in members.items()
+            ),
         )
         if not drivers:
             # There is no privileged process, and a recorded host has no devices.
@@ -126,6 +149,8 @@ class State:
         found = [self.directory / name for name in _MADE]
         # What an agent keeps names the events of a database: without that it is of no use.
         found += sorted(self.directory.glob("agent-*.sqlite*"))
+        for name in _DIRECTORIES:
+            found += sorted((self.directory / name).rglob("*"))
         return [path for path in found if path.is_file()]
 
 

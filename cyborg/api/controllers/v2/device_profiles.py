@@ -239,12 +239,12 @@ class DeviceProfiles(Controller):
                 page = Page(limit=_EVENTS, sort_dir="desc")
                 rows = events.page(tx, page, call.scope, {"instance": instance})
                 failures = [event for event in rows if event.noun == "arq" and event.reason]
-        explanation, notes = self._explained(call, profile.groups, query)
+        explanation, notes, further = self._explained(call, profile.groups, query)
         try:
             explanation = self._within_quota(explanation, profile, call.caller.project_id)
         except exception.Unavailable as error:
             notes.append(f"The limits of the project were not asked: {error.public}")
-        return Answered(explanation, notes, failures)
+        return Answered(explanation, notes, further, failures)
 
     @expose(
         "cyborg:device_profile:update",
@@ -257,8 +257,7 @@ class DeviceProfiles(Controller):
 
         The groups are those of a profile before it is stored; nothing is stored.
         """
-        explanation, notes = self._explained(call, self._groups(call, body), {})
-        return Answered(explanation, notes, ())
+        return Answered(*self._explained(call, self._groups(call, body), {}), failures=())
 
     @expose(
         "cyborg:device_profile:create",
@@ -336,15 +335,15 @@ class DeviceProfiles(Controller):
 
     def _explained(
         self, call: Call, groups: Sequence[Group], query: Mapping[str, Any]
-    ) -> tuple[Explanation, list[str]]:
-        """Return the explanation of groups as far as the caller may see it, and notes."""
+    ) -> tuple[Explanation, list[str], int]:
+        """Return the explanation of groups as far as the caller may see it, notes, and capacity."""
         neighbours = self.settings.neighbours if call.scope.shows_hosts else None
-        explanation, notes = explained(
+        explanation, notes, further = explained(
             self.reader, neighbours, groups, flavor=query.get("flavor"), host=query.get("host")
         )
         if not call.scope.shows_hosts:
             explanation = replace(explanation, summary=_FOR_MEMBERS[explanation.satisfiable])
-        return explanation, notes
+        return explanation, notes, further
 
     def _within_quota(
         self, explanation: Explanation, profile: DeviceProfile, project_id: str | None

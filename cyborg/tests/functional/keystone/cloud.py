@@ -58,14 +58,7 @@ def people(keystone: KeystoneService) -> People:
 
 def authentication(keystone: KeystoneService) -> Options:
     """What the API needs to ask Keystone."""
-    account = keystone.make_account("cyborg", "service", "service")
-    return {
-        "api": {"auth_strategy": "keystone"},
-        "keystone_authtoken": {
-            **account.options(keystone.url),
-            "www_authenticate_uri": keystone.url,
-        },
-    }
+    return keystone.authentication(keystone.make_account("cyborg", "service", "service"))
 
 
 #: The devices of the host that the generic driver may have; no request can name them. Servers of

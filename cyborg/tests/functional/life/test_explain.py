@@ -75,12 +75,38 @@ def test_steps_lead_to_the_hosts_that_fit(
     member = replace(nova, service=False, version="2.100")
     told = explained(member, name)
     assert told["summary"] == "The cloud can give these accelerators now."
-    assert told.keys().isdisjoint({"steps", "hosts", "suggestion"})
+    assert told.keys().isdisjoint({"steps", "hosts", "suggestion", "further"})
     assert rack.compute not in str(told)
     for query in ({"host": rack.compute}, {"flavor": "m1"}):
         member.get(f"/device_profiles/{name}/explain", status=403, **query)
     operator.get(f"/device_profiles/{uuid4()}/explain", status=404)
     replace(operator, version="2.3").get(f"/device_profiles/{name}/explain", status=404)
+
+
+def test_explanation_says_how_many_instances_fit(
+    rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
+) -> None:
+    group = {f"resources:{resource_class}": "1"}
+    name = profile(group)
+
+    def further() -> int:
+        count = explained(operator, name)["further"]
+        path = "/device_profiles/explain"
+        assert operator.post(path, {"groups": [group]}, status=200)["explanation"]["further"] == (
+            count
+        )
+        return int(count)
+
+    assert further() == 4
+    bind(nova, create(nova, name), rack.provider(CARD), host=rack.compute)
+    assert further() == 3
+    (row,) = operator.get("/capacity", profile=name)["capacity"]
+    assert row["further"] == 3
+    assert explained(operator, name, host="nowhere")["further"] == 0
+    (agent,) = operator.get("/services", kind="process", host=rack.compute)["services"]
+    operator.patch(f"/services/{agent['uuid']}", {"status": "disabled"}, status=200)
+    eventually_published(operator)
+    assert further() == 0
 
 
 def test_groups_are_explained_before_they_are_stored(
@@ -171,6 +197,7 @@ def test_units_that_only_placement_has_given_away_are_claimed(
         answer = explained(operator, name)
         (step,) = (step for step in answer["steps"] if step["step"] == "state")
         assert (answer["fits"], step["words"]) == (False, {"claimed": 4})
+        assert answer["further"] == 0
         assert "a server that has no accelerator request for them" in answer["summary"]
     finally:
         placement.free(consumer)

@@ -11,7 +11,16 @@ from horizon import messages
 from cyborg_dashboard import api, lists
 from cyborg_dashboard.content.devices.tables import title
 
-STATES = ("inactive", "installing", "enabled", "maintaining", "failed", "lost")
+STATES = (
+    "inactive",
+    "installing",
+    "enabled",
+    "maintaining",
+    "draining",
+    "drained",
+    "failed",
+    "lost",
+)
 HEALTH = ("ok", "degraded", "drain", "dead", "probation", "parked", "ignored", "unknown")
 TYPES = ("GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD")
 

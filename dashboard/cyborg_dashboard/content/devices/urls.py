@@ -9,4 +9,6 @@ urlpatterns = [
     path("", views.IndexView.as_view(), name="index"),
     path("change/<str:verb>/", views.ChangeView.as_view(), name="change"),
     path("<uuid:uuid>/", views.DetailView.as_view(), name="detail"),
+    path("<uuid:uuid>/drain/", views.DrainView.as_view(), name="drain"),
+    path("<uuid:uuid>/resume/", views.ResumeView.as_view(), name="resume"),
 ]

@@ -9,7 +9,7 @@ from django.urls import reverse, reverse_lazy
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
-from cyborg_dashboard import api, lists, pages
+from cyborg_dashboard import api, drains, lists, pages
 from cyborg_dashboard.content.devices.forms import FORMS, Filters
 from cyborg_dashboard.content.devices.tables import DevicesTable, title
 
@@ -75,7 +75,63 @@ class DetailView(pages.ObjectView):
     def add(self, context: dict[str, Any], item: Any) -> None:
         """See ObjectView."""
         context["page_title"] = title(item)
+        context["drain_verb"] = _drain_verb(item)
         context["verbs"] = [
             (form.submit, f"{reverse(CHANGE, args=[verb])}?device={item['uuid']}")
             for verb, form in FORMS.items()
         ]
+
+
+def _drain_verb(device: api.Resource) -> tuple[Any, str] | None:
+    """Return the name and the address of the page that drains a device, or follows its drain.
+
+    Devices that were never set up have nothing to drain.
+    """
+    url = reverse("horizon:admin:accelerator_devices:drain", args=[device["uuid"]])
+    if device["status"] in drains.STATES:
+        return _("Follow Drain"), url
+    return (_("Drain"), url) if device["status"] in ("enabled", "maintaining") else None
+
+
+class DrainForm(drains.DrainForm):
+    """Empty a device."""
+
+    heading = _("Drain Device")
+    explanation = _(
+        "No server gets a unit of this device any more. Servers keep the units that they have "
+        "until you move or delete them. The device is drained when no server has a unit."
+    )
+    reason_member = "status_reason"
+
+
+class ResumeForm(drains.ResumeForm):
+    """Put a drained device back into service."""
+
+    heading = _("Resume Device")
+    explanation = _(
+        "The drain ends. The host sets up the device if it needs that; then Placement offers its "
+        "units again."
+    )
+
+
+class DrainView(drains.DrainView):
+    """Empty a device, and follow it."""
+
+    form_class: Any = DrainForm
+    object_path, index, noun = "/devices/{uuid}", INDEX, _("Device")
+
+    def subject(self) -> str:
+        """See DrainView of drains."""
+        device = pages.shown_or_redirected(self.request, self.path, INDEX)
+        place = device["address"] or device["uuid"]
+        return f"{title(device)}, {device['hostname']} {place}"
+
+    def resume_url(self) -> str:
+        """See DrainView of drains."""
+        return str(reverse("horizon:admin:accelerator_devices:resume", args=[self.kwargs["uuid"]]))
+
+
+class ResumeView(drains.ResumeView, DrainView):
+    """End the drain of a device."""
+
+    form_class = ResumeForm

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of the processes of the service on all hosts."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from horizon import tables
 
-from cyborg_dashboard import api, lists, shown
+from cyborg_dashboard import api, drains, lists, shown
 
 AGENT = "cyborg-agent"
 
@@ -22,7 +24,7 @@ def problem(process: api.Resource) -> str:
 class _Change(tables.LinkAction):
     """A page that takes a host out of service, or puts it back."""
 
-    status: str
+    statuses: ClassVar[Sequence[str]]
     policy_rules = (("accelerator", "cyborg:service:update"),)
 
     def get_link_url(self, datum: api.Resource | None = None) -> str:
@@ -32,19 +34,40 @@ class _Change(tables.LinkAction):
 
     def allowed(self, _request: Any, datum: api.Resource | None) -> bool:
         """Only hosts with an agent have a service to take out."""
-        return datum is not None and datum["binary"] == AGENT and datum["status"] == self.status
+        return datum is not None and datum["binary"] == AGENT and datum["status"] in self.statuses
 
 
 class Disable(_Change):
     """Take a host out of service."""
 
-    name, verbose_name, status = "disable", _("Disable"), "enabled"
+    name, verbose_name, statuses = "disable", _("Disable"), ("enabled",)
 
 
 class Enable(_Change):
     """Put a host into service."""
 
-    name, verbose_name, status = "enable", _("Enable"), "disabled"
+    name, verbose_name, statuses = "enable", _("Enable"), ("disabled",)
+
+
+class _Drain(_Change):
+    """A page of the drain of a host."""
+
+    def get_link_url(self, datum: api.Resource | None = None) -> str:
+        """Return the page for the host of the row."""
+        view = f"horizon:admin:accelerator_hosts:{self.name}"
+        return reverse(view, args=[datum["uuid"]]) if datum else ""
+
+
+class Drain(_Drain):
+    """Empty a host of servers with accelerators."""
+
+    name, verbose_name, statuses = "drain", _("Drain"), ("enabled", "disabled")
+
+
+class Resume(_Drain):
+    """End the drain of a host."""
+
+    name, verbose_name, statuses = "resume", _("Resume"), drains.STATES
 
 
 class Discover(tables.LinkAction):
@@ -63,13 +86,22 @@ def devices_link(process: api.Resource) -> str | None:
     return f"{reverse('horizon:admin:accelerator_devices:index')}?{query}"
 
 
+def service(process: api.Resource) -> Any:
+    """Show whether a host is in service; a drain is a link to its page."""
+    text = shown.word(process["status"])
+    if process["status"] not in drains.STATES:
+        return text
+    url = reverse("horizon:admin:accelerator_hosts:drain", args=[process["uuid"]])
+    return format_html('<a href="{}">{}</a>', url, text)
+
+
 class HostsTable(lists.PagedTable):
     """One row for each process."""
 
     host = tables.Column("host", verbose_name=_("Host"), link=devices_link)
     binary = tables.Column("binary", verbose_name=_("Process"))
     state = tables.Column(shown.worded("state"), verbose_name=_("State"))
-    status = tables.Column(shown.worded("status"), verbose_name=_("Service"))
+    status = tables.Column(service, verbose_name=_("Service"))
     reason = tables.Column(
         lambda process: process["disabled_reason"] or "-", verbose_name=_("Reason")
     )
@@ -84,5 +116,5 @@ class HostsTable(lists.PagedTable):
         verbose_name = _("Hosts")
         multi_select = False
         table_actions = (Discover,)
-        row_actions = (Disable, Enable)
+        row_actions = (Disable, Enable, Drain, Resume)
         row_actions_dropdown_template = lists.ROW_ACTIONS

@@ -7,7 +7,7 @@ from django import forms, http
 from django.urls import reverse, reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
-from cyborg_dashboard import api, lists, pages
+from cyborg_dashboard import api, drains, lists, pages
 from cyborg_dashboard.content.hosts.tables import HostsTable
 
 INDEX = reverse_lazy("horizon:admin:accelerator_hosts:index")
@@ -93,6 +93,41 @@ class ChangeView(pages.FormView):
         path = f"/services/{self.kwargs['uuid']}"
         process = pages.shown_or_redirected(self.request, path, INDEX)
         return {**super().get_context_data(**values), "process": process}
+
+
+class DrainForm(drains.DrainForm):
+    """Empty a host."""
+
+    heading = _("Drain Host")
+    explanation = _(
+        "No server gets an accelerator of this host any more. Servers keep those that they have "
+        "until you move or delete them. The host is drained when no server has one."
+    )
+    reason_member = "disabled_reason"
+
+
+class ResumeForm(drains.ResumeForm):
+    """Put a drained host back into service."""
+
+    heading = _("Resume Host")
+    explanation = _("The drain ends, and Placement offers the accelerators of this host again.")
+
+
+class DrainView(drains.DrainView):
+    """Empty a host, and follow it."""
+
+    form_class: Any = DrainForm
+    object_path, index, noun = "/services/{uuid}", INDEX, _("Host")
+
+    def resume_url(self) -> str:
+        """See DrainView of drains."""
+        return str(reverse("horizon:admin:accelerator_hosts:resume", args=[self.kwargs["uuid"]]))
+
+
+class ResumeView(drains.ResumeView, DrainView):
+    """End the drain of a host."""
+
+    form_class = ResumeForm
 
 
 class DiscoverForm(pages.OperationForm):

@@ -42,7 +42,8 @@ class Delete(tables.DeleteAction):
     @staticmethod
     def action_present(count: int) -> Any:
         """Return the words of the button."""
-        return ngettext_lazy("Delete Device Profile", "Delete Device Profiles", count)
+        # The row says what is deleted, and the table has little room.
+        return ngettext_lazy("Delete", "Delete Device Profiles", count)
 
     @staticmethod
     def action_past(count: int) -> Any:
@@ -65,6 +66,10 @@ class ProfilesTable(lists.SelectableTable):
     )
     groups = tables.Column(shown.groups, verbose_name=_("Requests"))
     satisfiable = tables.Column(shown.worded("satisfiable"), verbose_name=_("Can Be Met"))
+    further = tables.Column(
+        lambda profile: "-" if profile.get("further") is None else profile["further"],
+        verbose_name=_("Further Servers"),
+    )
     projects = tables.Column(projects, verbose_name=_("For"))
     description = tables.Column(
         lambda profile: profile["description"] or "-", verbose_name=_("Description")

@@ -2,6 +2,7 @@
 """The pages of device profiles."""
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django import forms, http
@@ -9,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.urls import reverse_lazy
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 from django.views import generic
 from horizon import messages
 
@@ -26,6 +28,8 @@ INDEX = reverse_lazy("horizon:admin:accelerator_profiles:index")
 CHECK = reverse_lazy("horizon:admin:accelerator_profiles:check")
 #: Longest text of groups that is checked while one types, in characters.
 _LONGEST = 65_535
+#: How many profiles one request about capacity names.
+_AT_ONCE = 100
 
 
 class Filters(forms.Form):
@@ -42,6 +46,31 @@ class IndexView(lists.ListView):
     path, collection = "/device_profiles", "device_profiles"
     filters = Filters
     older = True
+
+    def rows(self, items: list[api.Resource]) -> list[api.Resource]:
+        """Add how many further servers get each profile now; a message says why it is not known."""
+        client = api.client(self.request)
+        if not (client.is_extended and items):
+            return items
+        try:
+            further = dict(capacities(client, [item["uuid"] for item in items]))
+        except api.Fault as fault:
+            messages.error(self.request, str(fault))
+            return items
+        return [{**item, "further": further.get(item["uuid"])} for item in items]
+
+
+def capacities(client: api.Client, uuids: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+    """Yield each profile with the number of further servers that get it now.
+
+    The number is None for users who do not see hosts. One request is sent for some profiles: their
+    uuids are in its address.
+    """
+    for start in range(0, len(uuids), _AT_ONCE):
+        some = uuids[start : start + _AT_ONCE]
+        query = {"profile": ",".join(some), "limit": len(some)}
+        for row in client.page("/capacity", "capacity", query).items:
+            yield row["profile_uuid"], row.get("further")
 
 
 class DetailView(pages.ObjectView):
@@ -66,6 +95,7 @@ class DetailView(pages.ObjectView):
         try:
             answer = client.get(f"/device_profiles/{item['uuid']}/explain")
             context["explanation"] = answer["explanation"]
+            context["room"] = room(answer["explanation"].get("further"))
         except api.Fault as fault:
             messages.error(self.request, str(fault))
 
@@ -128,16 +158,33 @@ class CheckView(generic.View):
                 raise ValidationError(_("The groups are too long."))
             groups = parse_groups(text)
             if not groups:
-                return _verdict("", "", "")
+                return _verdict("", "")
             body = {"groups": groups}
             answer = api.client(request).send("POST", "/device_profiles/explain", body)
         except ValidationError as error:
-            return _verdict("invalid", " ".join(error.messages), "")
+            return _verdict("invalid", " ".join(error.messages))
         except api.Fault as fault:
-            return _verdict("invalid", fault, readable(groups))
+            return _verdict("invalid", fault, groups=readable(groups))
         explanation = answer["explanation"]
-        return _verdict(explanation["satisfiable"], explanation["summary"], readable(groups))
+        return _verdict(
+            explanation["satisfiable"],
+            explanation["summary"],
+            room=room(explanation.get("further")),
+            groups=readable(groups),
+        )
 
 
-def _verdict(word: str, sentence: Any, shown: str) -> http.JsonResponse:
-    return http.JsonResponse({"word": word, "sentence": str(sentence), "json": shown})
+def room(further: int | None) -> str:
+    """Return the sentence that says how many further servers fit now, if that is known."""
+    if further is None:
+        return ""
+    if not further:
+        return str(_("No further server fits now."))
+    sentence = ngettext("%d further server fits now.", "%d further servers fit now.", further)
+    return str(sentence % further)
+
+
+def _verdict(word: str, sentence: Any, *, room: str = "", groups: str = "") -> http.JsonResponse:
+    return http.JsonResponse(
+        {"word": word, "sentence": str(sentence), "room": room, "json": groups}
+    )

@@ -30,6 +30,7 @@
   function check(verdict) {
     var groups = document.getElementById('id_groups');
     var json = document.getElementById('groups_json');
+    var room = document.getElementById('room');
     var token = document.querySelector('input[name=csrfmiddlewaretoken]');
     var timer = null, last = 0;
     function ask() {
@@ -45,9 +46,10 @@
         if (own !== last) { return; }
         verdict.textContent = said.sentence;
         verdict.className = said.word ? 'accelerator-verdict-' + said.word.replace(' ', '-') : '';
+        room.textContent = said.room;
         json.textContent = said.json || '{}';
       }).catch(function () {
-        if (own === last) { verdict.textContent = ''; }
+        if (own === last) { verdict.textContent = room.textContent = ''; }
       });
     }
     groups.addEventListener('input', function () {
