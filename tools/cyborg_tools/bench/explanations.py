@@ -54,7 +54,7 @@ def _seconds(reader: Reader, traits: Mapping[str, str], *, fits: bool) -> tuple[
     # The first one builds the statements.
     for _ in range(2):
         started, clock = time.process_time(), time.perf_counter()
-        explanation, _notes = explained(reader, None, groups)
+        explanation, *_ = explained(reader, None, groups)
         seconds = time.process_time() - started, time.perf_counter() - clock
     if explanation.fits is not fits:
         raise RuntimeError(f"the explanation is wrong: {explanation.summary}")
