@@ -93,11 +93,19 @@ def _leads_to(place: Path, names: list[str]) -> bool:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any],
 ) -> Generator[None, object, object]:
-    """Let connections of a fixture last as long as the fixture."""
-    made = yield
-    if fixturedef.scope != "function":
-        SweptBus.made_in_test.clear()
-    return made
+    """Let connections of a fixture last as long as the fixture.
+
+    pytest does not call this for a fixture of the session.
+    """
+    with SweptBus.made_in(test=fixturedef.scope == "function"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Let connections that a test makes end with it."""
+    with SweptBus.made_in(test=True):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -172,7 +180,8 @@ def stack(
         transport_url=TRANSPORT_URL,
         peers=Peers(placement=placement.adapter, nova=nova_api.adapter),
     )
-    stack.start_conductor()
+    with SweptBus.made_in(test=False):
+        stack.start_conductor()
     yield stack
     stack.stop()
 
@@ -180,13 +189,15 @@ def stack(
 @pytest.fixture(scope="session")
 def conductor(stack: Stack) -> ConductorClient:
     """The conductor's verbs over the bus, as an API process has them."""
-    return stack.conductor_client()
+    with SweptBus.made_in(test=False):
+        return stack.conductor_client()
 
 
 @pytest.fixture(scope="session")
 def app(stack: Stack) -> Any:
     """The API behind no filter that asks for a token: tests say who they are in headers."""
-    return webtest.TestApp(stack.make_open_api())
+    with SweptBus.made_in(test=False):
+        return webtest.TestApp(stack.make_open_api())
 
 
 @pytest.fixture
