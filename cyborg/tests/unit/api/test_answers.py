@@ -85,7 +85,7 @@ HIDING: Final = {
         *("host", "type", "numa_node", "zone", "further", "limits", "total", "used", "free"),
         *("unattached", "reserved", "largest", "headroom", "hosts", "notes"),
     },
-    "Explanation": {"steps", "hosts", "suggestion"},
+    "Explanation": {"further", "steps", "hosts", "suggestion"},
     "ArqView": _ARQ,
     "ArqDetail": _ARQ | {"fault"},
     "ArqEvent": {"hostname", "reason"},
