@@ -24,7 +24,7 @@ from cyborg_tools.quickstart.clients import Scenario
 from cyborg_tools.quickstart.dashboard import Identity
 from cyborg_tools.quickstart.machine import Findings, look
 from cyborg_tools.quickstart.screen import Screen
-from cyborg_tools.quickstart.state import State, shown
+from cyborg_tools.quickstart.state import ADVICE, State, shown
 
 #: Longer intervals than in a test: quickstart can run for hours.
 _TIMES = Times(conductor_heartbeat=1.0, lease=10.0, agent_heartbeat=1.0, scan=10.0)
@@ -80,13 +80,14 @@ def opened(
             try:
                 schema.upgrade(db)
             except exception.SchemaError as error:
-                advice = "Begin anew with --clean, or choose another directory with --state."
-                raise exception.ConfigError(reason=f"{error} {advice}") from error
+                raise exception.ConfigError(reason=f"{error} {ADVICE}") from error
         screen.fact("Database", f"{shown(state.database)}, at revision {revisions.HEAD}")
         reader = endings.enter_context(closing(Reader(state.database_url)))
         url = _start_api(stack, conf, endings)
         if identity is None:
-            screen.fact("REST API", f"{url}/v2, without Keystone: whoever reaches it may do all")
+            screen.fact(
+                "REST API", f"{url}/v2, without Keystone: everybody who connects may do all"
+            )
         else:
             identity.keystone.register("accelerator", f"{url}/v2")
             screen.fact("REST API", f"{url}/v2, for users of Keystone")

@@ -16,7 +16,7 @@ from cyborg.tests.fixtures.keystone import Account, KeystoneService
 from cyborg_tools.dashboard.horizon import Horizon, NotPrepared
 from cyborg_tools.quickstart.clients import Tokens
 from cyborg_tools.quickstart.screen import Screen
-from cyborg_tools.quickstart.state import State
+from cyborg_tools.quickstart.state import ADVICE, State
 
 #: The users with their projects and roles; Keystone's own bootstrap makes the first.
 ADMIN: Final = "admin"
@@ -28,7 +28,6 @@ _USERS: Final[Mapping[str, tuple[str, str]]] = {
     "nova": ("service", "service"),
 }
 _ACCOUNTS: Final = "accounts.json"
-_ADVICE: Final = "Begin anew with --clean, or choose another directory with --state."
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def identified(state: State, screen: Screen) -> Iterator[Identity]:
             keystone.make_account(name, project, role, password=accounts[name].password)
     except (RuntimeError, ClientException) as error:
         keystone.stop()
-        raise exception.ConfigError(reason=f"Keystone: {error}. {_ADVICE}") from error
+        raise exception.ConfigError(reason=f"Keystone: {error}. {ADVICE}") from error
     try:
         screen.fact("Keystone", f"{keystone.url}, the real one")
         yield Identity(keystone, accounts)

@@ -31,7 +31,9 @@ _PRIVATE = 0o600
 #: Directories of Keystone and Horizon.
 _DIRECTORIES = ("keystone", "horizon")
 _AWKWARD = frozenset("$?\n")
-#: The service without Keystone: whoever reaches it may do all.
+#: What helps if the state is not usable.
+ADVICE: Final = "Start again with --clean, or choose another directory with --state."
+#: The service without Keystone: everybody who can connect may do everything.
 NO_KEYSTONE: Final[Mapping[str, Mapping[str, str]]] = {"api": {"auth_strategy": "noauth"}}
 _CONF_TEXT = """\
 # tools/quickstart writes this file at each start; changes are lost.

@@ -280,7 +280,7 @@ def test_attach_fails_when_agent_must_prepare_and_is_down(
 def untouched(scenario: Scenario) -> Any:
     """All that must be the same after what was refused, or taken back."""
     # Handles tell when they were last moved; who has them now is what counts.
-    # Whoever had a unit for a moment is charged for it, as the history tells.
+    # A use of a unit is recorded even if it was short, and so is its history.
     left_out = ("events", "usage_records", "attach_handles", "operations", "operation_results")
     rows = everything(scenario.database, but=left_out)
     return rows, handle_states(scenario.database), scenario.allocated, scenario.listed

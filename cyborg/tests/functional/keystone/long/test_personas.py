@@ -155,8 +155,8 @@ LINES = {
 }
 #: All that there is of these is the operators', though projects may have some.
 NONE_IS_OURS = frozenset({"operation-list", "operation-show"})
-#: A project may change the labels of what it has, with the same rule: these are refused to whoever
-#: has the device, and for everybody else there is none.
+#: The same rule lets a project change the labels of its devices. These commands are refused with
+#: 403 to a project that has the device; for all others the device does not exist.
 ONLY_LABELS_ARE_OURS = frozenset({"accelerator-drain", "accelerator-resume"})
 #: How often a command that fails is run, until nothing in the background comes between.
 _TRIES = 5
